@@ -74,6 +74,13 @@ PPO_TAXI = (
     *("--policy.eval.evaluator.eval-freq", "160", "--max-step", "147"),
 )
 SAC_100K, TD3_500K = ("--max-step", "11876"), ("--max-step", "59376")
+IMPALA_LSTM = (
+    *("--env.id", "CartPoleNoVel-v1", "--env.collector-env-num", "16", "--policy.model.lstm-size", "64"),
+    *("--policy.model.normalize-obs", "--policy.collect.n-sample", "512", "--policy.collect.discount-factor", "0.98"),
+    *("--policy.collect.gae-lambda", "0.8", "--policy.learn.batch-size", "128", "--policy.learn.epoch-per-collect", "4"),
+    *("--policy.learn.learning-rate", "1e-3", "--policy.learn.value-weight", "0.1"),
+    *("--policy.eval.evaluator.eval-freq", "200", "--max-step", "976"),
+)
 LAG_4 = ("--async-mode", "--max-lag", "4")
 
 REFERENCES = (
@@ -91,6 +98,8 @@ REFERENCES = (
     Reference("impala_cartpole_lag1", "impala.py", 475, 200_000, 5, ("--async-mode",)),
     Reference("impala_cartpole_lag4", "impala.py", 475, 200_000, 5, LAG_4),
     Reference("ppo_lstm_cartpole_novel", "ppo_lstm.py", 475, 200_000, peers="zoo 500.0 in 100k"),
+    Reference("impala_lstm_cartpole_novel", "impala.py", 475, 500_000, 3, IMPALA_LSTM),
+    Reference("ppo_transformer_cartpole_novel", "ppo_transformer.py", 475, 300_000),
     Reference("r2d2_cartpole_novel", "r2d2.py", 475, 200_000),
     Reference("ddpg_pendulum", "ddpg.py", -170, 20_000, peers="zoo -152.1 in 20k"),
     Reference("td3_pendulum", "td3.py", -170, 20_000, peers="zoo -151.9 in 20k"),

@@ -197,6 +197,9 @@ class Hooks:
         limit = self.cfg.learn.grad_clip_norm
         return {} if limit is None else {"grad_norm": nn.utils.clip_grad_norm_(params, limit, foreach=True)}
 
+    def before_step(self) -> None:
+        """Called before each gradient step, for example to set a learning rate."""
+
     def after_step(self) -> None:
         """Called after each gradient step, for example to update a target network."""
 

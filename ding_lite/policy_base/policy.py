@@ -72,9 +72,9 @@ class Policy(PolicyState):
 
     `loss` is the only hook that an algorithm must override. By default, the networks are an actor and a critic, and actions
     are sampled from the actor. The other hooks are `check_spaces`, `make_model`, `compute_actions`, `extra_action_out`,
-    `get_initial_state`, `make_optimizer`, `postprocess`, `stats`, `gradients`, `after_step`, `learn_on_batch`, `with_values`,
-    `after_learning`, `dummy_batch`, `before_init`, `before_loss_init` and `after_init`. A policy without networks overrides
-    `learn_on_batch`, `get_weights` and `set_weights`. `build_policy` and `with_updates` make policy classes from functions.
+    `get_initial_state`, `make_optimizer`, `postprocess`, `stats`, `gradients`, `before_step`, `after_step`, `learn_on_batch`,
+    `with_values`, `after_learning`, `dummy_batch`, `before_init`, `before_loss_init` and `after_init`. A policy without networks
+    overrides `learn_on_batch`, `get_weights` and `set_weights`. `build_policy` and `with_updates` make policy classes from functions.
 
     In every hook, `self.model` is the model to use: the one that learns or, in `compute_actions`, the one of the acting copy.
     `self.rng` and `self.generator` are the random generators to use. `self.metrics` logs numbers: under `learn/` in `loss`,
@@ -380,6 +380,7 @@ class Policy(PolicyState):
         if guard is not None and not guard.is_taking:
             return guard.take(self, lambda: self.gradient_step(batch))
         is_checked = guard is not None or self.device.type == "cpu" or self.train_iter % _CUDA_CHECK_EVERY == 0
+        self.before_step()
         loss, stats = with_stats(self.loss(batch))
         if is_checked:
             self._require_finite("loss", loss)

@@ -74,11 +74,11 @@ class ScheduledLearningRate(Base):
         self._rate_ratios = [1.0, *(other / base if other != base else 1.0 for other in others)]
         self._set_learning_rate()
 
-    def gradient_step(self, batch: Tree) -> dict[str, Any]:
-        """Set the learning rate, then take a gradient step."""
+    def before_step(self) -> None:
+        """Set the learning rate of the gradient step."""
+        super().before_step()
         if self.lr_schedule is not None:
             self._set_learning_rate()
-        return super().gradient_step(batch)
 
     def _set_learning_rate(self) -> None:
         if self.lr_schedule is not None:
@@ -131,11 +131,11 @@ class EntropyCoeffSchedule(Base):
         points = _checked("learn.entropy_schedule", self.config.get("entropy_coeff_schedule"))
         EntropyCoeffSchedule.__init__(self, self.config.get("entropy_coeff", 0.0), points)
 
-    def gradient_step(self, batch: Tree) -> dict[str, Any]:
-        """Set `entropy_coeff`, then take a gradient step."""
+    def before_step(self) -> None:
+        """Set `entropy_coeff` for the gradient step."""
+        super().before_step()
         if self.entropy_coeff_schedule is not None:
             self.entropy_coeff = piecewise(self.entropy_coeff_schedule, self.train_iter)
-        return super().gradient_step(batch)
 
     def state_dict(self) -> dict[str, Any]:
         """The policy's state, including the weight."""

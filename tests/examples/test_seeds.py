@@ -27,7 +27,7 @@ print(hash("a string"))
 def outcome(folder):
     """The weights, the optimizer and the counters at the end, and the rows of metrics but for times and memory."""
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    measured = ("time/", "system/", "collect/env_steps_throughput", "time_s")
+    measured = ("time/", "system/", "collect/env_steps_throughput", "learn/gradient_steps_throughput", "time_s")
     kept = [{name: value for name, value in row.items() if not name.startswith(measured)} for row in rows]
     return load_checkpoint(folder / "ckpt/final.pt"), kept
 

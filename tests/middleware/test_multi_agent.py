@@ -346,7 +346,13 @@ def learn_chase(
 
 def curve_of(folder):
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    by_place = ("time", "system/", "collect/env_steps_throughput", "collect/workers_unanswered")
+    by_place = (
+        "time",
+        "system/",
+        "collect/env_steps_throughput",
+        "learn/gradient_steps_throughput",
+        "collect/workers_unanswered",
+    )
     return [{key: value for key, value in row.items() if not key.startswith(by_place)} for row in rows]
 
 

@@ -17,7 +17,11 @@ from ding_lite.nn import RunningNorm
 from ding_lite.policy import DQNPolicy, PPOPolicy
 from ding_lite.policy_state import StateError
 
-KINDS = [getattr(ding_lite.policy, name) for name in ding_lite.policy.__all__ if name.endswith("Policy") and name != "Policy"]
+KINDS = [
+    getattr(ding_lite.policy, name)
+    for name in ding_lite.policy.__all__
+    if name.endswith("Policy") and name not in ("GreedyPolicy", "Policy")
+]
 BOX, DISCRETE = spaces.Box(-1, 1, (2,), np.float32), spaces.Discrete(3)
 VALUES = (None, "x", math.nan, math.inf, -1, 10**400, [], {}, object())
 
