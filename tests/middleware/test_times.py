@@ -134,3 +134,16 @@ def test_stage_seconds_are_those_of_the_forward_steps_of_each_stage():
         assert found[-1]["collect"] - found[0]["collect"] >= 0.002
         assert found[-1]["learn"] - found[0]["learn"] >= 0.008
         assert found[-1]["process"] == 0
+
+
+def test_the_time_of_a_run_includes_what_is_before_the_logger_in_the_first_iteration(tmp_path):
+    cfg = DQNConfig(exp_name=str(tmp_path / "run"))
+
+    def slow(ctx):
+        time.sleep(0.3)
+
+    with task.start(ctx=OnlineRLContext()):
+        task.use(slow)
+        task.use(online_logger(cfg, show_every_s=1e9))
+        task.run(max_step=1)
+    assert json.loads((tmp_path / "run/metrics.jsonl").read_text().splitlines()[-1])["time_s"] >= 0.3

@@ -243,3 +243,32 @@ def test_the_configuration_says_what_made_the_run_and_is_read_without_it(tmp_pat
     assert "python" in facts["command"]
     assert PPOConfig.from_dict(json.loads(text)) == cfg
     assert "run" not in load_run(tmp_path / "run").config
+
+
+def test_exploring_wants_the_probability_of_random_actions(lines, tmp_path, capsys):
+    train_dqn(tmp_path / "run", lines.Line)
+    capsys.readouterr()
+    assert main(["eval", "run", "--explore", "--episodes", "4"]) == 2
+    assert "DQNPolicy explores by eps" in capsys.readouterr().err
+    assert main(["eval", "run", "--explore", "--eps", "1.0", "--episodes", "4"]) == 0
+
+    greedy, wild = evaluate_run("run", 8), evaluate_run("run", 8, deterministic=False, eps=1.0)
+    assert greedy.returns != wild.returns
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"environments": None},
+        {"environments": [1]},
+        {"environments": [{}]},
+        {"search_path": 5},
+        {"environments": [{"stage": "evaluate", "name": "E", "recipe": None}]},
+    ],
+)
+def test_a_damaged_record_is_named(lines, tmp_path, damage):
+    train_dqn(tmp_path / "run", lines.Line)
+    path = tmp_path / "run/run.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **damage}))
+    with pytest.raises(ReportError, match=r"run\.json is damaged|cannot be made here"):
+        evaluate_run(tmp_path / "run", 1)
