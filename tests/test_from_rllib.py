@@ -11,14 +11,16 @@ from pathlib import Path
 import gymnasium
 import pytest
 import torch
+from pettingzoo.classic import rps_v2
 
 import ding_lite.commands.programs
 import ding_lite.config
 from ding_lite import Task
 from ding_lite.contexts import AgentsContext
 from ding_lite.data import ReplayBuffer, nested
-from ding_lite.envs import make_envs
+from ding_lite.envs import make_agent_envs, make_envs
 from ding_lite.middleware import (
+    AgentsCollector,
     CkptSaver,
     StepCollector,
     agents_evaluator,
@@ -81,6 +83,18 @@ class Rows(list):
         pass
 
 
+def columns_of_agents(cfg):
+    """The columns of a run with several agents."""
+    envs, rows, task = make_agent_envs(rps_v2.parallel_env, seed=0), Rows(), Task()
+    cfg = cfg.override({"exp_name": f"{cfg.exp_name}_agents"})
+    policy = PPOPolicy(cfg.policy, envs.observation_space("player_0"), envs.action_space("player_0"))
+    with task.start(ctx=AgentsContext()):
+        task.use(AgentsCollector(cfg, {"both": policy.collect_mode}, envs, lambda agent: "both"))
+        task.use(online_logger(cfg, sinks=[rows]))
+        task.run(max_step=3)
+    return {name for row in rows for name in row}
+
+
 class Run:
     """A short run of PPO with two workers: its folder, the columns of its metrics, and its objects by name."""
 
@@ -104,7 +118,7 @@ class Run:
             task.use(CkptSaver(policy, cfg.exp_name, train_freq=1))
             task.run(max_step=2)
         self.folder = folder
-        self.columns = {name for row in rows for name in row}
+        self.columns = {name for row in rows for name in row} | columns_of_agents(cfg)
         self.objects = {"task": task, "ctx": task.ctx, "policy": policy, "self": policy, "envs": envs, "torch": torch}
         self.objects |= {"batch": task.ctx.train_data, "buffer_": ReplayBuffer(10)}
 
