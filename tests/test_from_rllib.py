@@ -140,7 +140,9 @@ class Run:
             task.use(CkptSaver(policy, cfg.exp_name, train_freq=1))
             task.run(max_step=2)
         self.folder = folder
-        self.columns = {name for row in rows for name in row} | columns_of_agents(ding_lite.config.PPOConfig(exp_name=f"{folder}_agents"))
+        self.columns = {name for row in rows for name in row} | columns_of_agents(
+            ding_lite.config.PPOConfig(exp_name=f"{folder}_agents")
+        )
         self.objects = {"task": task, "ctx": task.ctx, "policy": policy, "self": policy, "envs": envs, "torch": torch}
         self.objects |= {"batch": task.ctx.train_data, "buffer_": ReplayBuffer(10)}
 
