@@ -17,8 +17,9 @@ import ding_lite.config
 from ding_lite import Task
 from ding_lite.contexts import AgentsContext
 from ding_lite.data import ReplayBuffer, nested
-from ding_lite.envs import make_envs
+from ding_lite.envs import make_agent_envs, make_envs
 from ding_lite.middleware import (
+    AgentsCollector,
     CkptSaver,
     StepCollector,
     agents_evaluator,
@@ -81,6 +82,41 @@ class Rows(list):
         pass
 
 
+class Pair:
+    """Two agents for one step, with PettingZoo's parallel API."""
+
+    possible_agents = ("a", "b")
+
+    def observation_space(self, agent):
+        return gymnasium.spaces.Box(0, 1, (1,))
+
+    def action_space(self, agent):
+        return gymnasium.spaces.Discrete(2)
+
+    def reset(self, seed=None, options=None):
+        self.agents = list(self.possible_agents)
+        return self._each(self.observation_space("a").high), self._each({})
+
+    def step(self, actions):
+        self.agents = []
+        obs = self._each(self.observation_space("a").high)
+        return obs, self._each(1.0), self._each(True), self._each(False), self._each({})
+
+    def _each(self, value):
+        return dict.fromkeys(self.possible_agents, value)
+
+
+def columns_of_agents(cfg):
+    """The columns of a run with several agents."""
+    envs, rows, task = make_agent_envs(Pair, seed=0), Rows(), Task()
+    policy = PPOPolicy(cfg.policy, envs.observation_space("a"), envs.action_space("a"))
+    with task.start(ctx=AgentsContext()):
+        task.use(AgentsCollector(cfg, {"both": policy.collect_mode}, envs, lambda agent: "both"))
+        task.use(online_logger(cfg, sinks=[rows]))
+        task.run(max_step=1)
+    return {name for row in rows for name in row}
+
+
 class Run:
     """A short run of PPO with two workers: its folder, the columns of its metrics, and its objects by name."""
 
@@ -104,7 +140,9 @@ class Run:
             task.use(CkptSaver(policy, cfg.exp_name, train_freq=1))
             task.run(max_step=2)
         self.folder = folder
-        self.columns = {name for row in rows for name in row}
+        self.columns = {name for row in rows for name in row} | columns_of_agents(
+            ding_lite.config.PPOConfig(exp_name=f"{folder}_agents")
+        )
         self.objects = {"task": task, "ctx": task.ctx, "policy": policy, "self": policy, "envs": envs, "torch": torch}
         self.objects |= {"batch": task.ctx.train_data, "buffer_": ReplayBuffer(10)}
 

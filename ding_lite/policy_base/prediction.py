@@ -81,8 +81,8 @@ def _as_batch(space: gymnasium.Space[Any], obs: Any) -> tuple[Any, bool]:
     except (TypeError, ValueError, KeyError) as error:
         raise ObservationError(f"predict() wants an observation of {space}, or a batch of them: {error}") from None
     for path, leaf in flatten(leaves):
-        if leaf.dtype.kind == "f" and not np.isfinite(leaf).all():
-            raise ObservationError(f"predict() got {'/'.join(('obs', *map(str, path)))} with NaN or infinity.")
+        if leaf.dtype.kind == "f" and np.isinf(leaf).any():  # NaN is refused when it acts
+            raise ObservationError(f"predict() got {'/'.join(('obs', *map(str, path)))} with an infinite number.")
     specs = dict(flatten(layout))
     ranks = {leaf.ndim - len(specs[path].shape) for path, leaf in flatten(leaves)}
     if ranks not in ({0}, {1}):

@@ -365,18 +365,18 @@ def test_asynchronous_runs_are_the_run_on_one_thread_with_that_lag(algorithm, ma
 @pytest.mark.parametrize("max_lag", [0, 1])
 def test_runs_with_worker_processes_are_the_run_on_one_thread_with_as_many_local_workers(max_lag, tmp_path, digest):
     def change(envs, ctx):
-        if ctx.total_step in (1, 4):
+        if ctx.total_step in (1, 3):
             envs.set_attr("limit", [4 + ctx.total_step, 5, 6])
             assert envs.get_attr("limit") == (4 + ctx.total_step, 5, 6)
 
     def kill(envs, ctx):
         change(envs, ctx)
-        if max_lag and ctx.total_step in (2, 5):
+        if max_lag and ctx.total_step in (2, 3):
             os.kill(envs.hosts[ctx.total_step % 2].pid, signal.SIGKILL)
 
-    expected = digest(*learn_chase(tmp_path / "local", False, max_lag, before=change, workers=2))
+    expected = digest(*learn_chase(tmp_path / "local", False, max_lag, before=change, max_step=5, workers=2))
     processes = {"workers": 2, "backend": "process", "restart": bool(max_lag)}
-    assert digest(*learn_chase(tmp_path / "processes", max_lag > 0, max_lag, before=kill, **processes)) == expected
+    assert digest(*learn_chase(tmp_path / "processes", max_lag > 0, max_lag, before=kill, max_step=5, **processes)) == expected
 
 
 def test_a_resumed_run_with_worker_processes_is_the_run_that_was_never_interrupted(tmp_path, digest):

@@ -35,8 +35,8 @@ def test_a_policy_that_explores_by_eps_wants_it_for_predictions_that_explore(kin
 @pytest.mark.parametrize(
     ("obs", "words"),
     [
-        (np.full(4, np.inf, np.float32), "NaN or infinity"),
-        (np.full(4, np.nan, np.float32), "NaN or infinity"),
+        (np.full(4, np.inf, np.float32), "obs with an infinite number"),
+        (np.full(4, np.nan, np.float32), "NaN"),
         ((ZEROS, {}), r"obs, info = env\.reset\(\)"),
     ],
 )

@@ -373,7 +373,8 @@ def test_what_a_policy_logs_while_acting_stands_under_its_name():
     worker.collect(3)
     logged = worker.reduce_metrics()
 
-    assert [list(dict(flatten(one))) for one in logged] == [[("a", "asked")]]
+    times = [("time", "inference"), ("time", "env_step")]
+    assert [list(dict(flatten(one))) for one in logged] == [[("a", "asked")], times]
 
 
 # Several policies of one seed.
