@@ -38,7 +38,7 @@ _STABLE_BASELINES3 = {
     "`from ding_lite.middleware import interaction_evaluator`.",
     "VecNormalize": "PPO has `cfg.policy.model.normalize_obs = True`, and `from ding_lite.middleware import reward_normalizer` "
     "scales rewards.",
-    "evaluate_policy": "it is `ding_lite.rollout.evaluate_run` for a saved run, and in training "
+    "evaluate_policy": "it is evaluate_run of ding_lite.rollout for a saved run, and in training "
     "`interaction_evaluator(cfg, policy.eval_mode, env)`; one action is `policy.predict(obs)`.",
     "make_vec_env": _MADE,
 }

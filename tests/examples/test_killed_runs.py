@@ -11,7 +11,7 @@ import torch
 from example_runs import EXAMPLES
 
 pytestmark = pytest.mark.timeout(240)
-SHORT = ["--max-step", "30", "--env.n-evaluator-episode", "2", "--env.evaluator-env-num", "2", "--env.max-episode-steps", "100"]
+SHORT = ["--env.n-evaluator-episode", "2", "--env.evaluator-env-num", "2", "--env.max-episode-steps", "100", "--max-step"]
 BENCHMARKS = Path(__file__).resolve().parent.parent.parent / "benchmarks"
 
 
@@ -38,17 +38,17 @@ def run_here(monkeypatch):
     torch.set_num_threads(threads)
 
 
-@pytest.mark.parametrize(("name", "mode"), [("dqn", "sync"), ("ppo", "workers")])
-def test_a_run_that_is_killed_and_interrupted_ends_like_an_uninterrupted_one(chaos, run_here, name, mode, tmp_path):
+@pytest.mark.parametrize(("name", "mode", "iterations"), [("dqn", "sync", 30), ("ppo", "workers", 16)])
+def test_a_run_that_is_killed_and_interrupted_ends_like_an_uninterrupted_one(chaos, run_here, name, mode, iterations, tmp_path):
     """It is killed soon after its first save, gets SIGTERM soon after it is resumed, and is resumed again."""
     variant = chaos.Variant(name, "own", mode)
     folder, whole = tmp_path / "killed", tmp_path / "whole"
     log = folder / "run.log"
-    status = run_here(name, [*variant.arguments(whole), *SHORT])
+    status = run_here(name, [*variant.arguments(whole), *SHORT, str(iterations)])
     wanted = chaos.outcome(whole, status)
 
     saved = folder / "run" / "manifest.json"
-    killed = chaos.run_example(name, [*variant.arguments(folder), *SHORT], saved, [(0.1, signal.SIGKILL)])
+    killed = chaos.run_example(name, [*variant.arguments(folder), *SHORT, str(iterations)], saved, [(0.1, signal.SIGKILL)])
     unreadable = chaos.unreadable(folder)
     interrupted = chaos.run_example(name, ["--resume", str(folder)], log, [(0.1, signal.SIGTERM)])
     resumed = chaos.run_example(name, ["--resume", str(folder)], log)

@@ -315,8 +315,8 @@ class TestSeveralAgents:
 
         assert problems_of(collect, estimate, *learn, ctx=AgentsContext()) == [
             "for_policy('right', multistep_trainer) reads ctx.parts['right'].train_data, but no earlier middleware writes it: "
-            "add a fetcher such as offpolicy_data_fetcher or onpolicy_data_fetcher, or an estimator such as gae_estimator before "
-            "it, inside "
+            "add a fetcher such as offpolicy_data_fetcher or onpolicy_data_fetcher, or an estimator such as gae_estimator "
+            "before it, inside "
             "for_policy('right', ...)."
         ]
 
