@@ -255,7 +255,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize(("backend", "mode"), [("local", "sync"), ("process", "sync"), ("process", "async")])
+@pytest.mark.parametrize(("backend", "mode"), [("local", "sync"), ("process", "async")])
 def test_the_printed_command_replays_the_error_in_a_new_process(backend, mode, tmp_path):
     (tmp_path / "simulator.py").write_text(SIMULATOR)
     (tmp_path / "train.py").write_text(textwrap.dedent(SCRIPT))
