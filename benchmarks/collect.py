@@ -109,7 +109,7 @@ def stable_baselines3(num_envs: int, steps: int, rollout: int) -> Callable[[], o
 
 def main() -> None:
     one_thread()
-    for num_envs, steps, rollout in ((8, 64, 64), (64, 64, 64)):
+    for num_envs, steps, rollout in ((8, 640, 64), (64, 640, 64)):
         functions: dict[str, Callable[[], object]] = {
             "limit": plain_loop(num_envs, steps, seeded=True),
             "limit with unseeded resets": plain_loop(num_envs, steps, seeded=False),
@@ -120,9 +120,9 @@ def main() -> None:
         params = {"envs": num_envs, "steps_a_rollout": rollout, "env": "gymnasium.make, one by one"}
         compare("collect", "env_steps_per_s", functions, steps * num_envs, **params)
     one, other = (gymnasium.make_vec("CartPole-v1", 64, vectorization_mode="vector_entry_point") for _ in range(2))
-    functions = {"limit": vector_loop(one, 128), "ours": ours(other, 128, 64)}
+    functions = {"limit": vector_loop(one, 1280), "ours": ours(other, 1280, 64)}
     params = {"envs": 64, "steps_a_rollout": 64, "env": "gymnasium's vectorised CartPole"}
-    compare("collect", "env_steps_per_s", functions, 128 * 64, **params)
+    compare("collect", "env_steps_per_s", functions, 1280 * 64, **params)
 
 
 if __name__ == "__main__":

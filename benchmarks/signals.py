@@ -133,12 +133,13 @@ def main() -> int:
     parser.add_argument("--twice", type=int, default=4, help="runs per case that get a second signal")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="runs at a time")
     parser.add_argument("--seed", type=int, default=0, help="random seed of the moments")
+    parser.add_argument("--mode", choices=[*MODES], nargs="+", default=[*MODES], help="kinds of runs")
     chosen = parser.parse_args()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has it ignored in the background, and so would the runs
     draw, faulty, longest = random.Random(chosen.seed), 0, {False: 0.0, True: 0.0}
     layout = "{:8} {:20} {:8} {:12} {:>5} {:>12} {:>7}"
     print(layout.format("mode", "program's handlers", "signal", "signals", "runs", "longest end", "faults"))
-    cases = itertools.product(("sync", "async", "workers"), (False, True), (signal.SIGINT, signal.SIGTERM), (False, True))
+    cases = itertools.product(chosen.mode, (False, True), (signal.SIGINT, signal.SIGTERM), (False, True))
     with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(chosen.jobs) as pool:
         exit_s = exit_seconds(Path(scratch), chosen.jobs)
         for at, case in enumerate(itertools.starmap(Case, cases)):

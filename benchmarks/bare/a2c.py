@@ -19,7 +19,7 @@ from ding_lite.middleware import gae_estimator, multistep_trainer
 from ding_lite.policy import A2CPolicy
 
 
-def ours() -> Callable[[], None]:
+def ours() -> Callable[[int], None]:
     """Through gae_estimator and multistep_trainer."""
     cfg, data = A2CConfig(), rollout()
     policy = made(A2CPolicy, cfg)

@@ -21,7 +21,7 @@ from ding_lite.policy import C51Policy
 ATOMS, WIDTH = 51, 128
 
 
-def ours() -> Callable[[], None]:
+def ours() -> Callable[[int], None]:
     """Our learner, UPDATES gradient steps per call."""
     model = {"n_atom": ATOMS, "encoder_hidden_size_list": [WIDTH, WIDTH]}
     return learner_of(C51Config(), C51Policy, model, ReplayBuffer(CAPACITY))

@@ -34,7 +34,7 @@ def transitions() -> dict[str, Any]:
     }
 
 
-def learner(cfg: RunConfig, kind: type[Policy], width: int) -> Callable[[], None]:
+def learner(cfg: RunConfig, kind: type[Policy], width: int) -> Callable[[int], None]:
     """A function that takes UPDATES gradient steps with OffPolicyLearner."""
     learn = {"batch_size": BATCH, "update_per_collect": UPDATES, "learning_rate": 1e-3}
     cfg.override({"policy.model.encoder_hidden_size_list": [width, width], "policy.learn": learn})
@@ -43,7 +43,7 @@ def learner(cfg: RunConfig, kind: type[Policy], width: int) -> Callable[[], None
     buffer.push({**transitions(), "truncated": np.zeros(CAPACITY, np.bool_)})
     task = Task().start(ctx=OnlineRLContext())
     task.use(OffPolicyLearner(cfg, policy.learn_mode, buffer))
-    return lambda: task.run(max_step=1)
+    return lambda iterations: task.run(max_step=iterations)
 
 
 def actor_network(width: int, outputs: int) -> nn.Module:

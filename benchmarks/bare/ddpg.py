@@ -18,7 +18,7 @@ from ding_lite.policy import DDPGPolicy
 __all__ = ["UPDATES", "bare", "ours"]
 
 
-def ours(width: int = 256) -> Callable[[], None]:
+def ours(width: int = 256) -> Callable[[int], None]:
     """Through OffPolicyLearner."""
     return learner(DDPGConfig(), DDPGPolicy, width)
 

@@ -33,7 +33,7 @@ def transitions() -> dict[str, Any]:
     }
 
 
-def learner(cfg: RunConfig, kind: type[Policy], model: Mapping[str, Any], buffer: ReplayBuffer) -> Callable[[], None]:
+def learner(cfg: RunConfig, kind: type[Policy], model: Mapping[str, Any], buffer: ReplayBuffer) -> Callable[[int], None]:
     """A function that takes UPDATES gradient steps with OffPolicyLearner."""
     learn = {"batch_size": BATCH, "update_per_collect": UPDATES, "target_update_freq": TARGET_FREQ}
     cfg.override({"policy.model": model, "policy.learn": learn})
@@ -41,7 +41,7 @@ def learner(cfg: RunConfig, kind: type[Policy], model: Mapping[str, Any], buffer
     buffer.push({**transitions(), "truncated": np.zeros(CAPACITY, np.bool_)})
     task = Task().start(ctx=OnlineRLContext())
     task.use(OffPolicyLearner(cfg, policy.learn_mode, buffer))
-    return lambda: task.run(max_step=1)
+    return lambda iterations: task.run(max_step=iterations)
 
 
 def tensors() -> list[Tensor]:

@@ -37,7 +37,7 @@ def transitions() -> dict[str, Any]:
     }
 
 
-def ours() -> Callable[[], None]:
+def ours() -> Callable[[int], None]:
     """Through OffPolicyLearner."""
     cfg = DQNConfig().override(
         {
@@ -50,7 +50,7 @@ def ours() -> Callable[[], None]:
     buffer.push(transitions())
     task = Task().start(ctx=OnlineRLContext())
     task.use(OffPolicyLearner(cfg, policy.learn_mode, buffer))
-    return lambda: task.run(max_step=1)
+    return lambda iterations: task.run(max_step=iterations)
 
 
 def bare() -> Callable[[], None]:

@@ -19,7 +19,7 @@ from ding_lite.middleware import multistep_trainer, onpolicy_data_fetcher
 from ding_lite.policy import IMPALAPolicy
 
 
-def ours() -> Callable[[], None]:
+def ours() -> Callable[[int], None]:
     """Through onpolicy_data_fetcher and multistep_trainer."""
     cfg, data = IMPALAConfig().override({"policy.learn.epoch_per_collect": 1}), rollout()
     policy = made(IMPALAPolicy, cfg)

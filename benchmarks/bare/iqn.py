@@ -23,7 +23,7 @@ from ding_lite.policy import IQNPolicy
 QUANTILES, COSINES, WIDTH = 8, 64, 128
 
 
-def ours() -> Callable[[], None]:
+def ours() -> Callable[[int], None]:
     """Our learner, UPDATES gradient steps per call."""
     model = {
         "num_quantiles": QUANTILES,

@@ -39,7 +39,7 @@ def rollout() -> dict[str, Any]:
     }
 
 
-def ours() -> Callable[[], None]:
+def ours() -> Callable[[int], None]:
     """Through gae_estimator and multistep_trainer."""
     data = rollout()
     cfg = PPOConfig().override(
@@ -57,7 +57,7 @@ def ours() -> Callable[[], None]:
     task.use(bring)
     task.use(gae_estimator(cfg, policy.collect_mode))
     task.use(multistep_trainer(cfg, policy.learn_mode))
-    return lambda: task.run(max_step=1)
+    return lambda iterations: task.run(max_step=iterations)
 
 
 def bare() -> Callable[[], None]:

@@ -45,7 +45,7 @@ def rollout() -> dict[str, Any]:
     }
 
 
-def ours() -> Callable[[], None]:
+def ours() -> Callable[[int], None]:
     """Our estimator and trainer, UPDATES gradient steps per call."""
     learn = {"epoch_per_collect": EPOCHS, "batch_size": STEPS * ENVS // PARTS, "unroll_len": LENGTH}
     model = {"encoder_hidden_size_list": [WIDTH, WIDTH], "lstm_size": WIDTH, "normalize_obs": False}
@@ -61,7 +61,7 @@ def ours() -> Callable[[], None]:
     task.use(bring)
     task.use(gae_estimator(cfg, policy.collect_mode))
     task.use(multistep_trainer(cfg, policy.learn_mode))
-    return lambda: task.run(max_step=1)
+    return lambda iterations: task.run(max_step=iterations)
 
 
 class Network(nn.Module):

@@ -21,7 +21,7 @@ from ding_lite.policy import QRDQNPolicy
 QUANTILES, WIDTH = 32, 128
 
 
-def ours() -> Callable[[], None]:
+def ours() -> Callable[[int], None]:
     """Our learner, UPDATES gradient steps per call."""
     model = {"num_quantiles": QUANTILES, "encoder_hidden_size_list": [WIDTH, WIDTH]}
     return learner_of(QRDQNConfig(), QRDQNPolicy, model, ReplayBuffer(CAPACITY))

@@ -46,7 +46,7 @@ def sequences() -> dict[str, Any]:
     }
 
 
-def ours() -> Callable[[], None]:
+def ours() -> Callable[[int], None]:
     """Our learner, UPDATES gradient steps per call."""
     learn = {"batch_size": BATCH, "update_per_collect": UPDATES, "target_update_freq": TARGET_FREQ}
     learn |= {"burn_in": BURN_IN, "unroll_len": UNROLL}
@@ -57,7 +57,7 @@ def ours() -> Callable[[], None]:
     buffer.push(sequences())
     task = Task().start(ctx=OnlineRLContext())
     task.use(OffPolicyLearner(cfg, policy.learn_mode, buffer))
-    return lambda: task.run(max_step=1)
+    return lambda iterations: task.run(max_step=iterations)
 
 
 class Network(nn.Module):

@@ -24,7 +24,7 @@ ATOMS, WIDTH = 51, 64
 LAYERS = ((WIDTH, WIDTH), (WIDTH, ACTIONS * ATOMS), (WIDTH, WIDTH), (WIDTH, ATOMS))
 
 
-def ours() -> Callable[[], None]:
+def ours() -> Callable[[int], None]:
     """Our learner, UPDATES gradient steps per call."""
     model = {"n_atom": ATOMS, "encoder_hidden_size_list": [WIDTH], "head_hidden_size_list": [WIDTH]}
     return learner_of(RainbowConfig(), RainbowPolicy, model, PrioritizedReplayBuffer(CAPACITY))

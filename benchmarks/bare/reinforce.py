@@ -19,7 +19,7 @@ from ding_lite.middleware import montecarlo_return_estimator, multistep_trainer
 from ding_lite.policy import REINFORCEPolicy
 
 
-def ours() -> Callable[[], None]:
+def ours() -> Callable[[int], None]:
     """Through montecarlo_return_estimator and multistep_trainer."""
     cfg, data = REINFORCEConfig(), rollout()
     policy = made(REINFORCEPolicy, cfg)

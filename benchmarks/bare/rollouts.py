@@ -46,7 +46,7 @@ def loop(*middleware: Callable[[OnlineRLContext], None]) -> Callable[[], None]:
     task = Task().start(ctx=OnlineRLContext())
     for one in middleware:
         task.use(one)
-    return lambda: task.run(max_step=UPDATES)
+    return lambda iterations: task.run(max_step=iterations * UPDATES)
 
 
 def mlp(out: int) -> nn.Module:

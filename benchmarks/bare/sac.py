@@ -19,7 +19,7 @@ from ding_lite.policy import SACPolicy
 __all__ = ["UPDATES", "bare", "ours"]
 
 
-def ours(width: int = 256) -> Callable[[], None]:
+def ours(width: int = 256) -> Callable[[int], None]:
     """Through OffPolicyLearner."""
     return learner(SACConfig(), SACPolicy, width)
 

@@ -18,7 +18,7 @@ from ding_lite.policy import TD3Policy
 __all__ = ["UPDATES", "bare", "ours"]
 
 
-def ours(width: int = 256) -> Callable[[], None]:
+def ours(width: int = 256) -> Callable[[int], None]:
     """Through OffPolicyLearner."""
     return learner(TD3Config(), TD3Policy, width)
 

@@ -8,6 +8,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+Class = TypeVar("Class", bound=type)
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -39,23 +40,31 @@ def foreign_names(
     return get
 
 
-def foreign_attributes(advice: Mapping[str, str]) -> Callable[[Any, str], Any]:
-    """The `__getattr__` of a class, for attributes of other libraries.
+def foreign_attributes(advice: Mapping[str, str]) -> Callable[[Class], Class]:
+    """A class decorator: reading an attribute of another library raises an AttributeError with advice.
+
+    Not a `__getattr__`, which would make every access to an attribute of the class slower.
 
     Args:
         advice: the attributes with what to write instead.
-
-    Returns:
-        A method that raises an AttributeError, with the advice if it knows the name.
     """
 
-    def get(self: Any, name: str) -> Any:
-        kind = type(self).__name__
-        if name in advice:
-            raise AttributeError(f"{kind} has no {name!r}: {advice[name]}")
-        raise AttributeError(f"{kind!r} object has no attribute {name!r}", name=name, obj=self)
+    def decorate(cls: Class) -> Class:
+        for name, text in advice.items():
+            setattr(cls, name, _ForeignAttribute(name, text))
+        return cls
 
-    return get
+    return decorate
+
+
+class _ForeignAttribute:
+    """An attribute that a class does not have."""
+
+    def __init__(self, name: str, advice: str) -> None:
+        self._name, self._advice = name, advice
+
+    def __get__(self, owner: Any, cls: type) -> Any:
+        raise AttributeError(f"{cls.__name__} has no {self._name!r}: {self._advice}", name=self._name, obj=owner)
 
 
 def foreign_arguments(advice: Mapping[str, str]) -> Callable[[Function], Function]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, SupportsIndex, TypeAlias
+from typing import Any, ClassVar, NamedTuple, SupportsIndex, TypeAlias
 
 import numpy as np
 import torch
@@ -51,6 +51,7 @@ class Draw(NamedTuple):
     """Leaves [size] that the draw adds, such as a weight."""
 
 
+@foreign_attributes(ATTRIBUTES)
 class ReplayBuffer:
     """Stores the last `capacity` transitions in preallocated arrays, one per leaf; samples uniformly, with replacement.
 
@@ -81,9 +82,6 @@ class ReplayBuffer:
     _SAVED: ClassVar[tuple[str, ...]] = ("capacity", "size", "next", "columns", "rng")
     """Keys of a saved state."""
     _CALLED: ClassVar[str] = "replay buffer"
-
-    if not TYPE_CHECKING:  # hidden from type checkers, which would otherwise allow any attribute
-        __getattr__ = foreign_attributes(ATTRIBUTES)
 
     @foreign_arguments(ARGUMENTS)
     def __init__(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar
+from typing import Any, SupportsIndex, TypeVar
 
 from ding_lite.basics.foreign_names import foreign_attributes
 from ding_lite.basics.messages import add_note
@@ -45,6 +45,7 @@ _ENDLESS = int(1e12)
 _AT_END = (_ENDLESS, 0)  # the place of what `end_run` does
 
 
+@foreign_attributes(ATTRIBUTES)
 class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, TimelineMixin):
     """A loop of middleware over a context. Scripts use the global `ding_lite.task`; tests may create their own.
 
@@ -61,9 +62,6 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
         iteration 0
         iteration 1
     """
-
-    if not TYPE_CHECKING:  # hidden from type checkers, which would otherwise allow any attribute
-        __getattr__ = foreign_attributes(ATTRIBUTES)
 
     def __init__(self) -> None:
         self._ctx: Any = Context()

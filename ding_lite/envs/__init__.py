@@ -18,7 +18,7 @@ from ding_lite.envs.agent_slots import AgentSlots
 from ding_lite.envs.arrays import actions_to_arrays, clipper, shapes_of, to_arrays, to_tensors
 from ding_lite.envs.atari import AtariPreprocessing
 from ding_lite.envs.changes import ChangingEnvs
-from ding_lite.envs.env_data_checks import EnvDataError, is_number
+from ding_lite.envs.env_data_checks import EnvDataError, all_finite, is_number
 from ding_lite.envs.env_memories import layers_with_state
 from ding_lite.envs.episode_starts import Episode, EpisodeResult, episode_seed, replay_episode
 from ding_lite.envs.error_locations import EnvLocation
@@ -83,6 +83,7 @@ __all__ = [
     "VectorEnvAdapter",
     "action_masks",
     "actions_to_arrays",
+    "all_finite",
     "choose_allowed",
     "clipper",
     "column_limits",

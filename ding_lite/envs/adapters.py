@@ -57,7 +57,7 @@ class VectorEnvAdapter:
         self._obs_spec, self._bounds = space_spec(env.single_observation_space), integer_bounds(env.single_observation_space)
         self._boxes = BoxBounds([env.single_observation_space] * env.num_envs)
         self._batch_spec = map_leaves(lambda leaf: LeafSpec((self.num_envs, *leaf.shape), leaf.dtype), self._obs_spec)
-        self._shape = (self.num_envs,)
+        self._shape, self._all = (self.num_envs,), np.ones(self.num_envs, np.bool_)
         flat: Any = self._batch_spec if isinstance(self._batch_spec, LeafSpec) else (None, None)
         self._obs_shape, self._dtype = flat
         self._resetting: np.ndarray[Any, Any] | None = None
@@ -104,7 +104,7 @@ class VectorEnvAdapter:
             obs, infos = self.env.reset(seed=seed)
         except (Exception, SystemExit) as error:  # noqa: BLE001  user code; raised below
             raise with_location(error, ErrorLocation(f"{self.env}", f"{self.num_envs} environments"))  # noqa: B904  mostly it is the same
-        self._raw_infos = [(infos, np.ones(self.num_envs, np.bool_))]
+        self._raw_infos = [(infos, self._all)]
         self._resetting = self._valid = None
         self._seed = self._seed if seed is None else seed
         self._numbers = [0 if seed is not None else number + 1 for number in self._numbers]
@@ -136,7 +136,7 @@ class VectorEnvAdapter:
     def _seen(self, result: Any, out: Any) -> Step:
         """The checked result of a step."""
         obs, rewards, terminations, truncations, infos = result
-        self._raw_infos = [(infos, np.ones(self.num_envs, np.bool_))]
+        self._raw_infos = [(infos, self._all)]
         reward = self._rewards(rewards)
         terminated, truncated = np.asarray(terminations, np.bool_), np.asarray(truncations, np.bool_)
         if not reward.shape == terminated.shape == truncated.shape == self._shape:
@@ -144,7 +144,6 @@ class VectorEnvAdapter:
                 f"{self.env} returned reward {reward.shape}, terminated {terminated.shape}, truncated {truncated.shape}, "
                 f"expected {self._shape} for each: correct the environment."
             )
-        require_finite(reward, "the reward")
         if self._lent:
             self._check_lent()
         valid = None
@@ -174,13 +173,15 @@ class VectorEnvAdapter:
         return Step(reward, terminated, truncated, finals, valid, finished)
 
     def _rewards(self, rewards: Any) -> np.ndarray[Any, Any]:
-        array = np.asarray(rewards)
+        """The rewards as float32; finite, if they have the right shape."""
+        array = reward = np.asarray(rewards)
         if array.dtype.kind not in "biuf" and array.shape == self._shape:
             return to_rewards(tuple(array.tolist()))
-        with np.errstate(over="ignore"):
-            reward = np.asarray(array, np.float32)
-        if not all_finite(reward.ravel()) and reward.shape == self._shape:
-            to_rewards(tuple(array.tolist()))
+        if array.dtype != np.float32:
+            with np.errstate(over="ignore"):
+                reward = np.asarray(array, np.float32)
+        if reward.shape == self._shape and not all_finite(reward):
+            to_rewards(tuple(array.tolist()))  # raises for the wrong one
         return reward
 
     def _placed(self, error: EnvDataError) -> BaseException:

@@ -42,9 +42,7 @@ class BoxBounds:
             part = leaf.part_of(batch)
             np.maximum(part, leaf.low, out=leaf.clipped)
             np.minimum(leaf.clipped, leaf.high, out=leaf.clipped)
-            # For few numbers, comparing bytes is fastest.
-            same = part.tobytes() == leaf.clipped.tobytes() if part.size < _SMALL else bool((part == leaf.clipped).all())
-            if not same and (wrong := np.argwhere(part != leaf.clipped)).size:
+            if not _same(part, leaf.clipped) and (wrong := np.argwhere(part != leaf.clipped)).size:
                 row, *place = wrong[0].tolist()
                 self._warn(leaf, row, part[row], place, where)
                 return
@@ -52,8 +50,10 @@ class BoxBounds:
     def check_row(self, row: int, element: Any, where: Where) -> None:
         """The same for one observation, nested arrays."""
         for leaf in self._leaves:
-            part = leaf.part_of(element)
-            if (wrong := np.argwhere((part < leaf.low[row]) | (part > leaf.high[row]))).size:
+            part, clipped = leaf.part_of(element), leaf.clipped[row, ...]
+            np.maximum(part, leaf.low[row], out=clipped)
+            np.minimum(clipped, leaf.high[row], out=clipped)
+            if not _same(part, clipped) and (wrong := np.argwhere(part != clipped)).size:
                 self._warn(leaf, row, part, wrong[0].tolist(), where)
                 return
 
@@ -93,6 +93,12 @@ def _boxes(space: gymnasium.Space[Any], path: tuple[str, ...] = ()) -> list[tupl
     if isinstance(space, spaces.Box):
         return [(path, space)]
     return [found for name, part in (subspaces(space) or {}).items() for found in _boxes(part, (*path, name))]
+
+
+def _same(part: Any, clipped: Any) -> bool:
+    """Whether clipping has changed nothing. 0.0 and -0.0 count as different."""
+    # For few numbers, comparing bytes is fastest.
+    return part.tobytes() == clipped.tobytes() if part.size < _SMALL else bool((part == clipped).all())
 
 
 def _holds_all(box: spaces.Box) -> bool:

@@ -254,4 +254,4 @@ class PPOPolicy(RecurrentActorCriticMixin, ActorCriticLearning, KLCoeffMixin, Po
 
     def stats(self, batch: Tree) -> dict[str, Any]:
         """Statistics of the rollout: vf_explained_var, cur_lr and cur_kl_coeff."""
-        return {**super().stats(batch), "cur_kl_coeff": torch.tensor(self.kl_coeff)}
+        return {**super().stats(batch), "cur_kl_coeff": torch.full((), self.kl_coeff)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -12,7 +11,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from ding_lite.data import has_leaf, is_tree, nested
-from ding_lite.envs import space_spec, subspaces
+from ding_lite.envs import all_finite, space_spec, subspaces
 
 
 class ObservationError(ValueError):
@@ -64,12 +63,12 @@ def _not_of(space: gymnasium.Space[Any], leaf: Any, where: str) -> Iterator[str]
 
 
 def may_be_wrong(spec: Any, obs: Any) -> bool:
-    """Whether observations may have an error that a network does not notice: NaN, floats in a space of integers, such as images
-    that are scaled already, or integers that the dtype of the space cannot hold."""
+    """Whether observations may have an error that a network does not notice: numbers that are not finite, floats in a space of
+    integers, such as images that are scaled already, or integers that the dtype of the space cannot hold."""
     if type(obs) is np.ndarray:
         kind = obs.dtype.kind
         if kind == "f":
-            return (hasattr(spec, "dtype") and spec.dtype.kind in "iu") or math.isnan(obs.sum())
+            return (hasattr(spec, "dtype") and spec.dtype.kind in "iu") or not all_finite(obs.ravel())
         return kind in "iu" and hasattr(spec, "dtype") and _is_out_of_dtype(obs, spec.dtype)
     if isinstance(obs, Tensor):
         if obs.is_floating_point():  # of tensors on a GPU, no number is looked at: this would wait for the GPU

@@ -88,7 +88,7 @@ class ScheduledLearningRate(Base):
 
     def stats(self, batch: Tree) -> dict[str, Any]:
         """The current learning rate, cur_lr."""
-        return {**super().stats(batch), "cur_lr": torch.tensor(self.cur_lr)}
+        return {**super().stats(batch), "cur_lr": torch.full((), self.cur_lr)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load a saved state. `cur_lr` becomes the learning rate of the loaded optimizer."""
