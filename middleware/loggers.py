@@ -227,8 +227,7 @@ class RunLogger:
             FolderInUseError: another process writes to the folder.
         """
         task = own_run()
-        is_plain_loop = not (task.async_mode or task.max_lag)
-        self._processed = task.stage_seconds()["process"] if is_plain_loop else 0.0, self._iterations
+        self._processed = task.stage_seconds()["process"], self._iterations
         if self._task is None:
             step = next((getattr(task.ctx, name) for name in self._steps if hasattr(task.ctx, name)), 0)
             self._began, self._began_at = time.monotonic(), time.time()
@@ -315,7 +314,7 @@ class RunLogger:
 
     def _made(self, ctx: OnlineRLContext | OfflineRLContext, end: bool) -> dict[str, Any]:
         row = self._aggregator.row(ctx, end, round(self._spent_s(), 3))
-        spent, iterations = own_run().stage_seconds().get("process", 0.0), self._iterations
+        spent, iterations = own_run().stage_seconds()["process"], self._iterations
         before, first = self._processed
         if spent > before and iterations > first:
             row["time/process"] = (spent - before) / (iterations - first)

@@ -34,7 +34,6 @@ from ding_lite.engine.timeline_reports import TimelineMixin
 from ding_lite.engine.timelines import Timeline
 from ding_lite.engine.watchdogs import OutOfMemoryError, Watchdog, entry_in, running_in
 from ding_lite.pipeline.contexts import Context, family_of
-from ding_lite.pipeline.contracts import LANES
 from ding_lite.pipeline.guards import Checker
 from ding_lite.pipeline.pipeline_checks import check_pipeline
 from ding_lite.pipeline.pools import Pool
@@ -410,6 +409,8 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
             self._finish, self._asked = is_final or asked is not None, asked or before
         finally:
             self._network, self._paused, self.ctx = None, None, network.ctx
+            if self._stage_times is not None:
+                self._stage_times.add(network.timeline.busy_ns)
             if network.asked_to_stop:
                 self.stop()
         if network.can_go_on:
@@ -547,19 +548,20 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
         self._deferrals.withdraw(error)
 
     def stage_seconds(self) -> dict[str, float]:
-        """Seconds that middleware have taken, for comparisons between two calls, by stage: evaluate, collect (with explore),
-        process, and learn (with record, and functions without a contract).
+        """Seconds that middleware have taken since the first call, for comparisons between two calls.
 
-        Where iterations overlap, these are the times of the lanes in the current or last run, with the work that they delegated
-        to worker processes. In a plain loop, they are the times of forward steps from the first call on.
+        In a plain loop, these are the times of forward steps. Where iterations overlap, they are the times of the lanes, with
+        the work that they delegated to worker processes; the first call adds those since the beginning of the run.
+
+        Returns:
+            Seconds by stage: evaluate, collect (with explore), process, and learn (with record, and functions without a
+            contract).
         """
-        if self._network is not None:
-            return self._network.lane_seconds()
-        if self._timeline is not None:  # iterations overlapped
-            return {name: busy / 1e9 for name, busy in zip(LANES, self._timeline.busy_ns)}
         if self._stage_times is None:
             self._stage_times = StageTimes()
-        return self._stage_times.seconds()
+        spent = self._stage_times.seconds()
+        now = {} if self._network is None else self._network.lane_seconds()
+        return {stage: seconds + now.get(stage, 0.0) for stage, seconds in spent.items()}
 
     @property
     def steps_left(self) -> int:

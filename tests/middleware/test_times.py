@@ -2,6 +2,7 @@
 
 import json
 import time
+from itertools import pairwise
 
 import gymnasium
 import numpy as np
@@ -130,7 +131,11 @@ def test_stage_seconds_are_those_of_the_forward_steps_of_each_stage():
         with Task().start(**options) as loop:
             for fn in (collect, unknown, look):
                 loop.use(fn)
-            loop.run(max_step=4)
+            loop.run(max_step=2)
+            between = loop.stage_seconds()
+            loop.run(max_step=2)
+        for earlier, later in pairwise([*found[:2], between, *found[2:]]):
+            assert all(later[stage] >= spent for stage, spent in earlier.items())
         assert found[-1]["collect"] - found[0]["collect"] >= 0.002
         assert found[-1]["learn"] - found[0]["learn"] >= 0.008
         assert found[-1]["process"] == 0
