@@ -24,7 +24,7 @@ from ding_lite.envs.episode_starts import Episode, EpisodeResult, episode_seed, 
 from ding_lite.envs.error_locations import EnvLocation
 from ding_lite.envs.info_columns import INFO, InfoColumns
 from ding_lite.envs.infos import number_of
-from ding_lite.envs.making import make_envs, registered_spec, rendering, stepper
+from ding_lite.envs.making import env_factory, make_envs, registered_spec, rendering, stepper
 from ding_lite.envs.multi_agent import AgentVectorEnv
 from ding_lite.envs.names import name_of_envs, threshold_of_envs
 from ding_lite.envs.partial_observations import OnlyElements, PartialObservation
@@ -87,6 +87,7 @@ __all__ = [
     "choose_allowed",
     "clipper",
     "column_limits",
+    "env_factory",
     "episode_seed",
     "integer_bounds",
     "is_number",

@@ -102,32 +102,7 @@ def make_envs(
     if num_envs < 1:
         raise ValueError(f"make_envs(num_envs={num_envs}): at least 1 environment is needed.")
     seed = seed_of(seed, "make_envs(seed={})")
-    own = settings_of(env_config, "make_envs")
-    if isinstance(env, str):
-        spec = copy.deepcopy(registered_spec(env))
-        spec.order_enforce = False  # LocalVectorEnv keeps the order of reset and step, and checks the results
-        twice = [name for name in own if kwargs.get(name) is not None]
-        if twice:
-            raise TypeError(f"make_envs() got {twice[0]!r} both in env_config and as an argument: pass it once.")
-        kwargs = {**kwargs, **own}
-        mode = atari_mode(spec, atari, kwargs)
-        factory: EnvFactory = partial(_made, spec, **kwargs) if mode == "raw" else partial(_made_atari, spec, mode, **kwargs)
-    elif callable(env) and not isinstance(env, gymnasium.Env):
-        if atari is not None:
-            raise ValueError(
-                f"make_envs(atari={atari!r}) is for ids of Atari games, but a function makes the environments: use "
-                "AtariPreprocessing in your function."
-            )
-        limit = kwargs.pop("max_episode_steps", None)
-        if kwargs:
-            raise TypeError(
-                f"make_envs() got {sorted(kwargs)} for gymnasium.make, but a function makes the environments: pass them in "
-                "env_config, and take them in your function."
-            )
-        factory = partial(called, env, **own) if own else env
-        factory = factory if limit is None else partial(_limited, factory, limit)
-    else:
-        raise TypeError(f"make_envs() wants an environment id or a function that returns a new environment, got {env!r}.")
+    factory = env_factory(env, env_config=env_config, atari=atari, **kwargs)
     if isinstance(log_info, str):
         raise TypeError(f"make_envs(log_info={log_info!r}) wants several names, got one string: write ({log_info!r},).")
     if isinstance(info_columns, str) or not all(isinstance(name, str) for name in info_columns):
@@ -158,6 +133,48 @@ def make_envs(
     return SplitVectorEnv(factories, seed, *pieces, info_columns)
 
 
+def env_factory(
+    env: str | Callable[..., gymnasium.Env[Any, Any]],
+    *,
+    env_config: Mapping[str, Any] | None = None,
+    atari: AtariMode | None = None,
+    **kwargs: Any,
+) -> EnvFactory:
+    """A function that makes one environment, without wrappers, as `make_envs` does.
+
+    Args:
+        env, env_config, atari, **kwargs: as for `make_envs`.
+
+    Raises:
+        ValueError, TypeError, gymnasium.error.Error, ImportError: as `make_envs`.
+    """
+    own = settings_of(env_config, "make_envs")
+    if isinstance(env, str):
+        spec = copy.deepcopy(registered_spec(env))
+        spec.order_enforce = False  # LocalVectorEnv keeps the order of reset and step, and checks the results
+        twice = [name for name in own if kwargs.get(name) is not None]
+        if twice:
+            raise TypeError(f"make_envs() got {twice[0]!r} both in env_config and as an argument: pass it once.")
+        kwargs = {**kwargs, **own}
+        mode = atari_mode(spec, atari, kwargs)
+        return partial(_made, spec, **kwargs) if mode == "raw" else partial(_made_atari, spec, mode, **kwargs)
+    if callable(env) and not isinstance(env, gymnasium.Env):
+        if atari is not None:
+            raise ValueError(
+                f"make_envs(atari={atari!r}) is for ids of Atari games, but a function makes the environments: use "
+                "AtariPreprocessing in your function."
+            )
+        limit = kwargs.pop("max_episode_steps", None)
+        if kwargs:
+            raise TypeError(
+                f"make_envs() got {sorted(kwargs)} for gymnasium.make, but a function makes the environments: pass them in "
+                "env_config, and take them in your function."
+            )
+        factory = partial(called, env, **own) if own else env
+        return factory if limit is None else partial(_limited, factory, limit)
+    raise TypeError(f"make_envs() wants an environment id or a function that returns a new environment, got {env!r}.")
+
+
 def rendering(factory: Callable[..., Any], render_mode: str) -> Callable[..., Any]:
     """A factory of environments like those of this one, made with this `render_mode`.
 
@@ -179,13 +196,6 @@ def rendering(factory: Callable[..., Any], render_mode: str) -> Callable[..., An
             "give it one, and pass it to the environment."
         )
     return partial(factory, render_mode=render_mode)
-
-
-def _parameters(factory: Callable[..., Any]) -> Sequence[str]:
-    try:
-        return list(inspect.signature(factory).parameters)
-    except (TypeError, ValueError):  # some builtin functions
-        return []
 
 
 def stepper(env: VectorEnv[Any, Any, Any]) -> Stepper:
@@ -254,8 +264,16 @@ def _parameters_of(spec: EnvSpec) -> list[str]:
     """The named parameters of the class or function that makes an environment; empty if unknown."""
     try:
         entry = spec.entry_point if callable(spec.entry_point) else load_env_creator(str(spec.entry_point))
-        parameters = inspect.signature(entry).parameters.values()
     except Exception:  # noqa: BLE001  only for a message about another error
+        return []
+    return _parameters(entry)
+
+
+def _parameters(function: Callable[..., Any]) -> list[str]:
+    """The named parameters of a function; empty if unknown."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # some builtin functions
         return []
     return [it.name for it in parameters if it.kind in (it.POSITIONAL_OR_KEYWORD, it.KEYWORD_ONLY)]
 

@@ -188,9 +188,11 @@ class LocalWorker:
         env_steps = len(trajectories) if pausable is None else int(transitions.lengths.sum())
         return EpisodeRollout(transitions, sorted(episodes, key=lambda episode: (episode.env, episode.number)), env_steps)
 
-    def play_episodes(self, count: int | Sequence[int], is_stopping: Callable[[], bool] = lambda: False) -> list[EpisodeResult]:
+    def play_episodes(
+        self, count: int | Sequence[int], is_stopping: Callable[[], bool] = lambda: False, **settings: Any
+    ) -> list[EpisodeResult]:
         """Run `count` episodes, or the given number in each environment; see `ding_lite.rollout.play_episodes`."""
-        return play_episodes(self, count, is_stopping)
+        return play_episodes(self, count, is_stopping, **settings)
 
     def reduce_metrics(self) -> list[dict[Any, Any]]:
         """What was logged since the last call, as results of `MetricsLogger.reduce()`.

@@ -114,7 +114,7 @@ class EpisodeWorker(Protocol):
 
 
 def play_episodes(
-    worker: EpisodeWorker, count: int | Sequence[int], is_stopping: Callable[[], bool] = lambda: False
+    worker: EpisodeWorker, count: int | Sequence[int], is_stopping: Callable[[], bool] = lambda: False, **settings: Any
 ) -> list[EpisodeResult]:
     """Run `count` episodes from their start, and return them by environment and number.
 
@@ -122,6 +122,7 @@ def play_episodes(
         worker: the worker that acts.
         count: total number of episodes, split evenly; or the number for each environment; see `EpisodeBudget`.
         is_stopping: checked before each step; once it is true, the evaluation stops.
+        **settings: for the policy's `compute_actions`, such as `eps`.
 
     Raises:
         TypeError: the first argument is not a worker.
@@ -143,5 +144,5 @@ def play_episodes(
                 break
             if is_stopping():
                 raise WorkCancelled("the run ended during an evaluation.")
-            episodes += budget.count(worker.step(worker.act(worker.env.current), out).finished, now)
+            episodes += budget.count(worker.step(worker.act(worker.env.current, **settings), out).finished, now)
     return sorted(episodes, key=lambda episode: (episode.env, episode.number))

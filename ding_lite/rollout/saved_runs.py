@@ -20,8 +20,8 @@ import numpy as np
 from gymnasium.wrappers import NormalizeObservation, NormalizeReward
 
 from ding_lite.basics import load_checkpoint, seed_of, temporary_beside, writing
-from ding_lite.envs import EpisodeResult, LocalVectorEnv, layers_with_state, made_from, make_envs, rendering
-from ding_lite.policy import ActMode, Policy, checkpoint_path, load_policy
+from ding_lite.envs import EpisodeResult, LocalVectorEnv, env_factory, layers_with_state, made_from, rendering
+from ding_lite.policy import Policy, checkpoint_path, load_policy
 from ding_lite.reports import ReportError, bootstrap_band, iqm
 from ding_lite.rollout.collection import LocalWorker
 from ding_lite.rollout.video_files import FilmedEnv, VideoWriter
@@ -133,13 +133,13 @@ def evaluate_run(
     factory = _factory(record, env, run)
     policy = load_policy(run, which, name=name, policy_class=_class_at(policy_class))
     envs = _new_envs(factory, min(episodes, _AT_ONCE), seed)
-    settings = {} if eps is None else {"eps": eps}
+    settings: dict[str, Any] = {} if eps is None else {"eps": eps}
     try:
         if not deterministic:
             policy.predict_mode.require_settings(settings)
         _warn_of_statistics(envs)
         mode = policy.eval_mode if deterministic else policy.collect_mode
-        played = _Player(envs, mode, {} if deterministic else settings).play_episodes(episodes)
+        played = LocalWorker(envs, mode).play_episodes(episodes, **({} if deterministic else settings))
         return RunEvaluation(
             str(run),
             type(policy).__name__,
@@ -217,17 +217,6 @@ def play_run(
         yield episode, path
 
 
-class _Player(LocalWorker):
-    """A worker that acts with these settings, such as eps."""
-
-    def __init__(self, env: LocalVectorEnv, policy: ActMode, settings: Mapping[str, Any]) -> None:
-        super().__init__(env, policy)
-        self._settings = dict(settings)
-
-    def act(self, obs: Any, random: bool = False, **kwargs: Any) -> dict[str, Any]:
-        return super().act(obs, random, **self._settings, **kwargs)
-
-
 def _record_of(run: str | PathLike[str]) -> Mapping[str, Any]:
     """What `run.json` says; empty if there is none."""
     path = Path(run) / _RECORD
@@ -270,17 +259,10 @@ def _factory(record: Mapping[str, Any], env: str | Callable[..., Any] | None, ru
 def _given_factory(env: str | Callable[..., Any]) -> Callable[..., Any]:
     """The function by which `make_envs` makes one of these environments."""
     found = _imported(env) if isinstance(env, str) and ":" in env else env
-    if callable(found):
-        return found
     try:
-        envs = make_envs(env)
+        return env_factory(found if callable(found) else env)
     except (gymnasium.error.Error, ImportError) as error:
         raise ReportError(f"the environment {env} cannot be made: {error}") from None
-    envs.close()
-    if isinstance(envs.recipe, str):
-        raise ReportError(f"the environment {env} cannot be made, because {envs.recipe}.")
-    made: Callable[..., Any] = made_from(envs.recipe)
-    return made
 
 
 def _class_at(place: str | type[Policy] | None) -> type[Policy] | None:
