@@ -279,8 +279,8 @@ class CkptSaver:
 
     def _begin_record(self, done: int) -> None:
         with contextlib.suppress(WriteError):  # the first save fails as well, with a warning
-            self._record.begin(self._record.folder if self._has_begun else own_run().resumed_from, done)
-            self._record.describe(describe_run(own_run()))
+            continued = self._record.folder if self._has_begun else own_run().resumed_from
+            self._record.begin(continued, done, describe_run(own_run()))
 
     def _begin(self) -> None:
         run_folder, resumed = self._folder.parent, own_run().resumed_from

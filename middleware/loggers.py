@@ -257,8 +257,8 @@ class RunLogger:
             return
         record.lock.take()
         continued = self._folder if self._after is not None else task.resumed_from
-        self._keep("the record of the run", "run.json", lambda path: record.begin(continued, done))
-        self._keep("the record of the run", "run.json", lambda path: self._facts.update(record.describe(describe_run(task))))
+        self._keep("the record of the run", "run.json", lambda path: record.begin(continued, done, describe_run(task)))
+        self._facts.update(record.known())
         self._keep("the log of the run", "run.log", lambda path: self._open_log(path, weakref.ref(task)))
         self._has_logged_end = False
         begins = "goes on" if done else "begins"

@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -51,7 +52,7 @@ class RunRecord:
         """Identifies the run: 12 random hex digits, kept when it is resumed. Empty before `begin`."""
         return "" if self._session is None else self._session.run_id
 
-    def begin(self, continued: str | PathLike[str] | None, done: int) -> None:
+    def begin(self, continued: str | PathLike[str] | None, done: int, facts: Mapping[str, Any] = MappingProxyType({})) -> None:
         """Take the lock, and begin a session, or join that of this process.
 
         `error.txt` of an earlier session is renamed to `error.1.txt`; for a new run, `run.json` and `run.log` are renamed too.
@@ -59,6 +60,7 @@ class RunRecord:
         Args:
             continued: the folder of the run that goes on; another folder, or None, means a new run in this folder.
             done: number of iterations done before.
+            facts: of the run, plain data by name. If another object of this process has begun the session, its facts stay.
 
         Raises:
             FolderInUseError: another process writes to the folder.
@@ -73,7 +75,7 @@ class RunRecord:
             return
         goes_on = continued is not None and os.path.realpath(continued) == place
         record = _read(self.folder / RECORD) if goes_on else None
-        self._session = _sessions[place] = _Session(record, done)
+        self._session = _sessions[place] = _Session(record, done, facts)
         move_aside(self.folder / ERROR)
         if record is None:
             move_aside(self.folder / RECORD)
@@ -81,17 +83,9 @@ class RunRecord:
             move_aside(self.folder / LOG)
         self.save()
 
-    def describe(self, facts: Mapping[str, Any]) -> dict[str, Any]:
-        """Add facts about the run to `run.json`, plain data by name. Returns all that is known of the run.
-
-        Raises:
-            WriteError: it cannot be written.
-        """
-        if self._session is None:
-            return {}
-        self._session.describe(facts)
-        self.save()
-        return self._session.known()
+    def known(self) -> dict[str, Any]:
+        """What is known of the run, plain data by name; empty before `begin`."""
+        return {} if self._session is None else self._session.known()
 
     def count(self, done: int) -> None:
         """Note that this many iterations of the run are done."""
@@ -142,11 +136,11 @@ class RunRecord:
 class _Session:
     """The work of one process on a run."""
 
-    def __init__(self, record: Mapping[str, Any] | None, done: int) -> None:
+    def __init__(self, record: Mapping[str, Any] | None, done: int, facts: Mapping[str, Any]) -> None:
         start = _now()
-        self._before: dict[str, Any] = {"id": os.urandom(6).hex(), "start": start, "sessions": []}
-        if record is not None:
-            self._before.update(record)
+        self._before: dict[str, Any] = {"id": os.urandom(6).hex(), "start": start, "sessions": [], **(record or {})}
+        sessions = self._before.pop("sessions")
+        self._before.update(facts, sessions=sessions)
         self._facts = {"pid": os.getpid(), "host": socket.gethostname(), "start": start}
         self._first = self.done = done
         self.run_id: str = self._before["id"]
@@ -162,10 +156,6 @@ class _Session:
             "iterations": self.done - self._first,
         }
         return {**self._before, "sessions": [*self._before["sessions"], mine]}
-
-    def describe(self, facts: Mapping[str, Any]) -> None:
-        sessions = self._before.pop("sessions")
-        self._before.update(facts, sessions=sessions)
 
     def known(self) -> dict[str, Any]:
         facts = {name: value for name, value in self._before.items() if name not in ("start", "sessions")}

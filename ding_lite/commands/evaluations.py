@@ -12,34 +12,26 @@ from ding_lite.basics import CheckpointError, printable, write_atomically
 from ding_lite.policy_state import StateError
 from ding_lite.reports import ReportError
 from ding_lite.rollout import RunEvaluation, evaluate_run, play_run
-from ding_lite.rollout.saved_runs import SEED
 
 Result = TypeVar("Result")
 
 
-def show_evaluations(
-    run_dirs: Sequence[Path],
-    episodes: int,
-    which: str,
-    seed: int | None,
-    env: str | None,
-    name: str | None,
-    policy_class: str | None,
-    explore: bool,
-    eps: float | None,
-    out: Path | None,
-) -> None:
+def show_evaluations(run_dirs: Sequence[Path], out: Path | None, **options: Any) -> None:
     """Evaluate the policies of these runs, print a line for each, and write all numbers to `out`.
+
+    Args:
+        run_dirs: folders of runs.
+        out: path of a JSON file; None for none.
+        **options: for `evaluate_run`.
 
     Raises:
         ReportError: a policy or an environment cannot be made.
     """
     if not run_dirs:
         raise ReportError("no folder was given: pass the folder of a run, such as runs/dqn.")
-    options: dict[str, Any] = {"env": env, "name": name, "policy_class": policy_class, "deterministic": not explore, "eps": eps}
     found: list[RunEvaluation] = []
     for run in run_dirs:
-        found.append(_reported(partial(evaluate_run, run, episodes, which, seed=SEED if seed is None else seed, **options)))
+        found.append(_reported(partial(evaluate_run, run, **options)))
         for line in _lines(found[-1]):
             print(printable(line), flush=True)
     if out is not None:
@@ -47,34 +39,19 @@ def show_evaluations(
         write_atomically(out, json.dumps([one.to_dict() for one in found], indent=2).encode())
 
 
-def show_episodes(
-    run_dir: Path,
-    which: str,
-    video: Path | None,
-    episodes: int,
-    seed: int | None,
-    env: str | None,
-    name: str | None,
-    policy_class: str | None,
-) -> None:
+def show_episodes(run_dir: Path, **options: Any) -> None:
     """Show episodes in a window, or film them, and print a line for each.
+
+    Args:
+        run_dir: folder of the run.
+        **options: for `play_run`.
 
     Raises:
         ReportError: the policy or the environment cannot be made, or there is no display.
     """
 
     def play() -> None:
-        shown = play_run(
-            run_dir,
-            which,
-            video=video,
-            episodes=episodes,
-            seed=SEED if seed is None else seed,
-            env=env,
-            name=name,
-            policy_class=policy_class,
-        )
-        for episode, path in shown:
+        for episode, path in play_run(run_dir, **options):
             where = "" if path is None else f": {path}"
             print(printable(f"return {episode.return_:g} in {episode.length} steps{where}"), flush=True)
 

@@ -79,7 +79,7 @@ def evaluate(
     run_dirs: tuple[Path, ...],
     episodes: int = 100,
     which: str = "best",
-    seed: int | None = None,
+    seed: int = 1_000_000,
     env: str | None = None,
     name: str | None = None,
     policy_class: str | None = None,
@@ -95,7 +95,7 @@ def evaluate(
         run_dirs: Folders of runs.
         episodes: Number of episodes.
         which: The checkpoint: best, final, latest, or the name of a file in the folder ckpt, such as iteration_300.
-        seed: Seed of the environments; None for one that is far from the usual seeds of training.
+        seed: Seed of the environments; the default is far from the usual seeds of training.
         env: An id, or module:function for a function that makes an environment. None for the environments of the run's
             evaluator.
         name: Name of the policy, if the run has several.
@@ -105,7 +105,8 @@ def evaluate(
         out: Path of a JSON file for all numbers, with the return of each episode.
     """
     shown = importlib.import_module("ding_lite.commands.evaluations")
-    shown.show_evaluations(run_dirs, episodes, which, seed, env, name, policy_class, explore, eps, out)
+    options = {"env": env, "name": name, "policy_class": policy_class, "deterministic": not explore, "eps": eps}
+    shown.show_evaluations(run_dirs, out, episodes=episodes, which=which, seed=seed, **options)
 
 
 def play(
@@ -113,7 +114,7 @@ def play(
     which: str = "best",
     video: Path | None = None,
     episodes: int = 1,
-    seed: int | None = None,
+    seed: int = 1_000_000,
     env: str | None = None,
     name: str | None = None,
     policy_class: str | None = None,
@@ -127,13 +128,14 @@ def play(
         which: The checkpoint: best, final, latest, or the name of a file in the folder ckpt, such as iteration_300.
         video: Path of an mp4 file; several episodes get numbers. None opens a window.
         episodes: Number of episodes.
-        seed: Seed of the first episode; None for one that is far from the usual seeds of training.
+        seed: Seed of the first episode; the default is far from the usual seeds of training.
         env: An id, or module:function for a function of render_mode that makes an environment. None for that of the run.
         name: Name of the policy, if the run has several.
         policy_class: The class of the policy as module:name, if the run's file names none that can be imported.
     """
     shown = importlib.import_module("ding_lite.commands.evaluations")
-    shown.show_episodes(run_dir, which, video, episodes, seed, env, name, policy_class)
+    options = {"env": env, "name": name, "policy_class": policy_class}
+    shown.show_episodes(run_dir, which=which, video=video, episodes=episodes, seed=seed, **options)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -28,8 +28,6 @@ from ding_lite.rollout.video_files import FilmedEnv, VideoWriter
 
 _RECORD = "run.json"
 _AT_ONCE = 8  # environments
-SEED = 1_000_000
-"""Seed of evaluations by default, far from the usual seeds of training, so that their episodes are new ones."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +91,7 @@ def evaluate_run(
     episodes: int = 100,
     which: str = "best",
     *,
-    seed: int = SEED,
+    seed: int = 1_000_000,
     env: str | Callable[[], Any] | None = None,
     name: str | None = None,
     policy_class: str | type[Policy] | None = None,
@@ -108,7 +106,7 @@ def evaluate_run(
         run: the folder of the run.
         episodes: number of episodes.
         which: the checkpoint, as for `load_policy`.
-        seed: seed of the environments.
+        seed: seed of the environments; the default is far from the usual seeds of training, so that episodes are new ones.
         env: an id, or a function that returns a new environment, or its place as "module:function"; None for the environments
             of the run.
         name: as for `load_policy`.
@@ -160,7 +158,7 @@ def play_run(
     *,
     video: str | PathLike[str] | None = None,
     episodes: int = 1,
-    seed: int = SEED,
+    seed: int = 1_000_000,
     env: str | Callable[..., Any] | None = None,
     name: str | None = None,
     policy_class: str | type[Policy] | None = None,
