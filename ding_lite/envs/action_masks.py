@@ -44,6 +44,11 @@ class ActionMasks:
         """The number of choices of an action: 1 for Discrete, the number of elements for MultiDiscrete."""
         return len(self._sizes)
 
+    @property
+    def first_columns(self) -> Array:
+        """The column of a mask, for the first value of each choice, [num_choices]."""
+        return self._begins
+
     def require_choice(self, obs: Any, name_of: Callable[[int], str], idle: Array | None = None) -> None:
         """Check that every observation allows an action.
 

@@ -18,10 +18,9 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from ding_lite.basics import require_extra, temporary_beside, writing
+from ding_lite.basics import require_extra, temporary_beside, unflatten, writing
 from ding_lite.data import flatten, map_leaves
-from ding_lite.envs import ACTION_MASK, subspaces, to_nested, to_tensors
-from ding_lite.nn import mask_in
+from ding_lite.envs import ACTION_MASK, ActionMasks, subspaces, to_nested, to_tensors
 from ding_lite.policy_base import Policy
 
 _SAMPLES = 32
@@ -107,7 +106,7 @@ def export_policy(policy: Policy, path: str | PathLike[str]) -> Path:
         raise ValueError(f"export_policy(path={str(path)!r}): the file ends in .pt2 for torch.export, or in .onnx.")
     for module in ("onnx", "onnxscript", "onnxruntime") if is_onnx else ():
         require_extra(module, "export", "an ONNX file")
-    greedy, obs = GreedyPolicy(policy).eval(), _with_choice(_samples(policy.observation_space), policy.action_space)
+    greedy, obs = GreedyPolicy(policy).eval(), _with_choice(_samples(policy.observation_space), policy.predict_mode.masks)
     args = _arguments(greedy, obs, 2)
     program = _program(greedy, args)
     with writing(path):
@@ -208,12 +207,8 @@ def _onnx_runner(path: Path) -> Callable[..., Any]:
     def run(obs: Any, state: Sequence[Tensor] = ()) -> Any:
         given = dict(zip([*_names("obs", obs), *(f"state_{place}" for place in range(len(state)))], _leaves(obs) + [*state]))
         found = session.run(None, {name: given[name].numpy() for name in inputs})
-        action: Any = {}
-        for name, value in zip(outputs, found):
-            start, *path = name.split(".")
-            if start == "action":
-                _set(action, path, value)
-        action = action.get("", action)
+        values = [(name.split("."), value) for name, value in zip(outputs, found)]
+        action = unflatten({tuple(path[1:]): value for path, value in values if path[0] == "action"})
         return (action, found[len(found) - len(state) :]) if state else action
 
     return run
@@ -221,14 +216,6 @@ def _onnx_runner(path: Path) -> Callable[..., Any]:
 
 def _leaves(structure: Any) -> list[Tensor]:
     return [leaf for _, leaf in flatten(structure)]
-
-
-def _set(structure: dict[str, Any], path: list[str], value: Any) -> None:
-    """Set a nested entry; without a path, the entry ""."""
-    *around, last = path or [""]
-    for name in around:
-        structure = structure.setdefault(name, {})
-    structure[last] = value
 
 
 def _samples(space: gymnasium.Space[Any]) -> Any:
@@ -240,12 +227,10 @@ def _samples(space: gymnasium.Space[Any]) -> Any:
     return to_tensors(stacked, torch.device("cpu"))
 
 
-def _with_choice(obs: Any, action_space: gymnasium.Space[Any]) -> Any:
+def _with_choice(obs: Any, masks: ActionMasks | None) -> Any:
     """The observations with masks, if they have any, that allow the first value of each choice."""
-    if mask_in(obs) is None:
-        return obs
-    sizes = getattr(action_space, "nvec", np.array([getattr(action_space, "n", 1)])).ravel()
-    obs[ACTION_MASK][:, np.cumsum(sizes) - sizes] = 1
+    if masks is not None:
+        obs[ACTION_MASK][:, masks.first_columns] = 1
     return obs
 
 
