@@ -22,7 +22,7 @@ from ding_lite.envs.env_data_checks import EnvDataError, all_finite, is_number
 from ding_lite.envs.env_memories import layers_with_state
 from ding_lite.envs.episode_starts import Episode, EpisodeResult, episode_seed, replay_episode
 from ding_lite.envs.error_locations import EnvLocation
-from ding_lite.envs.info_columns import INFO, InfoColumns
+from ding_lite.envs.info_columns import INFO, InfoColumns, require_same_columns
 from ding_lite.envs.infos import number_of
 from ding_lite.envs.making import env_factory, make_envs, registered_spec, rendering, stepper
 from ding_lite.envs.multi_agent import AgentVectorEnv
@@ -103,6 +103,7 @@ __all__ = [
     "rendering",
     "replay_episode",
     "replay_error",
+    "require_same_columns",
     "same_layout",
     "save_env_error",
     "shapes_of",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -23,7 +24,7 @@ class InfoColumns:
 
     Numbers and bools are float32, NaN where an info has none. An array has its own shape and dtype (float32 for float64), as
     in the first info that has it; where it is missing, floats are NaN, and other dtypes are an error. A value that is in no
-    info of the first step counts as a number.
+    info of the first step counts as a number; environments in workers have a first step in each worker.
 
     Args:
         names: keys of the infos.
@@ -53,9 +54,11 @@ class InfoColumns:
     def warn_of_missing(self, envs: str) -> None:
         """Warn of names that have been in no info, once."""
         for name in sorted(self._unseen):
+            hint = f"{did_you_mean(name, self._known)} The infos have {', '.join(self._known) or 'no keys'}."
+            found = "is None in all infos" if name in self._known else "is in no info"
             warnings.warn(
-                f"info_columns names {name!r}, which is in no info of the first episode of {envs}, so its column is NaN"
-                f"{did_you_mean(name, self._known)} The infos have {', '.join(self._known) or 'no keys'}.",
+                f"info_columns names {name!r}, which {found} of the first episode of {envs}, so its column is NaN"
+                f"{'.' if name in self._known else hint}",
                 stacklevel=3,
             )
         self._unseen.clear()
@@ -113,6 +116,26 @@ class InfoColumns:
         """Restore a saved state."""
         self._specs = {name: (tuple(shape), np.dtype(dtype)) for name, (shape, dtype, _) in state.items()}
         self._unseen -= {name for name, (_, _, is_seen) in state.items() if is_seen}
+
+
+def require_same_columns(parts: Sequence[Mapping[str, np.ndarray[Any, Any]]], lead: int) -> None:
+    """Check that the columns of several workers fit together.
+
+    Args:
+        parts: the columns of each worker, arrays [*lead, ...] by name.
+        lead: number of leading dimensions.
+
+    Raises:
+        EnvDataError: a column differs in dtype or shape between two workers.
+    """
+    first, *others = parts
+    for (place, part), name in itertools.product(enumerate(others, 1), first):
+        looks = [f"{one[name].dtype} of shape {list(one[name].shape[lead:])}" for one in (first, part)]
+        if looks[0] != looks[1]:
+            raise EnvDataError(
+                f"the column {name!r} of infos is {looks[0]} in worker 0, and {looks[1]} in worker "
+                f"{place}: return arrays of one dtype and shape in every environment, from the first step on."
+            )
 
 
 def _spec_of(value: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:

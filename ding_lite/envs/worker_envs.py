@@ -12,6 +12,7 @@ import numpy as np
 from ding_lite.basics import seed_of
 from ding_lite.data import allocate, flatten, map_leaves
 from ding_lite.envs.factories import EnvFactory
+from ding_lite.envs.info_columns import require_same_columns
 from ding_lite.envs.pieces import ENV, MakeHost, Pieces, len_of
 from ding_lite.envs.progress import ProgressVectorEnv
 from ding_lite.envs.recipes import recipe_of
@@ -122,6 +123,7 @@ class SplitVectorEnv(Pieces, SameStepVectorEnv):
 
     def step_info(self) -> dict[str, np.ndarray[Any, Any]]:
         """The columns [B, ...] of `info_columns` in the infos of the last step."""
+        require_same_columns(self._columns, lead=1)
         return {name: np.concatenate([part[name] for part in self._columns]) for name in self.info_columns}
 
     @property

@@ -10,7 +10,7 @@ import torch
 from gymnasium.vector import VectorEnv
 
 from ding_lite.data import Episodes, Trajectories, map_leaves
-from ding_lite.envs import ENV, SplitVectorEnv, column_limits
+from ding_lite.envs import ENV, INFO, SplitVectorEnv, column_limits, require_same_columns
 from ding_lite.policy import ActMode
 from ding_lite.processes import Copied
 from ding_lite.rollout.collection import LocalWorker
@@ -95,10 +95,16 @@ class SplitWorker(PieceWorkers):
 
 
 def joined(parts: Sequence[dict[str, Any]], axis: int) -> dict[str, Any]:
-    """Columns of all pieces, joined in new memory."""
+    """Columns of all pieces, joined in new memory.
+
+    Raises:
+        EnvDataError: columns of infos differ between pieces.
+    """
     if not parts:
         return {}
     first, *rest = parts
+    if INFO in first:
+        require_same_columns([part[INFO] for part in parts], lead=axis + 1)
     columns: dict[str, Any] = map_leaves(lambda *leaves: np.concatenate(leaves, axis=axis), first, *rest)
     return columns
 

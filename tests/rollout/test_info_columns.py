@@ -188,3 +188,39 @@ def test_a_name_that_is_in_no_info_of_the_first_episode_is_named_once():
 def test_names_that_are_one_string_are_refused():
     with pytest.raises(TypeError, match="wants several names"):
         make_envs(Telling, 2, info_columns="speed")
+
+
+class Various(Telling):
+    """Its n-th environment has arrays of its own dtype or shape."""
+
+    made = 0
+
+    def __init__(self, forces):
+        super().__init__()
+        self.forces = forces[Various.made % len(forces)]
+        Various.made += 1
+
+    def step(self, action):
+        obs, reward, terminated, truncated, info = super().step(action)
+        return obs, reward, terminated, truncated, {"forces": self.forces}
+
+
+@pytest.mark.parametrize(
+    "forces",
+    [(np.zeros(2, np.uint8), np.zeros(2, np.float32)), (np.zeros(2, np.float32), np.zeros(3, np.float32)), (np.zeros(2), None)],
+)
+def test_arrays_that_differ_between_workers_are_refused_by_name(forces):
+    Various.made = 0
+    envs = make_envs(partial(Various, forces), 2, 0, workers=2, info_columns=("forces",))
+    worker = make_worker(envs, policy_for(envs).collect_mode)
+    with pytest.raises(
+        EnvDataError, match=r"the column 'forces' of infos is .* in worker 0, and .* in worker 1: return arrays"
+    ):
+        worker.collect(4, eps=0.5)
+    with pytest.raises(EnvDataError, match="the column 'forces' of infos"):
+        worker.collect_episodes(2, eps=0.5)
+    envs.begin(envs.new_obs())
+    envs.advance(np.zeros(2, np.int64), envs.new_obs())
+    with pytest.raises(EnvDataError, match="the column 'forces' of infos"):
+        envs.step_info()
+    envs.close()
