@@ -74,6 +74,7 @@ PPO_TAXI = (
     *("--policy.eval.evaluator.eval-freq", "160", "--max-step", "147"),
 )
 SAC_100K, TD3_500K = ("--max-step", "11876"), ("--max-step", "59376")
+PONG_1M = ("--policy.eval.evaluator.eval-freq", "1600", "--max-step", "977")
 IMPALA_LSTM = (
     *("--env.id", "CartPoleNoVel-v1", "--env.collector-env-num", "16", "--policy.model.lstm-size", "64"),
     *("--policy.model.normalize-obs", "--policy.collect.n-sample", "512", "--policy.collect.discount-factor", "0.98"),
@@ -122,5 +123,6 @@ REFERENCES = (
     Reference("ppo_rock_paper_scissors", "rock_paper_scissors.py", 8, 25_000),
     Reference("ippo_simple_spread", "ippo.py", -50, 250_000),
     Reference("sac_halfcheetah", "sac_mujoco.py", 4500, 100_000, 3, SAC_100K, "tianshou 6212 in 100k, on v3", long=True),
+    Reference("ppo_pong", "ppo_atari.py", -15, 1_000_000, 1, PONG_1M, long=True),
     Reference("td3_hopper", "td3_mujoco.py", 2500, 500_000, 3, TD3_500K, "tianshou 2670 in 500k, on v3", long=True),
 )

@@ -198,8 +198,9 @@ class _Image(nn.Module):
         self.channels_last, self.scale = channels_last, 1 / 255 if is_bytes else 1.0
 
     def forward(self, obs: Tensor) -> Tensor:
-        image = obs.permute(0, 3, 1, 2) if self.channels_last else obs
-        return _scaled(image, self.scale)
+        image = _scaled(obs.permute(0, 3, 1, 2) if self.channels_last else obs, self.scale)
+        # On a CPU, learning from images in this memory format takes two thirds of the time.
+        return image.to(memory_format=torch.channels_last) if image.device.type == "cpu" else image
 
 
 def _scaled(numbers: Tensor, scale: float) -> Tensor:
