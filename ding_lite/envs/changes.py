@@ -46,7 +46,8 @@ class ChangingEnvs(abc.ABC):
             AttributeError: an environment has no such method.
             TypeError: an argument is not plain data, or the attribute is not a method.
             ValueError: the method is `step`, `reset` or `close`.
-            Exception: the error of the method, with a note that names the environment.
+            Exception: the error of the method, with a note that names the environment. The environments after it, in the
+                same worker, are then not changed.
         """
         if name in _OWN:
             raise ValueError(f"envs.call({name!r}) would bypass the record of episodes: use {_OWN[name]}.")
