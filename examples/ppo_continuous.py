@@ -27,6 +27,7 @@ PENDULUM = PPOConfig(exp_name="runs/ppo_continuous", max_step=200).override(
         "policy.collect.n_sample": 2048,
         "policy.collect.discount_factor": 0.9,
         "policy.learn.batch_size": 256,
+        "policy.learn.entropy_weight": 0.0,
         "policy.model.activation": "relu",
         "policy.eval.evaluator.eval_freq": 400,
     }

@@ -33,6 +33,9 @@ class PPOLearnConfig(EpochsLearnConfig):
     unroll_len: int | None = ranged_field(None, low=1, high=100_000)
     """With an LSTM or attention, length of the sequences to learn from; None for the length of the rollout."""
 
+    entropy_weight: float = ranged_field(0.01, low=0)
+    """Weight of the entropy bonus. The settings for continuous actions set it to 0."""
+
     clip_ratio: float = ranged_field(0.2, low=0, high=1)
     """Clip range of the probability ratio: [1 - clip_ratio, 1 + clip_ratio]."""
 
@@ -137,7 +140,7 @@ class PPOAtariConfig(PPOConfig):
 
 _PPO_TRANSFORMER = {
     "model": {"attention_window": 8, "normalize_obs": True},
-    "learn": {"unroll_len": 32, "value_weight": 0.1},
+    "learn": {"unroll_len": 32, "value_weight": 0.1, "entropy_weight": 0.0},
     "collect": {"discount_factor": 0.98, "gae_lambda": 0.8},
     "eval.evaluator.eval_freq": 200,
 }
@@ -167,6 +170,7 @@ _PPO_MUJOCO = {
         "learning_rate": 3e-4,
         "lr_schedule": [(0, 3e-4), (156_160, 0.0)],  # 488 iterations of 10 epochs with 32 gradient steps each
         "optimizer_eps": 1e-5,
+        "entropy_weight": 0.0,
     },
     "collect.n_sample": 2048,
     "eval.evaluator.eval_freq": 1600,

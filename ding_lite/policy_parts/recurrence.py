@@ -206,7 +206,7 @@ class RecurrentActorCriticMixin(Base):
         return self.model.unroll_values(obs, next_obs, state, restart)  # type: ignore[no-any-return]
 
     def learning_rows(self, batch: Tree, batch_size: int) -> tuple[dict[str, Any], int]:
-        """The columns of a rollout that the loss reads, as rows [N, ...] or sequences [N, L, ...].
+        """The columns of a rollout that the loss reads, as rows [N, ...] or sequences [N, L, ...] with a valid step.
 
         Args:
             batch: a rollout [T, B, ...].
@@ -220,6 +220,8 @@ class RecurrentActorCriticMixin(Base):
             return rollout_rows(batch, names), batch_size
         learn: Any = self.cfg.learn
         rows = cut(batch, names, learn.unroll_len)
+        if "valid" in rows and not (has_valid := rows["valid"].any(1)).all():  # without valid steps, there is no loss
+            rows = {name: map_leaves(lambda leaf: leaf[has_valid], column) for name, column in rows.items()}
         return rows, max(1, round(batch_size / rows["terminated"].shape[1]))
 
     def loss_batch(self, batch: Tree) -> Tree:

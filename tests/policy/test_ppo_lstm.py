@@ -190,3 +190,20 @@ def test_without_an_lstm_there_is_no_state():
 
     assert policy.collect_mode.get_initial_state(3) == []
     assert not any(name.startswith("state") or name == "terminated" for name in policy.columns)
+
+
+@pytest.mark.parametrize("memory", [{"model__lstm_size": H}, {"model__lstm_size": None, "model__attention_window": 4}])
+def test_sequences_without_a_valid_step_are_left_out(memory):
+    batch = rollout(0.3, with_valid=True, dtype=torch.float32)
+    batch["valid"][:, 1::2] = False
+    if "model__attention_window" in memory:
+        one = made(**memory).get_initial_state()
+        batch = {name: column for name, column in batch.items() if not name.startswith("state_in")}
+        batch |= {f"state_in_{k}": torch.zeros(T, B, *element.shape, dtype=element.dtype) for k, element in enumerate(one)}
+    first, second = (made(learn__batch_size=T, learn__unroll_len=T, **memory) for _ in range(2))
+
+    outputs = [first.learn_on_batch(tree(batch)), second.learn_on_batch(tree({n: x[:, ::2] for n, x in batch.items()}))]
+
+    assert outputs[0]["total_loss"] == outputs[1]["total_loss"]
+    for one, other in zip(first.get_weights().values(), second.get_weights().values(), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
