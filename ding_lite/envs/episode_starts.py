@@ -62,6 +62,12 @@ def _seeds(run_seed: int, env: int, block: int) -> tuple[int, ...]:
     return tuple(seed >> 1 for seed in struct.unpack(f"<{_SEEDS}I", digest))
 
 
+def described(number: int, start: Mapping[str, Any]) -> str:
+    """Number and start of an episode, for messages."""
+    shown = {name: value for name, value in start.items() if name != "states"}
+    return f"episode {number}, which began with {shown if 'seed' in shown else 'a saved state'}"
+
+
 class EpisodeStarts:
     """Starts the episodes of one environment, each from its own seed, and records its actions.
 
@@ -144,12 +150,12 @@ class EpisodeStarts:
     @property
     def described(self) -> str:
         """Number and start of the current episode, for messages."""
-        return f"episode {self.number}, which began with {self._shown_start}"
+        return described(self.number, self.start)
 
     @property
-    def _shown_start(self) -> Any:
-        shown = {name: value for name, value in self.start.items() if name != "states"}
-        return shown if "seed" in shown else "a saved state"
+    def previous(self) -> Mapping[str, Any] | None:
+        """Number, start, actions and return of the previous episode, and changes in it, while the current one has no steps."""
+        return None if self.actions else self._previous
 
     @property
     def all_actions(self) -> tuple[Any, ...] | None:
@@ -200,8 +206,8 @@ class EpisodeStarts:
         state["attributes"] = attributes_of(self.env)
         if self.changes:
             state["changes"] = self.changes.state_dict()
-        if self._previous is not None and not self.actions:
-            state["previous"] = {**self._previous, "actions": _packed(self._previous["actions"])}
+        if self.previous is not None:
+            state["previous"] = {**self.previous, "actions": _packed(self.previous["actions"])}
         return state
 
     def load_state_dict(

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
+from dataclasses import replace
 from typing import Any
 
 import gymnasium
@@ -17,7 +18,7 @@ from ding_lite.envs.action_masks import ACTION_MASK
 from ding_lite.envs.bounds import BoxBounds
 from ding_lite.envs.changes import Change, EnvChanges
 from ding_lite.envs.env_data_checks import EnvDataError, require_in_range, shown
-from ding_lite.envs.episode_starts import EpisodeResult, EpisodeStarts
+from ding_lite.envs.episode_starts import EpisodeResult, EpisodeStarts, described
 from ding_lite.envs.error_locations import EnvLocation, ErrorLocation, with_location
 from ding_lite.envs.factories import EnvFactory, made_by, require_alike
 from ding_lite.envs.info_columns import InfoColumns
@@ -199,7 +200,7 @@ class LocalVectorEnv(SameStepVectorEnv):
         try:
             columns = self._info_columns.gather(self._step_infos, self._paused_steps)
         except EnvDataError as error:
-            raise self._placed(error)  # noqa: B904  the same error
+            raise self._placed(error, of_step=True)  # noqa: B904  the same error
         if self.starts[0].number > 0:
             self._info_columns.warn_of_missing(self.env_name)
         return columns
@@ -261,9 +262,18 @@ class LocalVectorEnv(SameStepVectorEnv):
         )
         return ErrorLocation(self._who(index), start.described, known=known)
 
-    def _placed(self, error: EnvDataError) -> BaseException:
-        """The error with the place of its environment."""
-        return error if error.env is None else with_location(error, self._place_of(error.env - self.first_env))
+    def _placed(self, error: EnvDataError, of_step: bool = False) -> BaseException:
+        """The error with the place of its environment: its last step or reset; `of_step`: its last step."""
+        if error.env is None:
+            return error
+        index = error.env - self.first_env
+        place, played = self._place_of(index), self.starts[index].previous if of_step else None
+        if played is not None:  # the step ended its episode
+            number, start, actions = played["number"], played["start"], tuple(played["actions"])
+            known: Any = place.known
+            known = replace(known, episode=number, start=start, actions=actions, changes=played.get("changes"))
+            place = place._replace(episode=described(number, start), step=len(actions) - 1, action=actions[-1], known=known)
+        return with_location(error, place)
 
     def _where(self, index: int) -> tuple[str, str]:
         return self._who(index), self._place_of(index).sentence

@@ -13,7 +13,7 @@ from ding_lite.config import DQNConfig, RunConfig
 from ding_lite.contexts import OnlineRLContext
 from ding_lite.data import ReplayBuffer, flatten
 from ding_lite.engine import Task
-from ding_lite.envs import EnvDataError, make_envs
+from ding_lite.envs import EnvDataError, episode_seed, make_envs
 from ding_lite.middleware import AgentsCollector, EpisodeCollector, StepCollector, data_pusher
 from ding_lite.policy import ColumnError, DQNPolicy, Policy
 from ding_lite.rollout import LocalWorker, make_worker
@@ -121,6 +121,19 @@ def test_a_value_that_does_not_fit_is_refused_with_its_place(odd, words):
     envs = make_envs(partial(Telling, odd=odd), 2, 0, info_columns=NAMES)
     with pytest.raises(EnvDataError, match=words):
         LocalWorker(envs, policy_for(envs).collect_mode).collect(4, eps=0.5)
+
+
+def test_the_place_of_a_value_in_the_last_step_of_an_episode_is_that_step():
+    class Late(Telling):
+        def step(self, action):
+            *results, info = super().step(action)
+            return (*results, {**info, "step": "last"} if self.steps == self.ends and self.episode == 1 else info)
+
+    envs = make_envs(partial(Late, ends=3), 2, 0, info_columns=NAMES)
+    with pytest.raises(EnvDataError, match=r"'step' is 'last'.*It was in step 2 of its episode 1, which began") as caught:
+        LocalWorker(envs, policy_for(envs).collect_mode).collect(9, eps=0.5)
+    place = caught.value.env_location
+    assert (place.env, place.episode, place.step, len(place.actions), place.seed) == (0, 1, 2, 3, episode_seed(0, 0, 1))
 
 
 def test_integers_cannot_be_missing():
