@@ -76,11 +76,7 @@ class ActionMasks:
         Raises:
             ActionMaskError: naming the policy and the first action that is not allowed.
         """
-        mask = _mask_of(obs)
-        if not ((mask == 0) | (mask == 1)).all():
-            raise ActionMaskError(
-                f"observations have an {ACTION_MASK!r} with other numbers than 0 and 1: {mask.tolist()!s:.80}."
-            )
+        mask = _binary_mask_of(obs)
         index = np.asarray(action).reshape(len(mask), -1).astype(np.int64) - self._starts
         places = np.clip(index, 0, self._sizes - 1) + self._begins  # steps of environments refuse actions out of range
         is_allowed = np.take_along_axis(mask, places, -1) != 0
@@ -108,8 +104,12 @@ class ActionMasks:
         return (np.stack(columns, -1) + self._starts).reshape(-1, *self._shape).astype(self._dtype)
 
     def draw(self, obs: Any, rng: np.random.Generator) -> Array:
-        """Draw actions [B, *action_shape], uniform over the allowed ones."""
-        mask = _mask_of(obs)
+        """Draw actions [B, *action_shape], uniform over the allowed ones.
+
+        Raises:
+            ActionMaskError: a mask has other numbers than 0 and 1.
+        """
+        mask = _binary_mask_of(obs)
         return self.choose(mask, rng.random((len(mask), self.num_choices)))
 
     def log_prob(self, obs: Any) -> Array:
@@ -253,6 +253,18 @@ def choose_allowed(mask: Array, fraction: Array) -> Array:
     wanted = np.minimum((fraction * count).astype(np.int64), count - 1)  # rounding may give the count itself
     index: Array = (numbers > wanted[:, None]).argmax(-1)
     return index
+
+
+def _binary_mask_of(obs: Any) -> Array:
+    """The masks in observations.
+
+    Raises:
+        ActionMaskError: they have other numbers than 0 and 1.
+    """
+    mask = _mask_of(obs)
+    if not ((mask == 0) | (mask == 1)).all():
+        raise ActionMaskError(f"observations have an {ACTION_MASK!r} with other numbers than 0 and 1: {mask.tolist()!s:.80}.")
+    return mask
 
 
 def _mask_of(obs: Any) -> Array:

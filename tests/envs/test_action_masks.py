@@ -96,6 +96,11 @@ class TestChoices:
             assert (abs(counts / 3000 - 1 / len(pairs)) < 4 * np.sqrt(0.25 / 3000)).all()
         np.testing.assert_allclose(masks.log_prob(obs)[[0, 3000]], [-np.log(3), -np.log(2)])
 
+    def test_a_draw_refuses_other_numbers_than_0_and_1(self):
+        masks = action_masks(with_mask(spaces.Box(0, 1, (3,), np.float32)), spaces.Discrete(3))
+        with pytest.raises(ActionMaskError, match="other numbers than 0 and 1"):
+            masks.draw({"action_mask": np.array([[0.5, 0.0, 1.0]], np.float32)}, np.random.default_rng(0))
+
 
 class TestWrapper:
     def test_the_mask_of_each_state_is_in_its_observation(self):
