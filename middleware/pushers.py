@@ -10,7 +10,7 @@ import torch
 from ding_lite.basics import foreign_arguments
 from ding_lite.config import R2D2Config, RunConfig
 from ding_lite.contexts import OnlineRLContext
-from ding_lite.data import ReplayBuffer, SequenceWindow, Trajectories, cut_sequences
+from ding_lite.data import ReplayBuffer, SequenceWindow, Trajectories, cut_sequences, map_leaves
 from ding_lite.engine import contract
 from ding_lite.functional import sequence_priority
 from ding_lite.middleware.arguments import require, require_settings
@@ -56,8 +56,8 @@ def sequence_pusher(cfg: R2D2Config, buffer_: ReplayBuffer) -> Callable[[OnlineR
     Args:
         cfg: uses policy.learn.burn_in and policy.learn.unroll_len, in steps; and policy.learn.priority_eta, in [0, 1], to
             combine the priorities of a sequence's steps, if priority_calculator has written the column `priority`.
-        buffer_: stores the sequences as rows [burn_in + unroll_len, ...]; the column valid is False for steps that are only a
-            reset.
+        buffer_: stores the sequences as rows [burn_in + unroll_len, ...], except those without a valid step to learn from; the
+            column valid is False for steps that are only a reset.
 
     Raises:
         ValueError: in an iteration, a rollout cannot be split into whole sequences, or its rewards are n-step sums already.
@@ -85,9 +85,13 @@ def sequence_pusher(cfg: R2D2Config, buffer_: ReplayBuffer) -> Callable[[OnlineR
         if rollout is not None:
             rows = cut_sequences(rollout, learn.burn_in + learn.unroll_len, learn.burn_in)
             rows.setdefault("valid", np.ones_like(rows["terminated"]))
+            has_steps = rows["valid"][:, learn.burn_in :].any(1)
+            if not has_steps.all():
+                rows = {name: map_leaves(lambda leaf: leaf[has_steps], column) for name, column in rows.items()}
             if "priority" in rows:
                 learned = torch.from_numpy(rows["priority"][:, learn.burn_in :].T)
                 rows["priority"] = sequence_priority(learned, learn.priority_eta)
-            buffer_.push(rows)
+            if has_steps.any():
+                buffer_.push(rows)
 
     return push

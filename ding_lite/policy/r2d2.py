@@ -270,4 +270,5 @@ class R2D2Policy(GreedyActing, TargetNetwork, ScheduledLearningRate, Policy):
         loss = 0.5 * error.square().sum(0) / valid.sum(0).clamp(min=1)
         priority = sequence_priority(error.detach(), learn.priority_eta, valid)
         mean_loss, stats = weighted_loss(loss, priority, batch)
-        return mean_loss, {**stats, "q_value": q_value.detach().mean()}
+        mean_value = q_value.detach().masked_fill(~valid, 0).sum() / valid.sum().clamp(min=1)
+        return mean_loss, {**stats, "q_value": mean_value}

@@ -95,13 +95,15 @@ def _as_batch(space: gymnasium.Space[Any], obs: Any) -> tuple[Any, bool]:
 
 
 def _as_array(spec: LeafSpec, value: Any) -> np.ndarray[Any, Any]:
-    """A leaf as an array. Python numbers get the dtype of the space; floating-point arrays that of the networks."""
+    """A leaf as an array that torch can use. Python numbers get the dtype of the space; floating-point arrays that of the
+    networks."""
     if isinstance(value, Tensor):
         value = value.detach().cpu().numpy()
     if not isinstance(value, (np.ndarray, np.generic)):
         return np.asarray(value, None if spec.dtype.kind in "iu" else spec.dtype)
     both = value.dtype.kind + np.dtype(spec.dtype).kind
-    return np.asarray(value, spec.dtype if both == "ff" else None)
+    array = np.asarray(value, spec.dtype if both == "ff" else None)
+    return array.copy() if any(stride < 0 for stride in array.strides) else array  # flipped, which torch refuses
 
 
 def _restarted(state: Sequence[Any], initial: Sequence[Any], starts: np.ndarray[Any, Any]) -> list[Any]:

@@ -81,3 +81,14 @@ def test_what_cannot_be_pushed_to_and_a_configuration_without_sequences_are_refu
         sequence_pusher(R2D2Config(), [])
     with pytest.raises(TypeError, match="such as R2D2Config"):
         sequence_pusher(DQNConfig(), ReplayBuffer(10))
+
+
+def test_sequences_without_a_step_to_learn_from_are_left_out():
+    valid = np.ones((9, 1), np.bool_)
+    valid[2:8] = False  # the second sequence has valid steps in its burn-in alone
+    buffer_ = pushed(rollout(9, valid=valid), burn_in=0)
+    assert sorted(buffer_.sample(200).number.unique(dim=0).tolist()) == [[0, 1, 2], [6, 7, 8]]
+
+    valid = np.array([[True], [True], [False], [False], [False]])
+    buffer_ = pushed(rollout(5, valid=valid), rollout(3, 5))
+    assert buffer_.sample(200).number.unique(dim=0).tolist() == [[3, 4, 5, 6, 7]]

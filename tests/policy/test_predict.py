@@ -65,6 +65,18 @@ def test_plain_lists_tensors_and_doubles_will_do():
     assert policy.predict([obs, obs])[0].tolist() == [expected, expected]
 
 
+@pytest.mark.parametrize("space", [BOX, spaces.Box(0, 255, (3, 40, 40), np.uint8)])
+def test_flipped_observations_will_do(space):
+    policy = DQNPolicy({"seed": 0}, spaces.Dict({"x": space}), spaces.Discrete(3))
+    space.seed(0)
+    given = np.stack([space.sample()[::-1] for _ in range(5)])
+    expected = [policy.predict({"x": one.copy()})[0] for one in given]
+
+    assert [policy.predict({"x": one[::-1][::-1]})[0] for one in given] == expected
+    assert [policy.predict({"x": np.ascontiguousarray(one[::-1])[::-1]})[0] for one in given] == expected
+    assert policy.predict({"x": given[::-1]})[0].tolist() == expected[::-1]
+
+
 def test_actions_step_an_environment_and_are_clipped_to_its_bounds():
     env = gymnasium.make("Pendulum-v1")
     policy = SACPolicy({"seed": 0}, env.observation_space, env.action_space)

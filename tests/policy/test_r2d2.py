@@ -123,6 +123,13 @@ def test_the_loss_matches_its_equation_step_by_step(share, start, nstep):
     plain_loss, plain_stats = policy.loss(policy.postprocess(tree(unweighted)))
     np.testing.assert_allclose(plain_loss.item(), losses.mean(), rtol=1e-9)
     assert "priority" not in plain_stats
+    values = [
+        walk(policy.model, batch, i)[0][t][batch["action"][i, t].item() - start]
+        for i in range(N)
+        for t in range(BURN_IN, L)
+        if batch["valid"][i, t]
+    ]
+    np.testing.assert_allclose(plain_stats["q_value"].item(), np.mean(values), rtol=1e-9)
 
 
 def test_the_burn_in_and_the_target_have_no_gradient():
