@@ -74,9 +74,13 @@ def from_command_line(
 
 
 def _folder_to_resume(arguments: Sequence[str]) -> str | None:
-    """The value of --resume; None if it is not given."""
+    """The value of --resume; None if it is not given. Ends the program if another option stands in its place."""
     for word, following in zip(arguments, [*arguments[1:], None]):
         if word == "--resume":
+            if following is not None and following.startswith("--"):
+                _end(
+                    f"--resume is followed by the option {following}: it wants the folder of a run, such as --resume runs/dqn."
+                )
             return following
         if word.startswith("--resume="):
             return word.partition("=")[2]

@@ -180,6 +180,12 @@ def test_a_resumed_run_has_the_keyword_arguments_of_its_environments(tmp_path):
     assert from_command_line(DQNConfig, ["--resume", str(tmp_path)]).env.env_config == cfg.env.env_config
 
 
+def test_resume_without_a_folder_is_refused(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        from_command_line(DQNConfig, ["--resume", "--seed", "1"])
+    assert "--resume is followed by the option --seed: it wants the folder of a run" in capsys.readouterr().err
+
+
 def test_keyword_arguments_that_config_json_cannot_hold_are_refused():
     with pytest.raises(ConfigError, match=r"EnvConfig.env_config\['a'\]\[1\] = .*which config.json cannot hold"):
         DQNConfig().override({"env.env_config": {"a": [1, object()]}})
