@@ -129,12 +129,13 @@ def require_same_columns(parts: Sequence[Mapping[str, np.ndarray[Any, Any]]], le
         EnvDataError: a column differs in dtype or shape between two workers.
     """
     first, *others = parts
-    for (place, part), name in itertools.product(enumerate(others, 1), first):
-        looks = [f"{one[name].dtype} of shape {list(one[name].shape[lead:])}" for one in (first, part)]
-        if looks[0] != looks[1]:
+    for part, name in itertools.product(others, first):
+        columns = first[name], part[name]
+        if columns[0].dtype != columns[1].dtype or columns[0].shape[lead:] != columns[1].shape[lead:]:
+            one, other = (f"{column.dtype} of shape {list(column.shape[lead:])}" for column in columns)
             raise EnvDataError(
-                f"the column {name!r} of infos is {looks[0]} in worker 0, and {looks[1]} in worker "
-                f"{place}: return arrays of one dtype and shape in every environment, from the first step on."
+                f"the column {name!r} of infos is {one} in one worker, and {other} in another: return arrays of one dtype and "
+                "shape in every environment, from the first step on."
             )
 
 

@@ -78,13 +78,9 @@ class MLP(nn.Module):
             few = x.dtype is torch.float32 and x.ndim > 0 and x.numel() <= self._few * x.shape[-1] and x.device.type == "cpu"
             if few and self._find_arrays():
                 return torch.from_numpy(self._infer(x.numpy()))
-        pairs, activation = self._pairs(), ACTIVATIONS[self.activation]
+        pairs = self._pairs()
         last = None if self.activate_last else pairs.pop()
-        if self.norms is not None:
-            x = self._hidden(x, pairs)
-        else:
-            for weight, bias in pairs:
-                x = activation(functional.linear(x, weight, bias))
+        x = self._hidden(x, pairs)
         return x if last is None else functional.linear(x, *last)
 
     def encode(self, x: Tensor) -> Tensor:

@@ -34,7 +34,7 @@ class PPOLearnConfig(EpochsLearnConfig):
     """With an LSTM or attention, length of the sequences to learn from; None for the length of the rollout."""
 
     entropy_weight: float = ranged_field(0.01, low=0)
-    """Weight of the entropy bonus. The settings for continuous actions set it to 0."""
+    """Weight of the entropy bonus. PPOMuJoCoConfig, PPOTransformerConfig and examples/ppo_continuous.py set it to 0."""
 
     clip_ratio: float = ranged_field(0.2, low=0, high=1)
     """Clip range of the probability ratio: [1 - clip_ratio, 1 + clip_ratio]."""

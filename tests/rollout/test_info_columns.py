@@ -227,7 +227,7 @@ def test_arrays_that_differ_between_workers_are_refused_by_name(forces):
     envs = make_envs(partial(Various, forces), 2, 0, workers=2, info_columns=("forces",))
     worker = make_worker(envs, policy_for(envs).collect_mode)
     with pytest.raises(
-        EnvDataError, match=r"the column 'forces' of infos is .* in worker 0, and .* in worker 1: return arrays"
+        EnvDataError, match=r"the column 'forces' of infos is .* in one worker, and .* in another: return arrays"
     ):
         worker.collect(4, eps=0.5)
     with pytest.raises(EnvDataError, match="the column 'forces' of infos"):
