@@ -40,7 +40,7 @@ from ding_lite.policy import (
     TD3MuJoCoConfig,
     TD3PolicyConfig,
 )
-from ding_lite.run_configs import AtariEnvConfig, EnvConfig, LogConfig, OnPolicyRunConfig, RunConfig
+from ding_lite.run_configs import AtariEnvConfig, EnvConfig, LogConfig, OfflineRunConfig, OnPolicyRunConfig, RunConfig
 
 if not TYPE_CHECKING:  # hidden from type checkers, which would otherwise allow any name
     from ding_lite.config.foreign_names import __getattr__ as __getattr__
@@ -64,6 +64,7 @@ __all__ = [
     "IQNConfig",
     "IQNPolicyConfig",
     "LogConfig",
+    "OfflineRunConfig",
     "OnPolicyRunConfig",
     "PPOAtariConfig",
     "PPOConfig",

@@ -31,6 +31,7 @@ from ding_lite.envs.partial_observations import OnlyElements, PartialObservation
 from ding_lite.envs.pieces import ENV
 from ding_lite.envs.recipes import made_from
 from ding_lite.envs.replays import ReplayError, replay_error, save_env_error
+from ding_lite.envs.space_records import recorded_space, space_from
 from ding_lite.envs.spaces import (
     SpaceError,
     column_limits,
@@ -99,6 +100,7 @@ __all__ = [
     "name_of_envs",
     "number_of",
     "random_state",
+    "recorded_space",
     "registered_spec",
     "rendering",
     "replay_episode",
@@ -107,6 +109,7 @@ __all__ = [
     "same_layout",
     "save_env_error",
     "shapes_of",
+    "space_from",
     "space_spec",
     "splitter",
     "stepper",

@@ -13,8 +13,9 @@ from typing import Any
 from torch import nn
 
 from ding_lite.basics import load_checkpoint
+from ding_lite.envs import SpaceError, space_from
 from ding_lite.policy_base import Policy
-from ding_lite.policy_state import StateError, settings_in, space_from
+from ding_lite.policy_state import StateError, settings_in
 
 _REGULAR = re.compile(r"iteration_(?P<number>[0-9]+)\.pt")
 
@@ -74,7 +75,10 @@ def load_policy(
             f"{path}: the setting {lost[0]} was an object, which a file does not keep: make the policy as in training, and "
             "call policy.load_state_dict(load_checkpoint(path))."
         )
-    spaces = (space_from(identity[f"{which}_space"]) for which in ("observation", "action"))
+    try:
+        spaces = [space_from(identity[f"{which}_space"]) for which in ("observation", "action")]
+    except SpaceError as error:
+        raise StateError(f"{path}: {error}") from None
     make: Any = kind if model is None else functools.partial(kind, model=model)  # constructors of users may not take it
     policy: Policy = make({**config, "device": device}, *spaces)
     policy.load_state_dict(state)

@@ -1,6 +1,6 @@
 """Checks of a policy's saved state, and loading it completely or not at all."""
 
-from ding_lite.policy_state.identities import StateError, identity_of, settings_in, space_from
+from ding_lite.policy_state.identities import StateError, identity_of, settings_in
 from ding_lite.policy_state.leaves import require_count, require_like, require_range
 from ding_lite.policy_state.loading import all_or_nothing, misfit, require_part, require_weights, warn_of_other_rates
 from ding_lite.policy_state.networks import networks_of
@@ -22,6 +22,5 @@ __all__ = [
     "require_range",
     "require_weights",
     "settings_in",
-    "space_from",
     "warn_of_other_rates",
 ]

@@ -135,3 +135,14 @@ class PendulumRunConfig(RunConfig):
 
     env: EnvConfig = dataclasses.field(default_factory=pendulum_envs)
     """Environments."""
+
+
+@dataclasses.dataclass
+class OfflineRunConfig(RunConfig):
+    """The configuration of a run that learns from a dataset. The environments are for evaluation only."""
+
+    dataset: str = "datasets/cartpole_replay"
+    """The dataset: its folder, or a file in the HDF5 layout of Minari or D4RL."""
+
+    max_step: int = ranged_field(10_000, low=1)
+    """Maximum number of iterations. Each takes one gradient step."""
