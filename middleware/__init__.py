@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from ding_lite.middleware.checkpoints import CkptSaver
 from ding_lite.middleware.collectors import EpisodeCollector, StepCollector
+from ding_lite.middleware.datasets import offline_data_fetcher, offline_data_saver
 from ding_lite.middleware.enhancers import nstep_reward_enhancer, priority_calculator
 from ding_lite.middleware.estimators import gae_estimator, montecarlo_return_estimator
 from ding_lite.middleware.evaluators import interaction_evaluator
@@ -39,6 +40,8 @@ __all__ = [
     "montecarlo_return_estimator",
     "multistep_trainer",
     "nstep_reward_enhancer",
+    "offline_data_fetcher",
+    "offline_data_saver",
     "offline_logger",
     "offpolicy_data_fetcher",
     "online_logger",

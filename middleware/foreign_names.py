@@ -44,9 +44,7 @@ _DI_ENGINE = {
     "her_data_enhancer": _HINDSIGHT,
     "interaction_evaluator_ttorch": "it is `interaction_evaluator(cfg, policy.eval_mode, env)`.",
     "metric_evaluator": _SCORE,
-    "offline_data_fetcher": _DATASET,
     "offline_data_fetcher_from_mem": _DATASET,
-    "offline_data_saver": _SAVED_DATA,
     "ppof_adv_estimator": "it is `gae_estimator(cfg, policy.collect_mode)`.",
     "qgpo_offline_data_fetcher": _DATASET,
     "qgpo_support_data_generator": _DATASET,
@@ -88,6 +86,11 @@ ARGUMENTS = {
         "record_train_iter": "each row of metrics has both counters, env_step and train_iter: `online_logger(cfg)`."
     },
     "rolloutor": {"collect_print_freq": "`online_logger(cfg, show_every_s=10.0)` sets how often progress is shown."},
+    "offline_data_fetcher": {},
+    "offline_data_saver": {
+        "data_path": "write `offline_data_saver(cfg, path)`.",
+        "data_type": "datasets have one format; `write_minari(dataset, id)` writes HDF5 for Minari.",
+    },
     "trainer": {"log_freq": _LOG_FREQ},
 }
 """Arguments of DI-engine's middleware, by middleware, with what to write instead."""

@@ -21,6 +21,7 @@ LAYERS = {
     "ding_lite.contexts": 2,
     "ding_lite.envs": 2,
     "ding_lite.reports": 2,
+    "ding_lite.datasets": 3,
     "ding_lite.nn": 3,
     "ding_lite.policy_state": 3.1,
     "ding_lite.policy_check": 3.2,

@@ -151,7 +151,7 @@ class _Session:
         mine = {
             **self._facts,
             "command": command_line(),
-            "versions": _versions(),
+            "versions": library_versions(),
             "from_iteration": self._first,
             "iterations": self.done - self._first,
         }
@@ -159,7 +159,7 @@ class _Session:
 
     def known(self) -> dict[str, Any]:
         facts = {name: value for name, value in self._before.items() if name not in ("start", "sessions")}
-        return {**facts, "command": command_line(), "versions": _versions()}
+        return {**facts, "command": command_line(), "versions": library_versions()}
 
     def described(self, error: BaseException) -> list[str]:
         """The lines of `error.txt`."""
@@ -168,7 +168,7 @@ class _Session:
         lines = "".join(found.format()).splitlines()
         if sys.version_info < (3, 11):  # its tracebacks do not print them
             lines += notes
-        facts, versions = self._facts, ", ".join(f"{name} {version}" for name, version in _versions().items())
+        facts, versions = self._facts, ", ".join(f"{name} {version}" for name, version in library_versions().items())
         head = [
             f"{type(error).__name__}: {found}".splitlines()[0],
             *(f"  {note}" for note in notes),
@@ -203,7 +203,7 @@ def _read(path: Path) -> dict[str, Any] | None:
     return found if whole else None
 
 
-def _versions() -> dict[str, str]:
+def library_versions() -> dict[str, str]:
     """The versions of Python and of the libraries that are loaded."""
     found = {name: getattr(sys.modules.get(name), "__version__", None) for name in _LIBRARIES}
     return {"python": platform.python_version(), **{name: str(version) for name, version in found.items() if version}}

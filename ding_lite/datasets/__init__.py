@@ -1,0 +1,20 @@
+"""Datasets: recorded episodes in files, written by a run and read for offline RL."""
+
+from ding_lite.datasets.chunks import DatasetError
+from ding_lite.datasets.epochs import Epochs
+from ding_lite.datasets.hdf5 import read_d4rl
+from ding_lite.datasets.minari_files import read_minari, write_minari
+from ding_lite.datasets.offline_datasets import OfflineDataset
+from ding_lite.datasets.opening import open_dataset
+from ding_lite.datasets.writers import DatasetWriter
+
+__all__ = [
+    "DatasetError",
+    "DatasetWriter",
+    "Epochs",
+    "OfflineDataset",
+    "open_dataset",
+    "read_d4rl",
+    "read_minari",
+    "write_minari",
+]

@@ -1,0 +1,187 @@
+"""Chunks: some whole episodes of a dataset as one compressed file, in numpy's npz format.
+
+Within an episode, the next observation of a step is the observation of the following one. So observations are stored once, with
+the final one of each episode, and take N + E rows for N steps of E episodes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import zipfile
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote
+
+import numpy as np
+
+from ding_lite.basics import unflatten, write_atomically
+from ding_lite.data import Episodes, flatten, holds_objects
+
+LENGTHS = "lengths"
+"""Name of the array with the steps of each episode."""
+OBS = "obs"
+
+_LEVEL = 1  # higher levels of zlib take several times as long, for files that are a few percent smaller
+Arrays = dict[str, np.ndarray[Any, Any]]
+
+
+class DatasetError(ValueError):
+    """A dataset cannot be read or written: a file is damaged, missing, or of another kind, or the data does not fit."""
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """What the index of a dataset says about one file."""
+
+    file: str
+    """Its name in the folder."""
+    steps: int
+    episodes: int
+    size: int
+    """Bytes of the file."""
+    sha256: str
+    """Checksum of the file."""
+
+
+def name_of(path: Iterable[str]) -> str:
+    """The name of a leaf in a file, such as "obs/position"."""
+    return "/".join(quote(part, safe=" ") for part in path)
+
+
+def path_of(name: str) -> tuple[str, ...]:
+    """The path of the leaf with this name."""
+    return tuple(map(unquote, name.split("/")))
+
+
+def packed(episodes: Episodes) -> Arrays:
+    """The arrays of a file with these episodes, by name: observations [N + E, ...], all other leaves [N, ...].
+
+    Raises:
+        DatasetError: a column holds objects, or rewards of several steps; or a next observation is not the observation of the
+            following step.
+    """
+    rows, lengths = episodes.rows(), episodes.lengths
+    missing = [name for name in (OBS, "next_obs", "action", "reward", "terminated", "truncated") if name not in rows]
+    if missing:
+        raise DatasetError(f"transitions for a dataset lack the column {missing[0]!r}, they have {', '.join(rows)}.")
+    if "discount" in rows:
+        raise DatasetError(
+            "transitions for a dataset have the column 'discount': nstep_reward_enhancer has summed their rewards. Put "
+            "offline_data_saver before it."
+        )
+    ends = np.cumsum(lengths)
+    found: Arrays = {LENGTHS: lengths}
+    for path, leaf in flatten({name: column for name, column in rows.items() if name != "next_obs"}):
+        if holds_objects(leaf) or leaf.dtype.hasobject:
+            raise DatasetError(
+                f"transitions for a dataset have the column {'/'.join(path)} of objects, and a dataset holds numbers only: "
+                "leave it out of what the policy or the environment returns."
+            )
+        found[name_of(path)] = leaf
+    following = dict(flatten(rows["next_obs"]))
+    has_next = np.ones(int(ends[-1]) if len(ends) else 0, np.bool_)
+    has_next[ends - 1] = False
+    places = np.arange(len(has_next)) + np.repeat(np.arange(len(lengths)), lengths)
+    for path, leaf in flatten(rows[OBS]):
+        final = following[path]
+        inner = np.flatnonzero(has_next)
+        if not _same(final[inner], leaf[inner + 1]):
+            raise DatasetError(
+                f"next_{'/'.join((OBS, *path))} of a step is not the observation of the following step, and a dataset stores "
+                "observations once: put offline_data_saver before middleware that changes observations."
+            )
+        stored = np.empty((len(leaf) + len(lengths), *leaf.shape[1:]), leaf.dtype)
+        stored[places] = leaf
+        stored[places[ends - 1] + 1] = final[ends - 1]
+        found[name_of((OBS, *path))] = stored
+    return found
+
+
+def _same(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> bool:
+    return np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
+
+
+def write_chunk(folder: Path, number: int, arrays: Arrays) -> Chunk:
+    """Write these arrays to file `number` of the dataset. Its name has a part of its checksum, so that a file of an index that
+    is in use is never replaced by another one.
+
+    Raises:
+        WriteError: it cannot be written.
+    """
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        for name, array in arrays.items():
+            member = io.BytesIO()
+            np.lib.format.write_array(member, np.ascontiguousarray(array), allow_pickle=False)
+            info = zipfile.ZipInfo(f"{name}.npy")  # without the date, so that equal data gives equal files
+            archive.writestr(info, member.getvalue(), zipfile.ZIP_DEFLATED, _LEVEL)
+    held, lengths = content.getvalue(), arrays[LENGTHS]
+    digest = hashlib.sha256(held).hexdigest()
+    file = f"chunk_{number:06d}_{digest[:8]}.npz"
+    write_atomically(folder / file, held)
+    return Chunk(file, int(lengths.sum()), len(lengths), len(held), digest)
+
+
+def read_chunk(folder: Path, chunk: Chunk, specs: Mapping[str, Any], names: Iterable[str], is_verified: bool = False) -> Arrays:
+    """The arrays of these names.
+
+    Args:
+        folder: the dataset.
+        chunk: the file.
+        specs: shape and dtype of one row of each leaf, by name.
+        names: the leaves; `LENGTHS` too.
+        is_verified: whether the checksum of the file was compared before.
+
+    Raises:
+        DatasetError: the file is missing, damaged, or does not fit the index.
+    """
+    path = folder / chunk.file
+    try:
+        if not is_verified:
+            _verify(path, chunk)
+        with zipfile.ZipFile(path) as archive:
+            found = {name: _array(archive, name) for name in names}
+    except FileNotFoundError:
+        raise DatasetError(f"the dataset {folder} is not whole: {chunk.file} is missing.") from None
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
+        if isinstance(error, DatasetError):
+            raise
+        raise damaged(path, f"it cannot be read as an npz file with these arrays ({error})") from None
+    for name, array in found.items():
+        rows = chunk.episodes if name == LENGTHS else chunk.steps + (chunk.episodes if is_obs(name) else 0)
+        shape, dtype = ((), np.dtype(np.int64)) if name == LENGTHS else (specs[name].shape, specs[name].dtype)
+        if array.shape != (rows, *shape) or array.dtype != dtype:
+            raise damaged(path, f"{name} is {array.dtype} {array.shape}, expected {dtype} {(rows, *shape)}")
+    return found
+
+
+def _verify(path: Path, chunk: Chunk) -> None:
+    content = path.read_bytes()
+    if len(content) != chunk.size or hashlib.sha256(content).hexdigest() != chunk.sha256:
+        raise damaged(path, "its content does not match the checksum in the index")
+
+
+def _array(archive: zipfile.ZipFile, name: str) -> np.ndarray[Any, Any]:
+    with archive.open(f"{name}.npy") as member:
+        found: np.ndarray[Any, Any] = np.lib.format.read_array(member, allow_pickle=False)
+    return found
+
+
+def is_obs(name: str) -> bool:
+    """Whether it is the name of observations, or of a part of them."""
+    return name == OBS or name.startswith(f"{OBS}/")
+
+
+def damaged(path: Path, what: str) -> DatasetError:
+    """The error for a file that is damaged."""
+    return DatasetError(f"{path} is damaged: {what}. Restore the file, or collect the dataset again.")
+
+
+def nested_by_name(leaves: Mapping[str, Any]) -> dict[str, Any]:
+    """Leaves by the names in a file as nested dicts."""
+    made: dict[str, Any] = unflatten({path_of(name): leaf for name, leaf in leaves.items()})
+    return made

@@ -1,0 +1,75 @@
+"""Epochs: the rows of a dataset in random order, each once in a pass."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ding_lite.basics import seed_of
+from ding_lite.data import require_generator_state, require_state, whole_number
+
+
+class Epochs:
+    """Minibatches of shuffled rows: each row once in a pass, in equal parts of about `batch_size`.
+
+    Args:
+        num_rows: number of rows.
+        batch_size: approximate number of rows in a batch.
+        seed: random seed of the order.
+
+    Example:
+        >>> epochs = Epochs(10, 4)
+        >>> [(epochs.epoch, len(epochs.next())) for _ in range(4)]
+        [(0, 5), (0, 5), (1, 5), (1, 5)]
+    """
+
+    def __init__(self, num_rows: int, batch_size: int, seed: int = 0) -> None:
+        self.num_rows = num_rows
+        self.batches = max(1, round(num_rows / batch_size))
+        """Batches of a pass."""
+        self.rng = np.random.default_rng(seed_of(seed, "Epochs(seed={})"))
+        self._before = self.rng.bit_generator.state
+        self._order: np.ndarray[Any, Any] | None = None
+        self._taken = 0
+
+    @property
+    def epoch(self) -> int:
+        """Complete passes so far."""
+        return self._taken // self.batches
+
+    def next(self) -> np.ndarray[Any, Any]:
+        """The rows of the next batch, int64."""
+        place = self._taken % self.batches
+        if self._order is None or not place:
+            self._before = self.rng.bit_generator.state
+            self._order = self.rng.permutation(self.num_rows)
+        self._taken += 1
+        return self._order[self.num_rows * place // self.batches : self.num_rows * (place + 1) // self.batches]
+
+    def state_dict(self) -> dict[str, Any]:
+        """The place in the pass, and the random generator at the begin of this pass."""
+        rng = self._before if self._taken % self.batches else self.rng.bit_generator.state
+        return {"num_rows": self.num_rows, "batches": self.batches, "taken": self._taken, "rng": rng}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue in the middle of a pass.
+
+        Raises:
+            TypeError, ValueError: it is not such a state, or one of a dataset with another number of rows.
+        """
+        require_state(state, "Epochs", ("num_rows", "batches", "taken", "rng"))
+        for name, own in (("num_rows", self.num_rows), ("batches", self.batches)):
+            if state[name] != own:
+                what = "rows" if name == "num_rows" else "batches in a pass"
+                raise ValueError(
+                    f"the saved run learned from a dataset of {state[name]} {what}, and this one has {own}: resume with the "
+                    "same dataset and batch size."
+                )
+        taken = whole_number(state, "taken", "Epochs", 0)
+        require_generator_state("rng", state["rng"], self.rng.bit_generator)
+        self.rng.bit_generator.state = self._before = state["rng"]
+        self._taken, self._order = taken, None
+        if taken % self.batches:
+            self._order = self.rng.permutation(self.num_rows)

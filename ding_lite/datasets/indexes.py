@@ -1,0 +1,124 @@
+"""Indexes: `dataset.json`, which says what a dataset holds, where it is from, and in which files it is."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from ding_lite.basics import write_atomically
+from ding_lite.data import LeafSpec
+from ding_lite.datasets.chunks import LENGTHS, Chunk, DatasetError, damaged
+from ding_lite.envs import SpaceError, recorded_space, space_from
+
+INDEX = "dataset.json"
+"""Name of the file."""
+FORMAT = "ding_lite dataset 1"
+
+
+@dataclass
+class Index:
+    """What a dataset holds."""
+
+    observation_space: gymnasium.Space[Any] | None = None
+    action_space: gymnasium.Space[Any] | None = None
+    """The spaces of one environment; None if they are unknown."""
+    columns: dict[str, LeafSpec] = field(default_factory=dict)
+    """Shape and dtype of one row of each leaf, by name; without `next_obs`, which is the observation of the following step."""
+    sources: list[dict[str, Any]] = field(default_factory=list)
+    """Where the data is from, plain data for each run that wrote to it: environments, policies, seed, versions, and
+    `first_chunk`, the number of its first file."""
+    chunks: list[Chunk] = field(default_factory=list)
+    """The files."""
+
+    @property
+    def steps(self) -> int:
+        """Transitions."""
+        return sum(chunk.steps for chunk in self.chunks)
+
+    @property
+    def episodes(self) -> int:
+        """Episodes, unfinished ones included."""
+        return sum(chunk.episodes for chunk in self.chunks)
+
+
+def write_index(folder: Path, index: Index) -> None:
+    """Write `dataset.json`.
+
+    Raises:
+        WriteError: it cannot be written; the old one is unchanged.
+    """
+    spaces = {"observation_space": index.observation_space, "action_space": index.action_space}
+    record = {
+        "format": FORMAT,
+        "steps": index.steps,
+        "episodes": index.episodes,
+        **{name: None if space is None else json_ready(recorded_space(space)) for name, space in spaces.items()},
+        "columns": {name: {"dtype": spec.dtype.str, "shape": list(spec.shape)} for name, spec in index.columns.items()},
+        "sources": index.sources,
+        "chunks": [dataclasses.asdict(chunk) for chunk in index.chunks],
+    }
+    content = json.dumps({**record, "sha256": _digest(record)}, indent=1, allow_nan=False)
+    write_atomically(folder / INDEX, content.encode())
+
+
+def read_index(folder: Path) -> Index:
+    """The index of the dataset in this folder.
+
+    Raises:
+        DatasetError: there is none, it is damaged, or of another format.
+    """
+    path = folder / INDEX
+    if not folder.is_dir():
+        raise DatasetError(f"there is no dataset {folder}: pass the folder that offline_data_saver has written.")
+    try:
+        record = json.loads(path.read_bytes())
+    except OSError as error:
+        raise DatasetError(f"{folder} is no dataset: {INDEX} cannot be read, {error.strerror or error}.") from None
+    except (ValueError, RecursionError) as error:
+        raise damaged(path, f"it is no JSON ({error})") from None
+    if not isinstance(record, dict) or record.get("format") != FORMAT:
+        found = record.get("format") if isinstance(record, dict) else record
+        raise DatasetError(f"{path} has the format {found!r:.60}, and this version reads {FORMAT!r}.")
+    digest = record.pop("sha256", None)
+    if digest != _digest(record):
+        raise damaged(path, "its content does not match its checksum")
+    try:
+        index = Index(
+            _space(record["observation_space"]),
+            _space(record["action_space"]),
+            {name: LeafSpec(tuple(spec["shape"]), np.dtype(spec["dtype"])) for name, spec in record["columns"].items()},
+            list(record["sources"]),
+            [Chunk(**chunk) for chunk in record["chunks"]],
+        )
+    except (KeyError, TypeError, ValueError, AttributeError, SpaceError) as error:
+        raise damaged(path, f"it is no index of a dataset ({error!r})") from None
+    outside = [chunk.file for chunk in index.chunks if Path(chunk.file).name != chunk.file]
+    if outside or LENGTHS in index.columns:
+        raise damaged(path, f"it names the file {outside[0]!r}" if outside else f"it names the column {LENGTHS!r}")
+    return index
+
+
+def _space(record: Mapping[str, Any] | None) -> gymnasium.Space[Any] | None:
+    return None if record is None else space_from(record)
+
+
+def _digest(record: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
+
+
+def json_ready(value: Any) -> Any:
+    """The value with infinite numbers as text, because JSON has none."""
+    if isinstance(value, Mapping):
+        return {str(name): json_ready(part) for name, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [json_ready(part) for part in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

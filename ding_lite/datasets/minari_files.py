@@ -1,0 +1,157 @@
+"""Minari: read and write datasets of the Farama Foundation's library. Needs the extra `offline`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ding_lite.basics import require_extra
+from ding_lite.data import Episodes, LeafSpec, map_leaves
+from ding_lite.datasets.chunks import LENGTHS, OBS, DatasetError, packed
+from ding_lite.datasets.indexes import INDEX, Index
+from ding_lite.datasets.offline_datasets import OfflineDataset
+from ding_lite.envs import space_spec, to_gymnasium, to_nested
+
+_CUT = 32_767  # steps, after which Minari's arrow and parquet formats lose the rest of an episode
+
+
+def is_minari(source: Any) -> bool:
+    """Whether `read_minari` reads it: a dataset of Minari, its folder, or something that looks like its id."""
+    loaded = sys.modules.get("minari")
+    if loaded is not None and isinstance(source, loaded.MinariDataset):
+        return True
+    if not isinstance(source, (str, PathLike)) or (Path(source) / INDEX).exists():
+        return False
+    path = Path(source)
+    if (path / "metadata.json").exists() or (path / "data" / "metadata.json").exists():
+        return True
+    name, dash, version = path.name.rpartition("-v")
+    return not path.exists() and bool(name and dash) and version.isdigit()
+
+
+def read_minari(source: Any) -> OfflineDataset:
+    """A dataset of Minari in memory.
+
+    Numbers keep the dtype that Minari has stored, such as float64 for rewards. Infos are left out. The last episode of a
+    recording may be unfinished, with neither terminated nor truncated at its end.
+
+    Args:
+        source: a `minari.MinariDataset`; its folder; or its id, such as "mujoco/hopper/medium-v0", of a dataset that is on this
+            machine.
+
+    Raises:
+        DatasetError: there is none, it is damaged, its elements have no fixed shape, or its format may have cut long episodes.
+        ImportError: without the extra `offline`.
+    """
+    require_extra("minari", "offline", "reading a dataset of Minari")
+    import minari
+
+    dataset = source if isinstance(source, minari.MinariDataset) else _found(minari, source)
+    name, storage = dataset.spec.dataset_id or str(source), dataset.storage
+    spaces = dataset.observation_space, dataset.action_space
+    for space in spaces:
+        space_spec(space)  # refuses elements without a fixed shape
+    parts: list[dict[str, np.ndarray[Any, Any]]] = []
+    try:
+        for episode in dataset.iterate_episodes():
+            parts.append(_packed(episode, *spaces))
+    except (OSError, KeyError, ValueError, TypeError, AssertionError, RuntimeError) as error:
+        if isinstance(error, DatasetError):
+            raise
+        raise DatasetError(f"the dataset {name} cannot be read by Minari, its file may be damaged: {error}") from None
+    if storage.FORMAT != "hdf5" and any(part[LENGTHS][0] >= _CUT for part in parts):
+        raise DatasetError(
+            f"the dataset {name} is in Minari's format {storage.FORMAT!r}, which cuts episodes after {_CUT:,} steps, and it "
+            "has such an episode: write it again with data_format='hdf5'."
+        )
+    if not parts:
+        raise DatasetError(f"the dataset {name} has no episodes.")
+    joined = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
+    lengths = joined.pop(LENGTHS)
+    columns = {key: LeafSpec(array.shape[1:], array.dtype) for key, array in joined.items()}
+    env = dataset.spec.env_spec
+    known = {"minari": name, "environments": [{"stage": "collect", "name": env.id}] if env is not None else []}
+    return OfflineDataset.from_columns(Index(*spaces, columns, [known]), lengths, joined, name)
+
+
+def write_minari(dataset: OfflineDataset, dataset_id: str, **description: Any) -> Any:
+    """Write a dataset for Minari, into its folder of datasets: MINARI_DATASETS_PATH, or ~/.minari/datasets.
+
+    It has observations, actions, rewards and the ends of episodes; other columns, such as log_prob, are left out. Images are
+    stored without loss, in the format HDF5.
+
+    Args:
+        dataset: the dataset.
+        dataset_id: its id for Minari, such as "cartpole/medium-v0".
+        **description: further arguments of `minari.create_dataset_from_buffers`, such as algorithm_name and author.
+
+    Returns:
+        The `minari.MinariDataset`.
+
+    Raises:
+        DatasetError: it does not say its spaces.
+        ImportError: without the extra `offline`.
+    """
+    require_extra("minari", "offline", "writing a dataset for Minari")
+    import minari
+    from minari.data_collector.episode_buffer import EpisodeBuffer
+
+    observation_space, action_space = dataset.observation_space, dataset.action_space
+
+    def buffers() -> Iterator[Any]:
+        for number in range(dataset.num_episodes):
+            rows = dataset.episodes([number]).rows()
+            obs = map_leaves(lambda leaf, last: np.concatenate([leaf, last[-1:]]), rows[OBS], rows["next_obs"])
+            yield EpisodeBuffer(
+                id=number,
+                observations=to_gymnasium(observation_space, obs),
+                actions=to_gymnasium(action_space, rows["action"]),
+                rewards=rows["reward"],
+                terminations=rows["terminated"],
+                truncations=rows["truncated"],
+            )
+
+    return minari.create_dataset_from_buffers(
+        dataset_id,
+        list(buffers()),
+        observation_space=observation_space,
+        action_space=action_space,
+        data_format="hdf5",
+        jpeg_encoding=False,
+        **description,
+    )
+
+
+def _found(minari: Any, source: str | PathLike[str]) -> Any:
+    path = Path(source)
+    folder = next((one for one in (path, path / "data") if (one / "metadata.json").exists()), None)
+    try:
+        return minari.MinariDataset(folder) if folder is not None else minari.load_dataset(str(source))
+    except FileNotFoundError:
+        raise DatasetError(
+            f"Minari has no dataset {source} on this machine: download it, minari.download_dataset({str(source)!r}), or pass "
+            "the folder of a dataset."
+        ) from None
+    except (OSError, KeyError, ValueError, TypeError, AssertionError, json.JSONDecodeError) as error:
+        raise DatasetError(f"the dataset {source} cannot be opened by Minari, its files may be damaged: {error}") from None
+
+
+def _packed(episode: Any, observation_space: Any, action_space: Any) -> dict[str, np.ndarray[Any, Any]]:
+    """The arrays of one episode, as in a file of our own."""
+    obs = map_leaves(np.asarray, to_nested(observation_space, episode.observations))
+    count = len(episode.rewards)
+    rows: Mapping[str, Any] = {
+        OBS: map_leaves(lambda leaf: leaf[:-1], obs),
+        "action": map_leaves(np.asarray, to_nested(action_space, episode.actions)),
+        "reward": np.asarray(episode.rewards),
+        "next_obs": map_leaves(lambda leaf: leaf[1:], obs),
+        "terminated": np.asarray(episode.terminations, np.bool_),
+        "truncated": np.asarray(episode.truncations, np.bool_),
+    }
+    return packed(Episodes(rows, [count]))

@@ -1,0 +1,317 @@
+"""Offline datasets: recorded episodes, read from files and taken by rows."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cached_property
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+
+from ding_lite.basics import unflatten
+from ding_lite.data import Episodes, LeafSpec, Tree, map_leaves, tree
+from ding_lite.datasets.chunks import (
+    LENGTHS,
+    OBS,
+    Arrays,
+    DatasetError,
+    is_obs,
+    nested_by_name,
+    packed,
+    path_of,
+    read_chunk,
+)
+from ding_lite.datasets.indexes import Index, read_index
+
+_IN_MEMORY = 64 << 20  # bytes of a column that are read into memory; longer ones are unpacked to disk and mapped
+
+
+class OfflineDataset:
+    """Recorded transitions of whole episodes, by row: all steps of the first episode, then of the second, and so on.
+
+    Opening reads only the index and the lengths of the episodes. A column is read when it is first used; a large one is
+    unpacked to a file without a name, beside the dataset if that is possible, and mapped into memory, so that it takes disk
+    instead of memory. Numbers keep their dtype on disk; batches have float32 instead of float64, the dtype of networks.
+
+    Args:
+        path: folder of the dataset.
+
+    Raises:
+        DatasetError: there is none, or it is damaged.
+
+    Example:
+        >>> dataset = OfflineDataset("datasets/cartpole_replay")  # doctest: +SKIP
+        >>> len(dataset), dataset.num_episodes, dataset.returns.mean()  # doctest: +SKIP
+        (100000, 1243, 80.4)
+        >>> dataset.take([0, 17, 5], ("obs", "action")).obs.shape  # doctest: +SKIP
+        torch.Size([3, 4])
+    """
+
+    def __init__(self, path: str | PathLike[str]) -> None:
+        index = read_index(Path(path))
+        lengths = [read_chunk(Path(path), chunk, index.columns, [LENGTHS], is_verified=True)[LENGTHS] for chunk in index.chunks]
+        whole = np.concatenate(lengths) if lengths else np.zeros(0, np.int64)
+        for chunk, part in zip(index.chunks, lengths):
+            if part.sum() != chunk.steps or (part < 1).any():
+                raise DatasetError(f"{Path(path) / chunk.file} does not fit the index: its episodes have {part.sum():,} steps.")
+        self._set_up(index, whole, _Files(Path(path), index), str(path))
+
+    def _set_up(self, index: Index, lengths: np.ndarray[Any, Any], columns: Mapping[str, Any], name: str) -> None:
+        self.name = name
+        """Its folder, or what else it was made of."""
+        self._index, self._columns = index, columns
+        self._stored_lengths = lengths
+        self._first = np.cumsum(lengths) - lengths
+        self._choose(np.arange(len(lengths)))
+
+    def _choose(self, episodes: np.ndarray[Any, Any]) -> None:
+        """Take only these of the stored episodes."""
+        self._episodes = episodes
+        self.lengths = self._stored_lengths[episodes]
+        """[E] int64, steps of each episode."""
+        self._ends = np.cumsum(self.lengths)
+        self._begins = self._ends - self.lengths
+
+    @classmethod
+    def from_episodes(
+        cls,
+        episodes: Episodes,
+        observation_space: gymnasium.Space[Any] | None = None,
+        action_space: gymnasium.Space[Any] | None = None,
+        source: Mapping[str, Any] | None = None,
+        name: str = "episodes",
+    ) -> OfflineDataset:
+        """A dataset of episodes in memory.
+
+        Args:
+            episodes: the episodes; the last one may be unfinished, with neither terminated nor truncated at its end.
+            observation_space, action_space: spaces of one environment.
+            source: plain data about where they are from.
+            name: what messages call it.
+
+        Raises:
+            DatasetError: a column is missing, or holds objects.
+        """
+        found = packed(episodes)
+        lengths = found.pop(LENGTHS)
+        specs = {key: LeafSpec(array.shape[1:], array.dtype) for key, array in found.items()}
+        index = Index(observation_space, action_space, specs, [] if source is None else [dict(source)])
+        return cls.from_columns(index, lengths, found, name)
+
+    @classmethod
+    def from_columns(cls, index: Index, lengths: np.ndarray[Any, Any], columns: Arrays, name: str) -> OfflineDataset:
+        """A dataset of these arrays in memory, as `packed` makes them."""
+        made = cls.__new__(cls)
+        made._set_up(index, lengths, columns, name)
+        return made
+
+    @property
+    def observation_space(self) -> gymnasium.Space[Any]:
+        """The observation space of one environment.
+
+        Raises:
+            DatasetError: it is unknown.
+        """
+        return self._space("observation_space")
+
+    @property
+    def action_space(self) -> gymnasium.Space[Any]:
+        """The action space of one environment.
+
+        Raises:
+            DatasetError: it is unknown.
+        """
+        return self._space("action_space")
+
+    def _space(self, name: str) -> gymnasium.Space[Any]:
+        found: gymnasium.Space[Any] | None = getattr(self._index, name)
+        if found is None:
+            raise DatasetError(f"the dataset {self.name} does not say its {name}: take that of the environment.")
+        return found
+
+    @property
+    def sources(self) -> list[dict[str, Any]]:
+        """Where the data is from, plain data: environments, policies, seed and versions of each run that wrote to it."""
+        return self._index.sources
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """Shape and dtype of one row of each column, nested like the spaces."""
+        specs: dict[str, Any] = nested_by_name(self._index.columns)
+        return {**specs, "next_obs": specs[OBS]} if specs else {}
+
+    def __len__(self) -> int:
+        """The number of transitions."""
+        return int(self._ends[-1]) if len(self._ends) else 0
+
+    @property
+    def num_episodes(self) -> int:
+        """The number of episodes, unfinished ones included."""
+        return len(self.lengths)
+
+    @cached_property
+    def returns(self) -> np.ndarray[Any, Any]:
+        """[E] float64, undiscounted return of each episode."""
+        if not len(self):
+            return np.zeros(0)
+        reward = self._rows("reward", self._stored(np.arange(len(self)))).astype(np.float64)
+        return np.add.reduceat(reward, self._begins)
+
+    @cached_property
+    def finished(self) -> np.ndarray[Any, Any]:
+        """[E] bool, whether an episode is recorded up to its end, terminated or truncated."""
+        last = self._stored(self._ends - 1)
+        ended: np.ndarray[Any, Any] = self._rows("terminated", last) | self._rows("truncated", last)
+        return ended
+
+    def take(self, rows: Sequence[int] | np.ndarray[Any, Any], columns: Collection[str] | None = None) -> Tree:
+        """These transitions, as a tree of CPU tensors [N, ...].
+
+        Args:
+            rows: numbers of transitions, from 0 to len - 1.
+            columns: top-level leaves; unknown names are ignored. None for all.
+
+        Raises:
+            IndexError: there is no such row.
+            DatasetError: a file is damaged.
+        """
+        rows = np.asarray(rows, np.int64)
+        if rows.size and not 0 <= rows.min() <= rows.max() < len(self):
+            raise IndexError(f"take() of rows {rows.min()} to {rows.max()}: the dataset {self.name} has {len(self):,} rows.")
+        found = self._taken(rows, columns)
+        return tree(map_leaves(_as_tensor, found))
+
+    def _taken(self, rows: np.ndarray[Any, Any], columns: Collection[str] | None) -> dict[str, Any]:
+        """These transitions as arrays with the dtypes of the files."""
+        if isinstance(columns, str):
+            raise TypeError(f"take(columns={columns!r}) wants several names, got one string: write ({columns!r},).")
+        at, leaves = self._stored(rows), dict[tuple[str, ...], Any]()
+        for name in self._index.columns:
+            path = path_of(name)
+            if not is_obs(name):
+                if columns is None or path[0] in columns:
+                    leaves[path] = self._rows(name, at)
+                continue
+            if columns is None or OBS in columns:
+                leaves[path] = self._observations(name, rows, 0)
+            if columns is None or "next_obs" in columns:
+                leaves[("next_obs", *path[1:])] = self._observations(name, rows, 1)
+        return _nested(leaves)
+
+    def _stored(self, rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """The places of these rows among all stored ones."""
+        episode = self._ends.searchsorted(rows, "right")
+        return rows - self._begins[episode] + self._first[self._episodes[episode]]  # type: ignore[no-any-return]
+
+    def _rows(self, name: str, at: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        return self._columns[name].take(at, 0)  # type: ignore[no-any-return]
+
+    def _observations(self, name: str, rows: np.ndarray[Any, Any], later: int) -> np.ndarray[Any, Any]:
+        """The observations of these steps, or those `later` steps after them."""
+        episode = self._ends.searchsorted(rows, "right")
+        stored = self._episodes[episode]
+        # Each episode has one observation more than steps.
+        return self._columns[name].take(rows - self._begins[episode] + self._first[stored] + stored + later, 0)  # type: ignore[no-any-return]
+
+    def rows(self, columns: Collection[str] | None = None) -> dict[str, Any]:
+        """All transitions as arrays [N, ...] in memory, with the dtypes of the files, for `ReplayBuffer.push` for example."""
+        return self._taken(np.arange(len(self)), columns)
+
+    def episodes(self, numbers: Sequence[int] | np.ndarray[Any, Any] | None = None) -> Episodes:
+        """These episodes in memory, with the dtypes of the files; None for all."""
+        chosen = np.arange(self.num_episodes) if numbers is None else np.asarray(numbers, np.int64)
+        lengths = self.lengths[chosen]
+        rows = np.arange(int(lengths.sum())) + np.repeat(self._begins[chosen] - (np.cumsum(lengths) - lengths), lengths)
+        return Episodes(self._taken(rows, None), lengths)
+
+    def __iter__(self) -> Iterator[Tree]:
+        """The episodes, each a tree of CPU tensors [T, ...]."""
+        return (self.take(np.arange(end - length, end)) for end, length in zip(self._ends, self.lengths))
+
+    def select(self, numbers: Sequence[int] | np.ndarray[Any, Any]) -> OfflineDataset:
+        """The dataset with these of its episodes. Nothing is copied.
+
+        Args:
+            numbers: numbers of episodes, from 0 to num_episodes - 1, or [E] bool.
+
+        Raises:
+            IndexError: there is no such episode.
+        """
+        made = OfflineDataset.__new__(OfflineDataset)
+        made._set_up(self._index, self._stored_lengths, self._columns, self.name)
+        made._choose(self._episodes[np.asarray(numbers)] if len(numbers) else self._episodes[:0])
+        return made
+
+    def best(self, share: float) -> OfflineDataset:
+        """The episodes with the highest returns, as for behaviour cloning of the best tenth, `dataset.best(0.1)`.
+
+        Args:
+            share: share of the episodes, above 0 and at most 1; at least one episode is chosen.
+
+        Raises:
+            ValueError: another share.
+        """
+        if not 0 < share <= 1:
+            raise ValueError(f"best(share={share!r}): expected a share of the episodes above 0, and at most 1.")
+        count = max(1, round(share * self.num_episodes))
+        return self.select(np.sort(np.argsort(-self.returns, kind="stable")[:count]))
+
+    def __repr__(self) -> str:
+        return f"OfflineDataset({self.name!r}, {len(self):,} transitions in {self.num_episodes:,} episodes)"
+
+
+class _Files(Mapping[str, Any]):
+    """The columns of a dataset in a folder, read when they are first used."""
+
+    def __init__(self, folder: Path, index: Index) -> None:
+        self._folder, self._index = folder, index
+        self._read: Arrays = {}
+        self._are_verified = False
+
+    def __len__(self) -> int:
+        return len(self._index.columns)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._index.columns)
+
+    def __getitem__(self, name: str) -> np.ndarray[Any, Any]:
+        if name not in self._read:
+            self._read[name] = self._column(name)
+        return self._read[name]
+
+    def _column(self, name: str) -> np.ndarray[Any, Any]:
+        index, spec = self._index, self._index.columns[name]
+        rows = index.steps + (index.episodes if is_obs(name) else 0)
+        are_verified, self._are_verified = self._are_verified, True
+        parts = (read_chunk(self._folder, chunk, index.columns, [name], are_verified)[name] for chunk in index.chunks)
+        size = rows * int(np.prod(spec.shape)) * spec.dtype.itemsize
+        if size <= _IN_MEMORY:
+            return np.concatenate([np.empty((0, *spec.shape), spec.dtype), *parts])
+        with _unnamed_file(self._folder) as file:
+            for part in parts:
+                file.write(np.ascontiguousarray(part).data)
+            file.flush()
+            return np.asarray(np.memmap(file, spec.dtype, "r", shape=(rows, *spec.shape)))
+
+
+def _unnamed_file(folder: Path) -> Any:
+    """A file that is gone when nothing uses it any more, in this folder, or in that for temporary files."""
+    try:
+        return tempfile.TemporaryFile(dir=folder)
+    except OSError:
+        return tempfile.TemporaryFile()
+
+
+def _as_tensor(array: np.ndarray[Any, Any]) -> torch.Tensor:
+    found = torch.from_numpy(array)
+    return found.float() if found.dtype == torch.float64 else found
+
+
+def _nested(leaves: Mapping[tuple[str, ...], Any]) -> dict[str, Any]:
+    made: dict[str, Any] = unflatten(dict(leaves))
+    return made

@@ -1,0 +1,299 @@
+"""Writers: add episodes to a dataset."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from ding_lite.basics import RunLock, arrays, plain, require_writable, unflatten
+from ding_lite.data import (
+    Episodes,
+    LeafSpec,
+    Trajectories,
+    cut_episodes,
+    flatten,
+    map_leaves,
+    require_state,
+    spec_like,
+    state_error,
+)
+from ding_lite.datasets.chunks import LENGTHS, Arrays, Chunk, DatasetError, packed, write_chunk
+from ding_lite.datasets.indexes import INDEX, Index, json_ready, read_index, write_index
+from ding_lite.envs import recorded_space
+
+_CHUNK_BYTES = 8 << 20
+
+
+class DatasetWriter:
+    """Adds whole episodes to a dataset: files of about 8 MB before compression, and an index.
+
+    A rollout may cut episodes: its steps are held in memory until there are enough for a file, and those of unfinished episodes
+    until these end. `flush` writes a file with all that is held, unfinished episodes too, which the next file replaces. Each
+    file, and the index after it, is written atomically, so that the dataset is whole after any crash.
+
+    Args:
+        path: folder of the dataset.
+        append: whether to add to an existing dataset.
+
+    Raises:
+        WriteError: nothing can be written there.
+    """
+
+    def __init__(self, path: str | PathLike[str], append: bool = False) -> None:
+        self.path = Path(path)
+        self.append = append
+        self._lock = RunLock(self.path)
+        self._index = Index()
+        self._is_open = False
+        self._saved: dict[str, Any] | None = None
+        self._rollouts: list[Trajectories] = []
+        self._episodes: list[Episodes] = []
+        self._bytes = 0
+        require_writable(self.path / INDEX)
+
+    def begin(
+        self,
+        observation_space: gymnasium.Space[Any] | None,
+        action_space: gymnasium.Space[Any] | None,
+        source: Mapping[str, Any],
+    ) -> None:
+        """Open the dataset, or begin a new one. Does nothing if it is open.
+
+        Args:
+            observation_space, action_space: spaces of one environment; None if they are unknown.
+            source: plain data about where the data is from: environment, policy, seed, versions.
+
+        Raises:
+            DatasetError: there is a dataset already, and `append` is False; its spaces differ; or, after `load_state_dict`, it
+                is not the one of the saved run.
+            FolderInUseError: another process writes to it.
+        """
+        if self._is_open:
+            return
+        self._lock.take()
+        found = read_index(self.path) if (self.path / INDEX).exists() else None
+        if self._saved is not None:
+            index = self._continued(found, self._saved)
+        elif found is None or self.append:
+            index = Index() if found is None else found
+            index.sources.append({**json_ready(source), "first_chunk": len(index.chunks)})
+        else:
+            raise DatasetError(
+                f"there is a dataset of {found.steps:,} transitions in {self.path}: choose another folder, or add to it with "
+                "append=True."
+            )
+        for name, own in (("observation_space", observation_space), ("action_space", action_space)):
+            known = getattr(index, name)
+            if known is None:
+                setattr(index, name, own)
+            elif own is not None and recorded_space(known) != recorded_space(own):
+                raise DatasetError(
+                    f"the dataset {self.path} has the {name.replace('_', ' ')} {known}, and the environments have {own}: write "
+                    "to another folder."
+                )
+        self._index, self._saved, self._is_open = index, None, True
+
+    def _continued(self, found: Index | None, saved: Mapping[str, Any]) -> Index:
+        """The index at the time of the saved state; files that were written later are dropped."""
+        index = Index() if found is None else found
+        if len(index.sources) > len(saved["sources"]):
+            raise DatasetError(
+                f"another run has added to the dataset {self.path} since this state was saved, and its data would be lost: "
+                "copy the dataset, and begin a new run."
+            )
+        known = {chunk.file for chunk in index.chunks}
+        index.chunks = [Chunk(**chunk) for chunk in saved["chunks"]]
+        missing = [chunk.file for chunk in index.chunks if chunk.file not in known]
+        if missing:
+            raise DatasetError(
+                f"the dataset {self.path} lacks {missing[0]}, which the saved run had written: restore its folder, or begin a "
+                "new run."
+            )
+        index.sources = list(saved["sources"])
+        return index
+
+    def add(self, found: Trajectories | Episodes) -> None:
+        """Add the steps of a rollout, or episodes. Copies are held until there are 8 MB of them for a file.
+
+        Raises:
+            DatasetError: the columns differ from those before, or cannot be stored.
+            WriteError: a file cannot be written.
+        """
+        copied: Any
+        if isinstance(found, Episodes):
+            copied = Episodes(map_leaves(np.copy, found.rows()), found.lengths)
+            self._episodes.append(copied)
+            columns = copied.rows()
+        else:
+            if self._rollouts and self._rollouts[-1].num_envs != found.num_envs:
+                raise DatasetError(
+                    f"a rollout of {found.num_envs} environments follows one of {self._rollouts[-1].num_envs}: a dataset takes "
+                    "the rollouts of one collector. Use an offline_data_saver with a folder of its own for each."
+                )
+            copied = Trajectories(map_leaves(np.copy, found.columns), None if found.valid is None else found.valid.copy())
+            self._rollouts.append(copied)
+            columns = copied.columns
+        self._bytes += sum(leaf.nbytes for path, leaf in flatten(columns) if path[0] != "next_obs")
+        if self._bytes >= _CHUNK_BYTES:
+            self._write_finished()
+
+    def flush(self) -> None:
+        """Write all that is held, unfinished episodes too, and the index. What is added later replaces this file."""
+        finished, rest = self._cut()
+        unfinished = [] if rest is None else [_pieces(rest)]
+        self._require_open()
+        tail = self._chunk([*finished, *unfinished])
+        self._write_index([*self._index.chunks, *tail])
+
+    def close(self) -> None:
+        """Free the folder for other processes."""
+        self._lock.free()
+
+    def _require_open(self) -> None:
+        if not self._is_open:
+            self.begin(None, None, {})
+
+    def _write_finished(self) -> None:
+        """Write the finished episodes to a file, and hold the steps of the others."""
+        finished, rest = self._cut()
+        self._require_open()
+        self._index.chunks += self._chunk(finished)
+        self._rollouts, self._episodes = [] if rest is None else [rest], []
+        # A very long episode is joined again only after as many steps as are held.
+        self._bytes = 0
+        if finished:
+            self._write_index(self._index.chunks)
+
+    def _chunk(self, episodes: Sequence[Episodes]) -> list[Chunk]:
+        """Write these episodes to a file, if there are any."""
+        if not episodes:
+            return []
+        found = [packed(part) for part in episodes]
+        for part in found:
+            self._require_columns(part)
+        joined = {name: np.concatenate([part[name] for part in found]) for name in found[0]}
+        return [write_chunk(self.path, len(self._index.chunks), joined)]
+
+    def _require_columns(self, found: Arrays) -> None:
+        """Check that the columns are those of the dataset; the first ones fix them."""
+        specs = {name: LeafSpec(array.shape[1:], array.dtype) for name, array in found.items() if name != LENGTHS}
+        known = self._index.columns = self._index.columns or specs
+        if specs == known:
+            return
+        for name in sorted(specs.keys() | known.keys()):
+            if specs.get(name) != known.get(name):
+                one, other = (_shown(where.get(name)) for where in (specs, known))
+                raise DatasetError(
+                    f"the column {name} is {one}, and {other} in the dataset {self.path}: write transitions with other columns "
+                    "to another folder."
+                )
+
+    def _write_index(self, chunks: Sequence[Chunk]) -> None:
+        write_index(self.path, dataclasses.replace(self._index, chunks=list(chunks)))
+        listed = {chunk.file for chunk in chunks}
+        for file in self.path.glob("chunk_*.npz"):
+            if file.name not in listed:
+                file.unlink(missing_ok=True)
+
+    def _cut(self) -> tuple[list[Episodes], Trajectories | None]:
+        """The finished episodes that are held, and the steps of the others."""
+        finished = list(self._episodes)
+        joined = _joined(self._rollouts)
+        if joined is None:
+            return finished, None
+        valid = _valid(joined)
+        ends = valid & (joined.columns["terminated"] | joined.columns["truncated"])
+        if ends.any():
+            finished.append(cut_episodes(joined, ends.sum(0).tolist()))
+        left = valid & ~np.maximum.accumulate(ends[::-1])[::-1]
+        steps = np.flatnonzero(left.any(1))
+        if not len(steps):
+            return finished, None
+        left = left[steps[0] :]
+        rest = map_leaves(lambda leaf: leaf[steps[0] :].copy(), joined.columns)
+        for flag in ("terminated", "truncated"):
+            rest[flag] &= left  # the ends of finished episodes are not in it
+        return finished, Trajectories(rest, left)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The files that were written, and the steps that are held."""
+        joined, lengths = _joined(self._rollouts), [length for part in self._episodes for length in part.lengths.tolist()]
+        rows = [part.rows() for part in self._episodes]
+        whole = map_leaves(lambda *parts: np.concatenate(parts), *rows) if rows else {}
+        return {
+            "chunks": [dataclasses.asdict(chunk) for chunk in self._index.chunks],
+            "sources": self._index.sources,
+            "columns": None if joined is None else _to_plain(joined.columns),
+            "valid": None if joined is None else plain(_valid(joined)),
+            "rows": _to_plain(whole),
+            "lengths": lengths,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue a saved run: files that were written after it was saved are dropped at `begin`.
+
+        Raises:
+            TypeError, ValueError: it is not the state of a DatasetWriter.
+        """
+        keys = "chunks", "sources", "columns", "valid", "rows", "lengths"
+        require_state(state, "DatasetWriter", keys)
+        try:
+            [Chunk(**chunk) for chunk in state["chunks"]]
+            rollouts = [] if state["columns"] is None else [Trajectories(_from_plain(state["columns"]), arrays(state["valid"]))]
+            episodes = [Episodes(_from_plain(state["rows"]), state["lengths"])] if state["lengths"] else []
+        except (TypeError, ValueError, KeyError, AttributeError, StopIteration) as error:
+            raise state_error("DatasetWriter", "columns", state["columns"], f"columns of rollouts ({error})") from None
+        self._rollouts, self._episodes = rollouts, episodes
+        parts = [*(it.columns for it in rollouts), *(it.rows() for it in episodes)]
+        self._bytes = sum(leaf.nbytes for part in parts for path, leaf in flatten(part) if path[0] != "next_obs")
+        self._saved, self._is_open = dict(state), False
+
+
+def _valid(rollout: Trajectories) -> np.ndarray[Any, Any]:
+    return np.ones((rollout.num_steps, rollout.num_envs), np.bool_) if rollout.valid is None else rollout.valid
+
+
+def _joined(rollouts: Sequence[Trajectories]) -> Trajectories | None:
+    """The rollouts one after the other as one; None if there are none.
+
+    Raises:
+        DatasetError: their columns differ.
+    """
+    if len(rollouts) < 2:
+        return rollouts[0] if rollouts else None
+    first, *others = (dict(flatten(spec_like(rollout.columns, 2))) for rollout in rollouts)
+    for spec in others:
+        for path in spec.keys() | first.keys() if spec != first else ():
+            if spec.get(path) != first.get(path):
+                raise DatasetError(
+                    f"the column {'/'.join(path)} is {_shown(spec.get(path))} in a rollout, and {_shown(first.get(path))} in "
+                    "an earlier one: write transitions with other columns to another folder."
+                )
+    columns = map_leaves(lambda *parts: np.concatenate(parts), *(rollout.columns for rollout in rollouts))
+    return Trajectories(columns, np.concatenate([_valid(rollout) for rollout in rollouts]))
+
+
+def _pieces(rest: Trajectories) -> Episodes:
+    """The steps of unfinished episodes as episodes, one of each environment that has any."""
+    valid = _valid(rest).T
+    rows = map_leaves(lambda leaf: leaf.swapaxes(0, 1)[valid], rest.columns)
+    return Episodes(rows, [count for count in valid.sum(1).tolist() if count])
+
+
+def _shown(spec: LeafSpec | None) -> str:
+    return "missing" if spec is None else f"{spec.dtype} {spec.shape}"
+
+
+def _to_plain(columns: Mapping[str, Any]) -> list[Any]:
+    return [[list(path), plain(leaf)] for path, leaf in flatten(columns)]
+
+
+def _from_plain(saved: Any) -> dict[str, Any]:
+    made: dict[str, Any] = unflatten({tuple(path): arrays(leaf) for path, leaf in saved})
+    return made

@@ -1,0 +1,148 @@
+"""Datasets: record what is collected, and learn from what was recorded."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Mapping
+from os import PathLike
+from typing import Any
+
+from ding_lite.basics import command_line, foreign_arguments, library_versions
+from ding_lite.config import RunConfig
+from ding_lite.contexts import OfflineRLContext, OnlineRLContext
+from ding_lite.datasets import DatasetError, DatasetWriter, Epochs, OfflineDataset, open_dataset
+from ding_lite.engine import contract
+from ding_lite.middleware.arguments import require_mode, require_settings
+from ding_lite.middleware.collected import COLLECTED_TERMS, collected_data
+from ding_lite.middleware.fetchers import columns_read
+from ding_lite.middleware.foreign_names import ARGUMENTS
+from ding_lite.middleware.own_runs import own_run
+from ding_lite.middleware.run_descriptions import describe_run
+from ding_lite.policy import LearnMode
+
+
+@foreign_arguments(ARGUMENTS["offline_data_saver"])
+def offline_data_saver(cfg: RunConfig, path: str | PathLike[str], append: bool = False) -> OfflineDataSaver:
+    """Record everything that is collected as a dataset, for `OfflineDataset(path)`.
+
+    The dataset has all columns of the rollouts, such as log_prob and further outputs of the policy. Its index says the spaces,
+    the environments, the policy, the seed and the versions. It has whole episodes: the steps of one that goes on in the next
+    rollout are held until it ends, those of all environments until there are 8 MB. At the end of the run, also by an error, the
+    rest is written, unfinished episodes too; if the run goes on, its further steps replace them by whole ones.
+
+    Put it before middleware that changes rewards or observations, such as nstep_reward_enhancer.
+
+    Reads:
+        ctx.trajectories, or ctx.episodes if whole episodes were collected.
+
+    Args:
+        cfg: uses exp_name and seed, which are recorded.
+        path: folder of the dataset.
+        append: whether to add to a dataset that exists. A run that is resumed goes on with its dataset.
+
+    Raises:
+        WriteError: nothing can be written there.
+        DatasetError: before the first iteration, there is a dataset already, or, with `append`, its spaces differ; in an
+            iteration, the columns differ from those of the dataset, or hold objects.
+        FolderInUseError: before the first iteration, another process writes to the dataset.
+    """
+    return OfflineDataSaver(cfg, path, append)
+
+
+class OfflineDataSaver:
+    """The middleware that `offline_data_saver` returns."""
+
+    def __init__(self, cfg: RunConfig, path: str | PathLike[str], append: bool) -> None:
+        self.__name__ = "offline_data_saver"
+        require_settings("offline_data_saver", cfg, "exp_name", "seed", such_as="DQNConfig")
+        if not isinstance(path, (str, PathLike)):
+            raise TypeError(
+                f"offline_data_saver(cfg, path) wants the folder of the dataset, got {path!r:.60} of type "
+                f"{type(path).__name__}."
+            )
+        self._cfg, self._writer = cfg, DatasetWriter(path, append)
+        contract(**COLLECTED_TERMS, uses=(self,), stage="process")(self)
+
+    def begin_run(self) -> None:
+        """Open the dataset. The task calls it."""
+        task = own_run()
+        envs = [thing for stage, thing in task.used_objects() if stage == "collect" and hasattr(thing, "num_envs")]
+        spaces = [getattr(envs[0], f"single_{name}_space", None) if envs else None for name in ("observation", "action")]
+        run = describe_run(task)
+        source = {
+            "run": str(self._cfg.exp_name),
+            "seed": self._cfg.seed,
+            "environments": [known for known in run["environments"] if known["stage"] == "collect"],
+            "policies": run["policies"],
+            "created": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+            "command": command_line(),
+            "versions": library_versions(),
+        }
+        self._writer.begin(spaces[0], spaces[1], source)
+
+    def __call__(self, ctx: OnlineRLContext) -> None:
+        found = collected_data(ctx, "offline_data_saver", wants="whole")
+        if len(found):
+            self._writer.add(found)
+
+    def end_run(self, ctx: OnlineRLContext) -> None:
+        """Write what is held."""
+        self._writer.flush()
+
+    def note_error(self, error: Exception) -> None:
+        """Write what is held before the run ends by an error. The task calls it."""
+        if not isinstance(error, DatasetError):
+            self._writer.flush()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The files so far, and the steps that are in none."""
+        return self._writer.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue a saved run: what was written after it was saved is dropped."""
+        self._writer.load_state_dict(state)
+
+
+@foreign_arguments(ARGUMENTS["offline_data_fetcher"])
+def offline_data_fetcher(
+    cfg: RunConfig,
+    dataset: OfflineDataset | str | PathLike[str] | Any,
+    policy: LearnMode | None = None,
+    reward_model: Any = None,
+) -> Callable[[OfflineRLContext], None]:
+    """Fetch a minibatch of a dataset: shuffled, each transition once in a pass.
+
+    A pass has equal parts of about the batch size. In an asynchronous run the next batch is fetched while the policy learns;
+    the result is the same.
+
+    Writes:
+        ctx.train_data: a tree [B, ...] of the dataset's columns.
+        ctx.train_epoch: complete passes over the dataset, with this batch.
+
+    Args:
+        cfg: uses policy.learn.batch_size, in transitions, and seed, of the order.
+        dataset: an `OfflineDataset`, the folder of one, or something else that `open_dataset` takes.
+        policy: policy.learn_mode; if given, only the columns that its hooks read are fetched.
+        reward_model: reads the batch before the policy does, so that the columns that it names are fetched too.
+
+    Raises:
+        DatasetError: there is no such dataset, or it is damaged.
+        ValueError: it is empty.
+        SpaceError: its spaces do not fit the policy.
+    """
+    require_settings("offline_data_fetcher", cfg, "policy.learn.batch_size", "seed")
+    if policy is not None:
+        require_mode("offline_data_fetcher", policy, "learn_mode")
+    data = open_dataset(dataset)
+    if not len(data):
+        raise ValueError(f"offline_data_fetcher got the dataset {data.name}, which has no transitions: collect some first.")
+    columns = columns_read(policy, reward_model)
+    epochs = Epochs(len(data), cfg.policy.learn.batch_size, cfg.seed)
+
+    @contract(writes=("train_data", "train_epoch"), uses=(epochs,), stage="process")
+    def fetch(ctx: OfflineRLContext) -> None:
+        ctx.train_data = data.take(epochs.next(), columns)
+        ctx.train_epoch = epochs.epoch
+
+    fetch.__qualname__ = "offline_data_fetcher.<locals>.fetch"
+    return fetch
