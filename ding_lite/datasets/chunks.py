@@ -25,6 +25,7 @@ LENGTHS = "lengths"
 """Name of the array with the steps of each episode."""
 OBS = "obs"
 
+_MANY = 16  # steps
 _LEVEL = 1  # higher levels of zlib take several times as long, for files that are a few percent smaller
 Arrays = dict[str, np.ndarray[Any, Any]]
 
@@ -60,9 +61,11 @@ def path_of(name: str) -> tuple[str, ...]:
 def packed(episodes: Episodes) -> Arrays:
     """The arrays of a file with these episodes, by name: observations [N + E, ...], all other leaves [N, ...].
 
+    An episode in which an environment was reset without an end is two.
+
     Raises:
-        DatasetError: a column holds objects, or rewards of several steps; or a next observation is not the observation of the
-            following step.
+        DatasetError: a column is missing, holds objects, or rewards of several steps; or no next observation is the observation
+            of the following step.
     """
     rows, lengths = episodes.rows(), episodes.lengths
     missing = [name for name in (OBS, "next_obs", "action", "reward", "terminated", "truncated") if name not in rows]
@@ -73,6 +76,7 @@ def packed(episodes: Episodes) -> Arrays:
             "transitions for a dataset have the column 'discount': nstep_reward_enhancer has summed their rewards. Put "
             "offline_data_saver before it."
         )
+    lengths = _without_jumps(rows, lengths)
     ends = np.cumsum(lengths)
     found: Arrays = {LENGTHS: lengths}
     for path, leaf in flatten({name: column for name, column in rows.items() if name != "next_obs"}):
@@ -82,27 +86,44 @@ def packed(episodes: Episodes) -> Arrays:
                 "leave it out of what the policy or the environment returns."
             )
         found[name_of(path)] = leaf
+    places = np.arange(lengths.sum()) + np.repeat(np.arange(len(lengths)), lengths)
     following = dict(flatten(rows["next_obs"]))
-    has_next = np.ones(int(ends[-1]) if len(ends) else 0, np.bool_)
-    has_next[ends - 1] = False
-    places = np.arange(len(has_next)) + np.repeat(np.arange(len(lengths)), lengths)
     for path, leaf in flatten(rows[OBS]):
-        final = following[path]
-        inner = np.flatnonzero(has_next)
-        if not _same(final[inner], leaf[inner + 1]):
-            raise DatasetError(
-                f"next_{'/'.join((OBS, *path))} of a step is not the observation of the following step, and a dataset stores "
-                "observations once: put offline_data_saver before middleware that changes observations."
-            )
         stored = np.empty((len(leaf) + len(lengths), *leaf.shape[1:]), leaf.dtype)
         stored[places] = leaf
-        stored[places[ends - 1] + 1] = final[ends - 1]
+        stored[places[ends - 1] + 1] = following[path][ends - 1]
         found[name_of((OBS, *path))] = stored
     return found
 
 
-def _same(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> bool:
-    return np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
+def _without_jumps(rows: Mapping[str, Any], lengths: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The lengths of the episodes, cut where the next observation of a step is not the observation of the following one,
+    because its environment was reset.
+
+    Raises:
+        DatasetError: this is so in all of many steps.
+    """
+    is_inner = np.ones(int(lengths.sum()), np.bool_)
+    is_inner[np.cumsum(lengths) - 1] = False
+    inner = np.flatnonzero(is_inner)
+    following, jumps = dict(flatten(rows["next_obs"])), np.zeros(len(inner), np.bool_)
+    for path, leaf in flatten(rows[OBS]):
+        jumps |= _differ(following[path][inner], leaf[inner + 1])
+    if not jumps.any():
+        return lengths
+    if jumps.all() and len(jumps) >= _MANY:
+        raise DatasetError(
+            "next_obs of a step is never the observation of the following step, and a dataset stores observations once: put "
+            "offline_data_saver before middleware that changes observations."
+        )
+    ends = np.union1d(np.cumsum(lengths), inner[jumps] + 1)
+    return np.diff(ends, prepend=0)
+
+
+def _differ(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """[N] bool, whether two rows [N, ...] differ; NaN equals NaN."""
+    differ = (one != other) & ~((one != one) & (other != other))
+    return differ.any(tuple(range(1, differ.ndim)))  # type: ignore[no-any-return]
 
 
 def write_chunk(folder: Path, number: int, arrays: Arrays) -> Chunk:

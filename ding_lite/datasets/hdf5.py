@@ -83,11 +83,6 @@ def _episodes(found: dict[str, Any]) -> Episodes:
         "truncated": truncated,
     }
     rows = {name: column[keep] for name, column in rows.items()}
-    left = int(keep.sum())
     ends = rows["terminated"] | rows["truncated"]
-    # Where next observations are given, an episode may also end without a flag, at a jump in the observations.
-    if left:
-        jumps = (rows["obs"][1:] != rows["next_obs"][:-1]).reshape(left - 1, -1).any(1)
-        ends[:-1] |= jumps
-        ends[-1] = True
+    ends[-1:] = True
     return Episodes(rows, np.diff(np.flatnonzero(ends) + 1, prepend=0))

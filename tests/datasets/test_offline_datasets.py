@@ -1,0 +1,268 @@
+"""Reading datasets: rows, episodes, choices of episodes, memory, and damage of every kind."""
+
+import contextlib
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from recordings import SPACES, Recording, fingerprint, stacked
+
+from ding_lite.data import ReplayBuffer, flatten, map_leaves, nested
+from ding_lite.datasets import DatasetError, DatasetWriter, Epochs, OfflineDataset, open_dataset
+from ding_lite.datasets import offline_datasets as reading
+from ding_lite.datasets import writers as writers_module
+from ding_lite.envs import space_spec
+
+
+def recorded(folder, kind="box", seed=0, **options):
+    recording = Recording(kind, seed=seed, **options)
+    writer = DatasetWriter(folder)
+    writer.begin(SPACES[kind], SPACES["discrete"], {"seed": seed})
+    for _ in range(6):
+        writer.add(recording.rollout(5))
+    writer.flush()
+    writer.close()
+    return recording
+
+
+@pytest.fixture
+def small_files(monkeypatch):
+    monkeypatch.setattr(writers_module, "_CHUNK_BYTES", 700)
+
+
+@pytest.mark.parametrize("is_mapped", [False, True])
+@pytest.mark.parametrize("kind", SPACES)
+def test_rows_are_the_steps_of_the_episodes(kind, is_mapped, tmp_path, small_files, monkeypatch):
+    if is_mapped:
+        monkeypatch.setattr(reading, "_IN_MEMORY", 1)
+    recorded(tmp_path, kind, seed=7)
+    dataset = OfflineDataset(tmp_path)
+    steps = [map_leaves(lambda leaf, t=t: leaf[t], episode) for episode in dataset for t in range(len(episode.reward))]
+    rows = np.random.default_rng(0).integers(0, len(dataset), 50)
+    batch = dataset.take(rows)
+    wanted = [nested(steps[row]) for row in rows]
+    for path, leaf in flatten(batch):
+        expected = torch.stack([dict(flatten(one))[path] for one in wanted])
+        assert torch.equal(leaf, expected), path
+        assert leaf.dtype == expected.dtype
+    specs = dict(flatten(space_spec(SPACES[kind])))
+    for path, leaf in flatten(batch.obs if kind in ("dict", "tuple") else {"obs": batch.obs}):
+        assert leaf.numpy().dtype == specs[path if kind in ("dict", "tuple") else ()].dtype
+
+
+def test_returns_lengths_and_ends(tmp_path):
+    recording = recorded(tmp_path, seed=3)
+    dataset = OfflineDataset(tmp_path)
+    true = {fingerprint(episode): episode for episode in recording.true_episodes()}
+    for number in range(dataset.num_episodes):
+        episode = true[fingerprint(dataset.episodes([number]).rows())]
+        assert dataset.lengths[number] == len(episode["reward"])
+        np.testing.assert_allclose(dataset.returns[number], episode["reward"].astype(np.float64).sum(), rtol=1e-12)
+        assert dataset.finished[number] == (episode["terminated"][-1] or episode["truncated"][-1])
+
+
+@pytest.mark.parametrize("share", [0.01, 0.1, 0.5, 1.0])
+def test_the_best_episodes(share, tmp_path):
+    recorded(tmp_path, seed=3)
+    dataset = OfflineDataset(tmp_path)
+    best = dataset.best(share)
+    count = max(1, round(share * dataset.num_episodes))
+    assert sorted(best.returns, reverse=True) == sorted(dataset.returns, reverse=True)[:count]
+    number = int(best.returns.argmax())
+    rows = np.arange(best.lengths[:number].sum(), best.lengths[: number + 1].sum())
+    same = dataset.episodes([int(dataset.returns.argmax())]).rows()
+    assert np.array_equal(best.take(rows).next_obs.numpy(), same["next_obs"])
+    with pytest.raises(ValueError, match=r"best\(share=0\): expected a share"):
+        dataset.best(0)
+
+
+def test_a_choice_of_a_choice(tmp_path):
+    recorded(tmp_path, seed=3)
+    dataset = OfflineDataset(tmp_path)
+    chosen = dataset.select([5, 2, 9]).select(np.array([False, True, True]))
+    assert [fingerprint(episode) for episode in chosen] == [fingerprint(list(dataset)[number]) for number in (2, 9)]
+    assert len(dataset.select([])) == 0
+
+
+def test_only_the_columns_in_use_are_taken_and_read(tmp_path):
+    recorded(tmp_path)
+    dataset = OfflineDataset(tmp_path)
+    assert set(nested(dataset.take([1, 2], ("next_obs", "reward", "unknown")))) == {"next_obs", "reward"}
+    assert set(dataset._columns._read) == {"obs", "reward"}
+    with pytest.raises(TypeError, match="wants several names"):
+        dataset.take([1], "obs")
+    with pytest.raises(IndexError, match=r"rows -1 to 3: the dataset .* has 90 rows"):
+        dataset.take([-1, 3])
+
+
+def test_a_mapped_column_takes_no_memory_and_leaves_no_file(tmp_path, monkeypatch):
+    recorded(tmp_path)
+    before = sorted(tmp_path.iterdir())
+    monkeypatch.setattr(reading, "_IN_MEMORY", 1)
+    dataset = OfflineDataset(tmp_path)
+    dataset.take([1])
+    assert isinstance(dataset._columns["obs"].base, np.memmap)
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_read_only_folder_is_read(tmp_path, monkeypatch):
+    recorded(tmp_path)
+    monkeypatch.setattr(reading, "_IN_MEMORY", 1)
+    real = reading.tempfile.TemporaryFile
+
+    def refusing(dir=None):
+        if dir is not None:
+            raise PermissionError(13, "Permission denied", str(dir))
+        return real()
+
+    monkeypatch.setattr(reading.tempfile, "TemporaryFile", refusing)
+    assert len(OfflineDataset(tmp_path).take([1, 2]).obs) == 2
+
+
+def test_it_can_be_pushed_into_a_buffer(tmp_path):
+    recorded(tmp_path)
+    dataset, buffer = OfflineDataset(tmp_path), ReplayBuffer(1000)
+    buffer.push(dataset.rows())
+    assert len(buffer) == len(dataset)
+
+
+class TestDamage:
+    def folder(self, tmp_path):
+        recorded(tmp_path / "good", "dict")
+        return tmp_path / "good"
+
+    def read_all(self, folder):
+        dataset = OfflineDataset(folder)
+        dataset.rows()
+        return dataset
+
+    def test_each_bit_of_the_index_and_of_a_file(self, tmp_path):
+        good = self.folder(tmp_path)
+        true = sorted(map(fingerprint, self.read_all(good)))
+        rng = np.random.default_rng(0)
+        for file in (good / "dataset.json", next(good.glob("chunk_*"))):
+            content = file.read_bytes()
+            for place in [*rng.integers(0, len(content), 60), 0, len(content) - 1]:
+                damaged = bytearray(content)
+                damaged[place] ^= 1 << int(rng.integers(8))
+                file.write_bytes(damaged)
+                found = None
+                with contextlib.suppress(DatasetError):
+                    found = sorted(map(fingerprint, self.read_all(good)))
+                assert found in (None, true)  # what is no part of the content may change
+            file.write_bytes(content)
+
+    @pytest.mark.parametrize("share", [0.0, 0.3, 0.99])
+    def test_cut_files(self, share, tmp_path):
+        good = self.folder(tmp_path)
+        for file in (good / "dataset.json", next(good.glob("chunk_*"))):
+            content = file.read_bytes()
+            file.write_bytes(content[: int(share * len(content))])
+            with pytest.raises(DatasetError):
+                self.read_all(good)
+            file.write_bytes(content)
+
+    def test_what_is_no_dataset(self, tmp_path):
+        with pytest.raises(DatasetError, match="there is no dataset .*missing"):
+            OfflineDataset(tmp_path / "missing")
+        with pytest.raises(DatasetError, match="is no dataset: dataset.json cannot be read"):
+            OfflineDataset(tmp_path)
+        for content, words in (
+            ("[]", "has the format"),
+            ("{", "is damaged: it is no JSON"),
+            ('{"format": 5}', "has the format 5"),
+        ):
+            (tmp_path / "dataset.json").write_text(content)
+            with pytest.raises(DatasetError, match=words):
+                OfflineDataset(tmp_path)
+
+    def test_a_missing_file(self, tmp_path):
+        good = self.folder(tmp_path)
+        next(good.glob("chunk_*")).unlink()
+        with pytest.raises(DatasetError, match=r"is not whole: chunk_.* is missing"):
+            OfflineDataset(good)
+
+    def test_files_of_another_dataset(self, tmp_path):
+        good = self.folder(tmp_path)
+        recorded(tmp_path / "other", "dict", seed=5)
+        shutil.copy(next((tmp_path / "other").glob("chunk_*")), next(good.glob("chunk_*")))
+        with pytest.raises(DatasetError, match="is damaged"):
+            self.read_all(good)
+
+    def test_pickles_are_not_loaded(self, tmp_path):
+        import hashlib
+
+        from ding_lite.datasets.indexes import _digest
+
+        good, marker = self.folder(tmp_path), tmp_path / "executed"
+        from states import Armed
+
+        file, index = next(good.glob("chunk_*")), json.loads((good / "dataset.json").read_text())
+        arrays = dict(np.load(file))
+        arrays["reward"] = np.array([Armed(marker)] * len(arrays["reward"]), object)
+        np.savez(good / "armed.npz", **arrays)
+        content = (good / "armed.npz").read_bytes()
+        index.pop("sha256")
+        index["chunks"][0].update(file="armed.npz", size=len(content), sha256=hashlib.sha256(content).hexdigest())
+        (good / "dataset.json").write_text(json.dumps({**index, "sha256": _digest(index)}))
+        with pytest.raises(DatasetError, match="cannot be read as an npz file"):
+            self.read_all(good)
+        index["chunks"][0]["file"] = "../good/armed.npz"
+        (good / "dataset.json").write_text(json.dumps({**index, "sha256": _digest(index)}))
+        with pytest.raises(DatasetError, match="it names the file"):
+            self.read_all(good)
+        assert not marker.exists()
+
+
+class TestOpening:
+    def test_arrays_are_cut_where_an_episode_ends(self):
+        recording = Recording(seed=2)
+        recording.rollout(20)
+        true = recording.true_episodes(unfinished=False)
+        rows = map_leaves(lambda *leaves: np.concatenate(leaves), *true)
+        dataset = open_dataset(rows)
+        assert dataset.lengths.tolist() == [len(episode["reward"]) for episode in true]
+        assert open_dataset(dataset) is dataset
+        assert open_dataset(recording.as_episodes()).num_episodes == len(true)
+        with pytest.raises(DatasetError, match="does not say its observation_space"):
+            dataset.observation_space  # noqa: B018
+
+    def test_an_unfinished_last_episode(self):
+        rows = stacked([Recording(longest=99, num_envs=1, seed=s)._step(0)[0] for s in (1,)])
+        assert open_dataset(rows).finished.tolist() == [False]
+
+    def test_errors(self, tmp_path):
+        with pytest.raises(TypeError, match="a dataset is wanted, got 3 of type int"):
+            open_dataset(3)
+        with pytest.raises(DatasetError, match="lack the column 'obs'"):
+            open_dataset({"reward": np.zeros(3)})
+        with pytest.raises(DatasetError, match="there is no dataset"):
+            open_dataset(tmp_path / "missing")
+
+
+class TestEpochs:
+    @pytest.mark.parametrize(("rows", "size"), [(10, 3), (10, 10), (10, 100), (1, 1), (7, 1), (1000, 256)])
+    def test_each_row_once_in_a_pass_in_equal_parts(self, rows, size):
+        epochs = Epochs(rows, size, seed=1)
+        orders = []
+        for number in range(3):
+            parts = [epochs.next() for _ in range(epochs.batches)]
+            assert epochs.epoch == number + 1
+            assert sorted(np.concatenate(parts)) == list(range(rows))
+            assert max(map(len, parts)) - min(map(len, parts)) <= 1
+            orders.append(np.concatenate(parts).tolist())
+        assert rows < 5 or orders[0] != orders[1]
+
+    @pytest.mark.parametrize("done", range(9))
+    def test_a_restored_one_goes_on_in_the_middle(self, done):
+        one, other = Epochs(10, 3, seed=1), Epochs(10, 3, seed=2)
+        for _ in range(done):
+            one.next()
+        other.load_state_dict(one.state_dict())
+        assert all(np.array_equal(one.next(), other.next()) and one.epoch == other.epoch for _ in range(8))
+
+    def test_a_state_of_another_dataset_is_refused(self):
+        with pytest.raises(ValueError, match="learned from a dataset of 10 rows, and this one has 11"):
+            Epochs(11, 3).load_state_dict(Epochs(10, 3).state_dict())

@@ -1,0 +1,263 @@
+"""Writing datasets: whole episodes out of rollouts that cut them, crashes, resumed runs, and errors by name."""
+
+import json
+
+import numpy as np
+import pytest
+from recordings import SPACES, Recording, fingerprint
+from states import same, through_a_file
+
+from ding_lite.data import Episodes, Trajectories
+from ding_lite.datasets import DatasetError, DatasetWriter, OfflineDataset
+from ding_lite.datasets import writers as writers_module
+
+
+def written(path, recording, rollouts=6, steps=5, pauses=0.0, **options):
+    writer = DatasetWriter(path, **options)
+    writer.begin(SPACES[recording.kind], SPACES["discrete"], {"seed": 0})
+    for _ in range(rollouts):
+        writer.add(recording.rollout(steps, pauses))
+    writer.flush()
+    return writer
+
+
+def stored(dataset):
+    return [dataset.episodes([number]).rows() for number in range(dataset.num_episodes)]
+
+
+def require_equal(dataset, recording, unfinished=True):
+    assert sorted(map(fingerprint, stored(dataset))) == sorted(map(fingerprint, recording.true_episodes(unfinished)))
+
+
+@pytest.fixture
+def small_files(monkeypatch):
+    """Files of a few hundred bytes, so that there are many."""
+    monkeypatch.setattr(writers_module, "_CHUNK_BYTES", 700)
+
+
+@pytest.mark.parametrize("kind", SPACES)
+@pytest.mark.parametrize("pauses", [0.0, 0.3])
+def test_every_episode_is_stored_exactly_once(kind, pauses, tmp_path, small_files):
+    recording = Recording(kind, seed=3)
+    written(tmp_path, recording, pauses=pauses)
+    dataset = OfflineDataset(tmp_path)
+    require_equal(dataset, recording)
+    assert len(dataset) == sum(len(episode) for env in recording.episodes for episode in env)
+    assert dataset.observation_space == SPACES[kind]
+
+
+@pytest.mark.parametrize("steps", [1, 2, 7, 40])
+@pytest.mark.parametrize("num_envs", [1, 4])
+def test_the_steps_of_a_rollout_and_the_number_of_environments_do_not_matter(steps, num_envs, tmp_path, small_files):
+    recording = Recording(num_envs=num_envs, seed=steps)
+    written(tmp_path, recording, rollouts=-(-40 // steps), steps=steps)
+    require_equal(OfflineDataset(tmp_path), recording)
+
+
+def test_whole_episodes_are_stored_too(tmp_path):
+    recording = Recording(seed=1)
+    recording.rollout(30)
+    writer = DatasetWriter(tmp_path)
+    writer.add(recording.as_episodes())
+    writer.flush()
+    require_equal(OfflineDataset(tmp_path), recording, unfinished=False)
+
+
+def test_further_steps_replace_unfinished_episodes_by_whole_ones(tmp_path, small_files):
+    recording = Recording(seed=5, longest=30)
+    writer = DatasetWriter(tmp_path)
+    for _ in range(8):
+        writer.add(recording.rollout(4))
+        writer.flush()
+        require_equal(OfflineDataset(tmp_path), recording)
+    assert len(list(tmp_path.glob("chunk_*.npz"))) == len(json.loads((tmp_path / "dataset.json").read_text())["chunks"])
+
+
+def test_what_is_held_does_not_change_with_the_rollout(tmp_path):
+    recording = Recording(seed=2)
+    writer = DatasetWriter(tmp_path)
+    rollout = recording.rollout(6)
+    writer.add(rollout)
+    rollout.columns["reward"][:] = 77.0
+    writer.flush()
+    require_equal(OfflineDataset(tmp_path), recording)
+
+
+def test_a_resumed_writer_goes_on_and_drops_what_was_written_later(tmp_path, small_files):
+    whole, part = Recording(seed=8), Recording(seed=8)
+    unbroken = DatasetWriter(tmp_path / "unbroken")
+    writer = DatasetWriter(tmp_path / "resumed")
+    for _ in range(5):
+        unbroken.add(whole.rollout(5))
+        writer.add(part.rollout(5))
+    state = through_a_file(writer.state_dict())
+    assert same(state, through_a_file(unbroken.state_dict()) | {"sources": state["sources"]})
+    for _ in range(4):  # lost by the crash
+        writer.add(Recording(seed=99).rollout(5))
+    writer.flush()
+    resumed = DatasetWriter(tmp_path / "resumed")
+    resumed.load_state_dict(state)
+    for _ in range(5):
+        unbroken.add(whole.rollout(5))
+        resumed.add(part.rollout(5))
+    unbroken.flush()
+    resumed.flush()
+    require_equal(OfflineDataset(tmp_path / "resumed"), whole)
+    names = [sorted(file.name for file in (tmp_path / run).glob("chunk_*")) for run in ("unbroken", "resumed")]
+    assert names[0] == names[1]
+
+
+def test_a_dataset_is_whole_after_a_crash_at_every_write(tmp_path, small_files, monkeypatch):
+    calls = {"count": 0}
+    real = writers_module.write_chunk, writers_module.write_index
+    for fail_at in range(9):
+        folder = tmp_path / str(fail_at)
+        calls["count"] = 0
+
+        def counting(write, fail_at=fail_at):
+            def call(*args):
+                if calls["count"] == fail_at:
+                    raise KeyboardInterrupt
+                calls["count"] += 1
+                return write(*args)
+
+            return call
+
+        monkeypatch.setattr(writers_module, "write_chunk", counting(real[0]))
+        monkeypatch.setattr(writers_module, "write_index", counting(real[1]))
+        recording = Recording(seed=4)
+        try:
+            written(folder, recording, rollouts=8)
+        except KeyboardInterrupt:
+            if not (folder / "dataset.json").exists():
+                assert fail_at < 2
+                continue
+        true = set(map(fingerprint, recording.true_episodes()))
+        assert set(map(fingerprint, stored(OfflineDataset(folder)))) <= true
+
+
+class TestAppending:
+    def test_is_by_asking_only(self, tmp_path):
+        first = Recording(seed=1)
+        written(tmp_path, first).close()
+        with pytest.raises(DatasetError, match=r"there is a dataset of 90 transitions .*append=True"):
+            written(tmp_path, Recording(seed=2))
+        second = Recording(seed=2)
+        written(tmp_path, second, append=True)
+        dataset = OfflineDataset(tmp_path)
+        both = [*first.true_episodes(), *second.true_episodes()]
+        assert sorted(map(fingerprint, stored(dataset))) == sorted(map(fingerprint, both))
+        assert [source["first_chunk"] for source in dataset.sources] == [0, 1]
+
+    def test_needs_the_same_spaces_and_columns(self, tmp_path):
+        written(tmp_path, Recording("box")).close()
+        with pytest.raises(DatasetError, match="has the observation space Box.*, and the environments have Discrete"):
+            written(tmp_path, Recording("discrete"), append=True)
+        writer = DatasetWriter(tmp_path, append=True)
+        rollout = Recording("box").rollout(3)
+        writer.add(rollout.with_columns(extra=np.zeros((3, 3), np.float32)))
+        with pytest.raises(DatasetError, match=r"the column extra is float32 \(\), and missing in the dataset"):
+            writer.flush()
+
+    def test_by_another_run_since_the_state_was_saved_is_named(self, tmp_path):
+        writer = written(tmp_path, Recording())
+        state = writer.state_dict()
+        writer.close()
+        written(tmp_path, Recording(seed=2), append=True).close()
+        resumed = DatasetWriter(tmp_path)
+        resumed.load_state_dict(state)
+        with pytest.raises(DatasetError, match="another run has added"):
+            resumed.begin(None, None, {})
+
+
+class TestErrors:
+    def test_a_lost_file_of_a_resumed_run(self, tmp_path, small_files):
+        state = written(tmp_path / "one", Recording()).state_dict()
+        resumed = DatasetWriter(tmp_path / "two")
+        resumed.load_state_dict(state)
+        with pytest.raises(DatasetError, match=r"lacks chunk_000000_.*npz, which the saved run had written"):
+            resumed.begin(None, None, {})
+
+    @pytest.mark.parametrize("name", ["obs", "action", "reward", "next_obs", "terminated", "truncated"])
+    def test_a_missing_column(self, name, tmp_path):
+        rows = Recording().rollout(4).columns
+        rows = {key: column[:, 0] for key, column in rows.items() if key != name}
+        writer = DatasetWriter(tmp_path)
+        writer.add(Episodes(rows, [4]))
+        with pytest.raises(DatasetError, match=f"lack the column '{name}'"):
+            writer.flush()
+
+    def test_nstep_rewards(self, tmp_path):
+        writer = DatasetWriter(tmp_path)
+        writer.add(Recording().rollout(4).with_columns(discount=np.ones((4, 3), np.float32)))
+        with pytest.raises(DatasetError, match="nstep_reward_enhancer has summed their rewards. Put offline_data_saver before"):
+            writer.flush()
+
+    def test_objects(self, tmp_path):
+        writer = DatasetWriter(tmp_path)
+        writer.add(Recording().rollout(4).with_columns(note=np.full((4, 3), "a", object)))
+        with pytest.raises(DatasetError, match="the column note of objects"):
+            writer.flush()
+
+    def test_observations_that_never_follow_each_other(self, tmp_path):
+        rollout = Recording(longest=9, seed=1).rollout(40)
+        rollout.columns["obs"] += 1
+        writer = DatasetWriter(tmp_path)
+        writer.add(rollout)
+        with pytest.raises(DatasetError, match="next_obs of a step is never the observation of the following step"):
+            writer.flush()
+
+    def test_two_collectors(self, tmp_path):
+        writer = DatasetWriter(tmp_path)
+        writer.add(Recording(num_envs=3).rollout(2))
+        with pytest.raises(DatasetError, match="a rollout of 2 environments follows one of 3"):
+            writer.add(Recording(num_envs=2).rollout(2))
+
+    def test_another_process_writes_there(self, tmp_path):
+        import multiprocessing
+
+        from ding_lite.basics import FolderInUseError
+
+        writer = written(tmp_path, Recording())
+        assert writer is not None
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            assert pool.apply(_begins, (str(tmp_path),)) == FolderInUseError.__name__
+
+    @pytest.mark.parametrize("change", [{"chunks": 3}, {"columns": "x"}, {"valid": None, "columns": [["a"]]}, {"lengths": [5]}])
+    def test_a_damaged_state(self, change, tmp_path):
+        writer = written(tmp_path, Recording())
+        with pytest.raises((TypeError, ValueError), match="this state of a DatasetWriter"):
+            DatasetWriter(tmp_path / "new").load_state_dict({**writer.state_dict(), **change})
+
+
+def _begins(folder):
+    try:
+        DatasetWriter(folder, append=True).begin(None, None, {})
+    except OSError as error:
+        return type(error).__name__
+    return None
+
+
+def test_an_episode_that_was_left_is_unfinished(tmp_path):
+    left, after = Recording(longest=50, seed=1, num_envs=1), Recording(seed=2, num_envs=1)
+    writer = DatasetWriter(tmp_path)
+    writer.add(left.rollout(3))
+    writer.add(after.rollout(9))
+    writer.flush()
+    both = [*left.true_episodes(), *after.true_episodes()]
+    assert sorted(map(fingerprint, stored(OfflineDataset(tmp_path)))) == sorted(map(fingerprint, both))
+
+
+def test_an_empty_recording_is_an_empty_dataset(tmp_path):
+    writer = DatasetWriter(tmp_path)
+    writer.begin(SPACES["box"], SPACES["discrete"], {})
+    writer.flush()
+    dataset = OfflineDataset(tmp_path)
+    assert (len(dataset), dataset.num_episodes, dataset.returns.shape) == (0, 0, (0,))
+
+
+def test_one_step_in_one_environment(tmp_path):
+    recording = Recording(num_envs=1, longest=1)
+    written(tmp_path, recording, rollouts=1, steps=1)
+    require_equal(OfflineDataset(tmp_path), recording)
+    assert isinstance(recording.rollout(1), Trajectories)
