@@ -13,6 +13,7 @@ from ding_lite.middleware.fetchers import offpolicy_data_fetcher, onpolicy_data_
 from ding_lite.middleware.inferencers import inferencer, rolloutor
 from ding_lite.middleware.learners import OffPolicyLearner, multistep_trainer, trainer
 from ding_lite.middleware.loggers import offline_logger, online_logger
+from ding_lite.middleware.metric_evaluators import metric_evaluator
 from ding_lite.middleware.multi_agent import AgentsCollector, agents_evaluator
 from ding_lite.middleware.policy_wrappers import for_policy, part
 from ding_lite.middleware.pushers import data_pusher, sequence_pusher
@@ -37,6 +38,7 @@ __all__ = [
     "gae_estimator",
     "inferencer",
     "interaction_evaluator",
+    "metric_evaluator",
     "montecarlo_return_estimator",
     "multistep_trainer",
     "nstep_reward_enhancer",

@@ -12,6 +12,7 @@ from ding_lite.config import RunConfig
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
 from ding_lite.datasets import DatasetError, DatasetWriter, Epochs, OfflineDataset, open_dataset
 from ding_lite.engine import contract
+from ding_lite.envs import SpaceError, same_layout, space_from
 from ding_lite.middleware.arguments import require_mode, require_settings
 from ding_lite.middleware.collected import COLLECTED_TERMS, collected_data
 from ding_lite.middleware.fetchers import columns_read
@@ -136,6 +137,8 @@ def offline_data_fetcher(
     data = open_dataset(dataset)
     if not len(data):
         raise ValueError(f"offline_data_fetcher got the dataset {data.name}, which has no transitions: collect some first.")
+    if policy is not None:
+        _require_spaces(data, policy)
     columns = columns_read(policy, reward_model)
     epochs = Epochs(len(data), cfg.policy.learn.batch_size, cfg.seed)
 
@@ -146,3 +149,19 @@ def offline_data_fetcher(
 
     fetch.__qualname__ = "offline_data_fetcher.<locals>.fetch"
     return fetch
+
+
+def _require_spaces(data: OfflineDataset, policy: LearnMode) -> None:
+    """Refuse a dataset that was recorded with other spaces than those of the policy, if it says them."""
+    made_with: Any = getattr(policy, "made_with", None)
+    for name in ("observation_space", "action_space") if isinstance(made_with, dict) else ():
+        try:
+            recorded = getattr(data, name)
+        except DatasetError:
+            return
+        own = space_from(made_with[name])
+        if not same_layout(recorded, own) or (name == "action_space" and recorded != own):
+            raise SpaceError(
+                f"the dataset {data.name} was recorded with the {name.replace('_', ' ')} {recorded}, and the policy has {own}: "
+                "make the policy with dataset.observation_space and dataset.action_space."
+            )

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 from gymnasium.vector import VectorEnv, VectorWrapper
 
 from ding_lite.basics import foreign_arguments
 from ding_lite.config import EnvConfig, RunConfig
-from ding_lite.contexts import OfflineRLContext, OnlineRLContext
-from ding_lite.engine import Deferred, Task, WorkCancelled, contract
+from ding_lite.engine import Deferred
 from ding_lite.envs import ChangingEnvs, EpisodeResult, name_of_envs, threshold_of_envs
-from ding_lite.metrics import MetricsLogger, mean_of
+from ding_lite.metrics import mean_of
 from ding_lite.middleware.arguments import RUN_CONFIG, require, require_evaluations, require_mode
+from ding_lite.middleware.evaluation_schedules import Evaluation, ScheduledEvaluator
 from ding_lite.middleware.foreign_names import ARGUMENTS
-from ding_lite.middleware.metrics_aggregators import evaluation_of
-from ding_lite.middleware.outputs import append_metrics
-from ding_lite.middleware.own_runs import own_run
 from ding_lite.policy import EvalMode
 from ding_lite.rollout import VideoRecorder, make_worker, summarize_episodes
 
@@ -96,36 +92,7 @@ class EpisodePlayer(Protocol):
         """A copy of the weights that acted last."""
 
 
-class Evaluation(NamedTuple):
-    """The result of one evaluation."""
-
-    value: float
-    """Mean undiscounted return, or another score of the episodes."""
-    train_iter: int
-    """Gradient steps at the start of the evaluation."""
-    weights: dict[str, Any]
-    """The weights that were evaluated."""
-    metrics: list[dict[Any, Any]]
-    """Reduced metrics of the evaluation."""
-
-
-class _Restored:
-    """An evaluation of a saved run, whose result is not written yet."""
-
-    is_over, error = False, None
-
-    def __init__(self, evaluation: Evaluation) -> None:
-        self._evaluation = evaluation
-
-    def result(self) -> Evaluation:
-        """The result of the evaluation."""
-        return self._evaluation
-
-    def cancel(self) -> None:
-        """Does nothing, because it is done."""
-
-
-class InteractionEvaluator:
+class InteractionEvaluator(ScheduledEvaluator):
     """The middleware that `interaction_evaluator` and `agents_evaluator` return.
 
     Args:
@@ -149,106 +116,12 @@ class InteractionEvaluator:
         value: Callable[[Sequence[EpisodeResult]], float] = mean_return,
         recorder: VideoRecorder | None = None,
     ) -> None:
-        self.__name__ = name
-        self._every_iter = cfg.policy.eval.evaluator.eval_freq
-        self._every_env_step = cfg.policy.eval.evaluator.eval_freq_env_step
         if isinstance(cfg.env, EnvConfig):
             cfg.env.settle(name_of_envs(env), threshold_of_envs(env))
-        self._env_name = name_of_envs(env)
-        self._count, self._stop_value = cfg.env.n_evaluator_episode, cfg.env.stop_value
-        self._policies, self._worker, self._env = tuple(policies), worker, env
+        uses = () if recorder is None else (recorder,)
+        super().__init__(name, cfg, policies, cfg.env.stop_value, f"in {name_of_envs(env)}", uses, (env,))
+        self._count, self._worker, self._env = cfg.env.n_evaluator_episode, worker, env
         self._value, self._recorder = value, recorder
-        self._metrics = MetricsLogger(owner="the evaluator")
-        self._last_env_step = self._evaluations = 0
-        self._under_way: tuple[int, Deferred[Evaluation] | _Restored] | None = None
-        self._last_iter: int | None = None
-        """Gradient steps taken when the last evaluation began; -1 before the first, None before it is known."""
-        self._has_warned = False
-        self._reached_in = -1
-        """The iteration whose evaluation reached stop_value."""
-        contract(
-            reads=("train_iter", "last_eval_iter"),
-            writes=("eval_value", "last_eval_value", "last_eval_iter", "eval_weights"),
-            may_read=("env_step", "eval_metrics", "eval_value"),
-            may_write=("eval_metrics",),
-            uses=tuple(policies) if recorder is None else (*policies, recorder),
-            alone=(env,),
-            stage="evaluate",
-        )(self)
-
-    def __call__(self, ctx: OnlineRLContext | OfflineRLContext) -> None:
-        task = own_run()
-        if self._under_way is not None:
-            work = self._under_way[1]
-            if work.is_over or work.error is not None:  # it belongs to an earlier run, or it failed: raise its error
-                self._end()
-        if self._last_iter is None or ctx.last_eval_iter < 0:
-            is_of_another = evaluation_of(ctx) is not None
-            self._last_iter = -1 if is_of_another else ctx.last_eval_iter
-        env_step = getattr(ctx, "env_step", 0)
-        is_due = self._is_due(ctx, env_step)
-        overlaps = task.max_lag > 0
-        is_ending = overlaps and task.steps_left <= 1
-        if not (is_due or (is_ending and self._under_way)) or not task.is_certain:
-            return
-        if self._under_way is not None:
-            self._write(self._end(), ctx)
-            if self._finish_if_reached(ctx):
-                return
-            is_due = self._is_due(ctx, env_step)
-        if not is_due or is_ending:
-            return
-        self._last_env_step = env_step
-        if overlaps:
-            self._begin(ctx)
-        else:
-            self._write(self._evaluate(_counters(ctx)), ctx)
-            self._finish_if_reached(ctx)
-
-    def end_run(self, ctx: OnlineRLContext | OfflineRLContext) -> None:
-        """Evaluate the final weights, if anything was learned since the last evaluation; see `interaction_evaluator`."""
-        task = own_run()
-        is_signal = _is_ended_by_signal(task)
-        if self._under_way is not None:
-            if is_signal:
-                self._under_way[1].cancel()
-            self._write(self._end(), ctx)
-            if not is_signal:
-                task.repeat_end()
-            return
-        if is_signal or self._reached_in == ctx.total_step or self._is_evaluated(ctx):
-            return
-        self._last_env_step = getattr(ctx, "env_step", 0)
-        with contextlib.suppress(WorkCancelled):
-            self._write(
-                self._evaluate(_counters(ctx), lambda: task.running and (task.stopping or _is_ended_by_signal(task))), ctx
-            )
-
-    def _is_evaluated(self, ctx: OnlineRLContext | OfflineRLContext) -> bool:
-        """Whether these very weights have been evaluated."""
-        last_iter = ctx.last_eval_iter if self._last_iter is None else self._last_iter
-        return bool(ctx.train_iter == last_iter)
-
-    def _begin(self, ctx: OnlineRLContext | OfflineRLContext) -> None:
-        """Begin an evaluation in parallel with the next iterations, with the current weights."""
-        for policy in self._policies:
-            policy.pin()
-        begun: list[Deferred[Evaluation]] = []
-        work = own_run().defer(self._deferred(), _counters(ctx), lambda: bool(begun) and begun[0].is_over)
-        work.outlasts = True
-        begun.append(work)
-        if isinstance(self._env, ChangingEnvs):
-            self._env.set_worker_thread(work.thread)
-        self._under_way = ctx.train_iter, work
-
-    def _deferred(self) -> Callable[[dict[str, int], Callable[[], bool]], Evaluation]:
-        """`_evaluate` under the name of the factory, for notes on errors and names of threads."""
-
-        def evaluate(counters: dict[str, int], is_stopping: Callable[[], bool]) -> Evaluation:
-            return self._evaluate(counters, is_stopping)
-
-        evaluate.__qualname__ = evaluate.__name__ = self.__name__
-        return evaluate
 
     def _evaluate(self, counters: dict[str, int], is_stopping: Callable[[], bool] = lambda: False) -> Evaluation:
         metrics = self._metrics
@@ -270,92 +143,9 @@ class InteractionEvaluator:
             self._recorder.record(self._policies[0], self._evaluations, env_step, train_iter, is_stopping)
         return Evaluation(value, counters["train_iter"], self._worker.get_weights(), logged)
 
-    def _end(self) -> Evaluation | None:
-        """The result of the evaluation in progress, or None if an earlier run ended before it was done."""
-        assert self._under_way is not None
-        _, work = self._under_way
-        self._under_way = None
-        try:
-            return None if work.is_over else work.result()
-        finally:
-            for policy in self._policies:
-                policy.unpin()
-
-    def _write(self, evaluation: Evaluation | None, ctx: OnlineRLContext | OfflineRLContext) -> None:
-        if evaluation is None:
-            return
-        self._evaluations += 1
-        if evaluation_of(ctx) is not None and not self._has_warned:
-            self._has_warned = True
-            warnings.warn(
-                f"another evaluator has written ctx.eval_value before {self.__name__} in the same iteration: the files, "
-                "best.pt and the end line have the value of the last one. Log the others by a middleware of your own.",
-                stacklevel=3,
-            )
-        self._last_iter = evaluation.train_iter
-        ctx.eval_value = ctx.last_eval_value = evaluation.value
-        ctx.last_eval_iter, ctx.eval_weights = evaluation.train_iter, evaluation.weights
-        append_metrics(ctx, "eval_metrics", evaluation.metrics)
-
-    def _finish_if_reached(self, ctx: OnlineRLContext | OfflineRLContext) -> bool:
-        """End the run with this iteration if stop_value is reached; return whether it is."""
-        target = self._stop_value
-        if target is None or not ctx.eval_value >= target:
-            return False
-        self._reached_in = ctx.total_step
-        found = f"{self.__name__} found {ctx.eval_value:.1f} in {self._env_name}"
-        own_run().finish_because(f"stop_value {target:g} was reached: {found}")
-        return True
-
-    def _is_due(self, ctx: OnlineRLContext | OfflineRLContext, env_step: int) -> bool:
-        last_iter = self._last_iter if self._under_way is None else self._under_way[0]
-        assert last_iter is not None
-        learned = ctx.train_iter - last_iter
-        if last_iter < 0 or learned >= self._every_iter:
-            return True
-        return self._every_env_step is not None and env_step - self._last_env_step >= self._every_env_step
-
-    def state_dict(self) -> dict[str, Any]:
-        """The steps of the last evaluation, the number of evaluations, and the result of one in progress; waits for it."""
-        under_way = None
-        if self._under_way is not None and not self._under_way[1].is_over:
-            under_way = {"since": self._under_way[0], "result": _state_of(self._under_way[1].result())}
-        return {
-            "last_env_step": self._last_env_step,
-            "last_iter": self._last_iter,
-            "evaluations": self._evaluations,
-            "under_way": under_way,
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a saved state."""
-        self._last_env_step, self._last_iter = state["last_env_step"], state.get("last_iter")
-        self._evaluations = state.get("evaluations", 0)  # older states do not have it
-        under_way = state.get("under_way")
-        self._under_way = None if under_way is None else (under_way["since"], _Restored(_evaluation_of(under_way["result"])))
-
-
-def _state_of(evaluation: Evaluation) -> dict[str, Any]:
-    """An evaluation as plain data."""
-    metrics = MetricsLogger()
-    metrics.aggregate(evaluation.metrics)
-    return {**evaluation._asdict(), "metrics": metrics.get_state()}
-
-
-def _evaluation_of(state: Mapping[str, Any]) -> Evaluation:
-    """The evaluation of a result of `_state_of`."""
-    metrics = MetricsLogger()
-    metrics.set_state(state["metrics"])
-    return Evaluation(state["value"], state["train_iter"], state["weights"], [metrics.reduce()])
-
-
-def _is_ended_by_signal(task: Task) -> bool:
-    return task.end_reason is not None and task.end_reason.kind == "signal"
-
-
-def _counters(ctx: OnlineRLContext | OfflineRLContext) -> dict[str, int]:
-    """The counters of the current weights; the result may be written some iterations later."""
-    return {name: getattr(ctx, name) for name in ("env_step", "train_iter") if hasattr(ctx, name)}
+    def _has_begun(self, work: Deferred[Evaluation]) -> None:
+        if isinstance(self._env, ChangingEnvs):
+            self._env.set_worker_thread(work.thread)
 
 
 def _recorder_for(cfg: RunConfig, env: VectorEnv[Any, Any, Any]) -> VideoRecorder:

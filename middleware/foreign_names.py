@@ -6,30 +6,24 @@ _WORKERS = (
     "one process learns, and the worker processes of its environments get the newest weights by themselves: "
     '`make_envs(cfg.env.id, 8, seed=cfg.seed, workers=4, backend="process")`.'
 )
-_DATASET = (
-    "learning from a dataset does not exist yet. Until it does, a middleware of your own sets ctx.train_data to a batch, "
-    '`tree({"obs": obs, "action": action})`, before `trainer(cfg, policy.learn_mode)`, in an `OfflineRLContext()`.'
-)
+_DATASET = "`offline_data_fetcher(cfg, dataset)` fetches shuffled batches of a dataset, for `trainer(cfg, policy.learn_mode)`."
 _SAVED_DATA = (
-    "datasets cannot be written yet. `CkptSaver(policy, cfg.exp_name, train_freq=100)` saves replay buffers with the run, and "
-    "`save_checkpoint(buffer_.state_dict(), path)` of ding_lite.engine saves one by itself."
+    "`offline_data_saver(cfg, path)` records what is collected as a dataset. `CkptSaver(policy, cfg.exp_name, train_freq=100)` "
+    "saves replay buffers with the run."
 )
 _HINDSIGHT = (
     "hindsight experience replay does not exist yet. Until it does, a middleware of your own relabels ctx.episodes, between "
     "`EpisodeCollector(cfg, policy.collect_mode, env)` and `data_pusher(cfg, buffer_)`."
 )
 _SECONDS = "`online_logger(cfg)` writes the seconds of collection, learning and evaluation, as time/collect and so on."
-_SCORE = (
-    "evaluating on a dataset does not exist yet. A middleware of your own sets ctx.eval_value, and `offline_logger(cfg)` logs "
-    "it as evaluate/score."
-)
+_METRIC = "a metric is a function: `metric_evaluator(cfg, policy.eval_mode, dataset, metric)` calls `metric(policy, dataset)`."
 
 _DI_ENGINE = {
     "Barrier": _WORKERS,
     "BarrierRuntime": _WORKERS,
     "ContextExchanger": _WORKERS,
     "HERLearner": _HINDSIGHT,
-    "IMetric": _SCORE,
+    "IMetric": _METRIC,
     "ModelExchanger": _WORKERS,
     "OfflineMemoryDataFetcher": _DATASET,
     "PPOFStepCollector": "PPO has the same collector as other algorithms, `StepCollector(cfg, policy.collect_mode, env)`.",
@@ -43,7 +37,6 @@ _DI_ENGINE = {
     "final_ctx_saver": "`CkptSaver(policy, cfg.exp_name)` writes the counters into final.pt.",
     "her_data_enhancer": _HINDSIGHT,
     "interaction_evaluator_ttorch": "it is `interaction_evaluator(cfg, policy.eval_mode, env)`.",
-    "metric_evaluator": _SCORE,
     "offline_data_fetcher_from_mem": _DATASET,
     "ppof_adv_estimator": "it is `gae_estimator(cfg, policy.collect_mode)`.",
     "qgpo_offline_data_fetcher": _DATASET,
@@ -86,6 +79,7 @@ ARGUMENTS = {
         "record_train_iter": "each row of metrics has both counters, env_step and train_iter: `online_logger(cfg)`."
     },
     "rolloutor": {"collect_print_freq": "`online_logger(cfg, show_every_s=10.0)` sets how often progress is shown."},
+    "metric_evaluator": {},
     "offline_data_fetcher": {},
     "offline_data_saver": {
         "data_path": "write `offline_data_saver(cfg, path)`.",

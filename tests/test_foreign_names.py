@@ -79,16 +79,17 @@ class Made:
 def known_names():
     """Everything that a script may import, and the variables of the examples."""
     found = {"gymnasium": gymnasium, "partial": functools.partial, "MyEnv": gymnasium.Env, "MyWrapper": gymnasium.Wrapper}
-    for package in (*PACKAGES, "ding_lite.contexts", "ding_lite.engine", "ding_lite.metrics"):
+    for package in (*PACKAGES, "ding_lite.contexts", "ding_lite.engine", "ding_lite.metrics", "ding_lite.datasets"):
         module = importlib.import_module(package)
         found |= {name: getattr(module, name) for name in module.__all__}
     cfg = found["DQNConfig"]()
     envs = make_envs("CartPole-v1", 1)
     policy = DQNPolicy(cfg.policy, envs.single_observation_space, envs.single_action_space)
     found |= dict.fromkeys(
-        ("action", "action_space", "batch", "envs", "event", "expert_buffer", "fn", "main_config", "name", "obs"), Unknown()
+        ("action", "action_space", "batch", "dataset", "envs", "event", "expert_buffer", "fn", "main_config", "name", "obs"),
+        Unknown(),
     )
-    found |= dict.fromkeys(("observation_space", "path", "policies", "policy_of", "settings"), Unknown())
+    found |= dict.fromkeys(("metric", "observation_space", "path", "policies", "policy_of", "settings"), Unknown())
     return found | {
         "cfg": cfg,
         "policy": policy,
@@ -213,6 +214,7 @@ def arguments_of(name):
         "OffPolicyLearner": [cfg, mode, ReplayBuffer(2000)],
         "data_pusher": [cfg, ReplayBuffer(10)],
         "interaction_evaluator": [cfg, mode, envs],
+        "offline_data_saver": [cfg, "runs/data"],
         "offpolicy_data_fetcher": [cfg, ReplayBuffer(2000)],
         "online_logger": [None],
         "rolloutor": [mode, envs],

@@ -18,8 +18,8 @@ _SHARED = (
     "shared memory, and get the newest weights by themselves."
 )
 _DATASET = (
-    "learning from a dataset does not exist yet. Until it does, a middleware of your own sets ctx.train_data to a batch, "
-    '`tree({"obs": obs, "action": action})`.'
+    "a dataset is `OfflineDataset(path)` of ding_lite.datasets, which `offline_data_saver(cfg, path)` has written, and "
+    "`offline_data_fetcher(cfg, path)` fetches its batches."
 )
 
 _DI_ENGINE = {

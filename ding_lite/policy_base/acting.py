@@ -180,9 +180,7 @@ class ActMode:
             ObservationError: a ValueError; the observations do not fit the policy's space, or contain NaN.
             ActionMaskError: a ValueError; an action that the `action_mask` of its observation does not allow.
         """
-        weights, actor = self._pinned or self._given or self._policy, self.actor
-        if actor.version != weights.version:
-            actor.copy_weights(weights)
+        actor = self.current()
         if may_be_wrong(self._spec, obs):
             self._require_fitting(obs, None)
         try:
@@ -214,6 +212,13 @@ class ActMode:
                 self._require_fitting(obs, error)
                 raise
         return action, state, outputs
+
+    def current(self) -> Any:
+        """The acting copy, with the weights that `forward` acts with. Do not change it."""
+        weights, actor = self._pinned or self._given or self._policy, self.actor
+        if actor.version != weights.version:
+            actor.copy_weights(weights)
+        return actor
 
     def _require_fitting(self, obs: Any, error: Exception | None) -> None:
         """Raise ObservationError if the observations do not fit the space; `error` is its cause, if there is one."""

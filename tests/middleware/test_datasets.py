@@ -1,0 +1,331 @@
+"""Recording datasets and learning from them: one more line in a pipeline, in every mode, resumed, and refused by name."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+import torch
+from recordings import SPACES, Recording, fingerprint
+from states import same
+
+from ding_lite.config import DQNConfig, PPOConfig
+from ding_lite.contexts import OfflineRLContext, OnlineRLContext
+from ding_lite.data import ReplayBuffer, has_leaf
+from ding_lite.datasets import DatasetError, DatasetWriter, OfflineDataset
+from ding_lite.datasets import writers as writers_module
+from ding_lite.engine import PipelineError, Task, contract
+from ding_lite.envs import make_envs
+from ding_lite.middleware import (
+    CkptSaver,
+    EpisodeCollector,
+    OffPolicyLearner,
+    StepCollector,
+    data_pusher,
+    eps_greedy_handler,
+    gae_estimator,
+    metric_evaluator,
+    multistep_trainer,
+    nstep_reward_enhancer,
+    offline_data_fetcher,
+    offline_data_saver,
+    offline_logger,
+    trainer,
+)
+from ding_lite.policy import DQNPolicy, PPOPolicy
+
+MODES = pytest.mark.parametrize(
+    "mode",
+    [{}, {"max_lag": 1}, {"async_mode": True}, {"async_mode": True, "max_lag": 3}],
+    ids=["plain", "lag", "threads", "lag 3"],
+)
+SMALL = {
+    "policy.model.encoder_hidden_size_list": [16],
+    "policy.learn.batch_size": 16,
+    "policy.learn.update_per_collect": 1,
+    "policy.learn.learning_starts": 1,
+    "policy.collect.n_sample": 12,
+    "policy.eval.evaluator.eval_freq": 3,
+}
+
+
+def small(folder, **settings):
+    return DQNConfig(exp_name=str(folder)).override({**SMALL, **settings})
+
+
+def policy_for(cfg, seed=0):
+    cfg.seed = seed
+    envs = make_envs("CartPole-v1", 1)
+    return DQNPolicy(cfg.policy, envs.single_observation_space, envs.single_action_space)
+
+
+def online(folder, mode, steps, resume=None, collector=StepCollector, save=None, workers=1):
+    """A short run of DQN that records; returns all that was pushed into its buffer."""
+    cfg = small(folder)
+    envs = make_envs("CartPole-v1", 4, seed=0, workers=workers, backend="process" if workers > 1 else "local")
+    policy = DQNPolicy(cfg.policy, envs.single_observation_space, envs.single_action_space)
+    buffer, task = ReplayBuffer(5000), Task()
+    try:
+        with task.start(ctx=OnlineRLContext(), resume=resume, **mode):
+            task.use(eps_greedy_handler(cfg)).use(collector(cfg, policy.collect_mode, envs))
+            task.use(offline_data_saver(cfg, folder / "data"))
+            task.use(data_pusher(cfg, buffer)).use(OffPolicyLearner(cfg, policy.learn_mode, buffer))
+            if save is not None:
+                task.use(CkptSaver(policy, folder, train_freq=save))
+            task.run(max_step=steps)
+    finally:
+        envs.close()
+    return buffer
+
+
+def sorted_rows(rows):
+    leaves = [np.asarray(rows[name], np.float64) for name in ("obs", "action", "reward", "next_obs", "terminated", "truncated")]
+    table = np.concatenate([leaf.reshape(len(leaf), -1) for leaf in leaves], axis=1)
+    return table[np.lexsort(table.T)]
+
+
+class TestSaving:
+    @MODES
+    @pytest.mark.parametrize("collector", [StepCollector, EpisodeCollector])
+    def test_every_transition_is_recorded(self, mode, collector, tmp_path):
+        buffer = online(tmp_path, mode, 12, collector=collector)
+        dataset = OfflineDataset(tmp_path / "data")
+        assert len(dataset) == len(buffer) > 100
+        assert np.array_equal(sorted_rows(dataset.rows()), sorted_rows(buffer.state_dict()["columns"]))
+        assert dataset.finished.all() == (collector is EpisodeCollector)
+
+    def test_from_worker_processes(self, tmp_path):
+        buffer = online(tmp_path, {}, 6, workers=2)
+        dataset = OfflineDataset(tmp_path / "data")
+        assert np.array_equal(sorted_rows(dataset.rows()), sorted_rows(buffer.state_dict()["columns"]))
+
+    def test_it_says_where_it_is_from(self, tmp_path):
+        online(tmp_path, {}, 2)
+        dataset = OfflineDataset(tmp_path / "data")
+        (source,) = dataset.sources
+        assert (source["run"], source["seed"], source["environments"][0]["name"]) == (str(tmp_path), 0, "CartPole-v1")
+        assert source["policies"][0]["algorithm"] == "DQNPolicy"
+        assert {"ding_lite", "torch", "numpy", "gymnasium", "python"} <= set(source["versions"])
+        envs = make_envs("CartPole-v1", 1)
+        assert (dataset.observation_space, dataset.action_space) == (envs.single_observation_space, envs.single_action_space)
+
+    def test_further_columns_of_the_policy(self, tmp_path):
+        cfg = PPOConfig(exp_name=str(tmp_path)).override({"policy.collect.n_sample": 16, "policy.learn.epoch_per_collect": 1})
+        envs, task = make_envs("CartPole-v1", 4), Task()
+        policy = PPOPolicy(cfg.policy, envs.single_observation_space, envs.single_action_space)
+        with task.start(ctx=OnlineRLContext()):
+            task.use(StepCollector(cfg, policy.collect_mode, envs)).use(offline_data_saver(cfg, tmp_path / "data"))
+            task.use(gae_estimator(cfg, policy.collect_mode)).use(multistep_trainer(cfg, policy.learn_mode)).run(2)
+        rows = OfflineDataset(tmp_path / "data").rows()
+        assert "advantage" not in rows
+        log_prob, _ = rows["log_prob"], rows["policy_version"]
+        assert log_prob.shape == (32,)
+        assert (log_prob < 0).all()
+
+    def test_slices_of_a_run_are_the_whole_run(self, tmp_path):
+        online(tmp_path / "whole", {}, 9)
+        cfg, task = small(tmp_path / "parts"), Task()
+        envs = make_envs("CartPole-v1", 4, seed=0)
+        policy, buffer = DQNPolicy(cfg.policy, envs.single_observation_space, envs.single_action_space), ReplayBuffer(5000)
+        with task.start(ctx=OnlineRLContext()):
+            task.use(eps_greedy_handler(cfg)).use(StepCollector(cfg, policy.collect_mode, envs))
+            task.use(offline_data_saver(cfg, tmp_path / "parts" / "data"))
+            task.use(data_pusher(cfg, buffer)).use(OffPolicyLearner(cfg, policy.learn_mode, buffer))
+            task.run(4)
+            assert len(OfflineDataset(tmp_path / "parts" / "data")) == 48
+            task.run(5)
+        one, other = (OfflineDataset(tmp_path / run / "data") for run in ("whole", "parts"))
+        assert list(map(fingerprint, one)) == list(map(fingerprint, other))
+
+    @MODES
+    def test_a_resumed_run_has_the_dataset_of_an_unbroken_one(self, mode, tmp_path, monkeypatch):
+        monkeypatch.setattr(writers_module, "_CHUNK_BYTES", 3000)
+        online(tmp_path / "whole", mode, 16, save=4)
+        online(tmp_path / "broken", mode, 8, save=4)
+        online(tmp_path / "broken", mode, 16, resume=tmp_path / "broken", save=4)
+        one, other = (OfflineDataset(tmp_path / run / "data") for run in ("whole", "broken"))
+        assert len(one) == len(other) == 192
+        assert list(map(fingerprint, one)) == list(map(fingerprint, other))
+
+    def test_what_is_held_is_written_after_an_error(self, tmp_path):
+        cfg, task, envs = small(tmp_path), Task(), make_envs("CartPole-v1", 4)
+        policy = policy_for(cfg)
+
+        @contract(stage="record")
+        def fails(ctx):
+            if ctx.total_step == 3:
+                raise RuntimeError("broken")
+
+        with task.start(ctx=OnlineRLContext()):
+            task.use(StepCollector(cfg, policy.collect_mode, envs, collect_kwargs={"eps": 0.5}))
+            task.use(offline_data_saver(cfg, tmp_path / "data")).use(fails)
+            with pytest.raises(RuntimeError, match="broken"):
+                task.run(10)
+        assert len(OfflineDataset(tmp_path / "data")) == 48
+
+    def test_an_existing_dataset_is_refused_before_the_run(self, tmp_path):
+        online(tmp_path, {}, 2)
+        with pytest.raises(
+            DatasetError, match=r"there is a dataset of 24 transitions in .*data: choose another folder"
+        ) as raised:
+            online(tmp_path, {}, 2)
+        assert "in begin_run of offline_data_saver, before the first iteration" in raised.value.__notes__[0]
+
+    def test_it_belongs_before_changes_of_rewards(self, tmp_path):
+        cfg, task, envs = small(tmp_path, **{"policy.nstep": 3}), Task(), make_envs("CartPole-v1", 4)
+        policy = policy_for(cfg)
+        with task.start(ctx=OnlineRLContext()):
+            task.use(StepCollector(cfg, policy.collect_mode, envs, collect_kwargs={"eps": 0.5}))
+            task.use(nstep_reward_enhancer(cfg)).use(offline_data_saver(cfg, tmp_path / "data"))
+            with pytest.raises(DatasetError, match="Put offline_data_saver before it"):
+                task.run(10)
+
+    def test_wrong_arguments(self, tmp_path):
+        with pytest.raises(TypeError, match="wants the folder of the dataset, got 3 of type int"):
+            offline_data_saver(small(tmp_path), 3)
+        with pytest.raises(TypeError, match=r"data_path.*offline_data_saver\(cfg, path\)"):
+            offline_data_saver(data_path="x")
+
+
+@pytest.fixture
+def recorded(tmp_path):
+    recording = Recording(num_envs=4, seed=1)
+    writer = DatasetWriter(tmp_path / "recorded")
+    writer.begin(SPACES["box"], SPACES["discrete"], {})
+    writer.add(recording.rollout(30))
+    writer.flush()
+    return tmp_path / "recorded"
+
+
+@dataclasses.dataclass
+class Seen(OfflineRLContext):
+    pass
+
+
+class TestFetching:
+    @MODES
+    def test_each_transition_once_in_a_pass(self, mode, recorded, tmp_path):
+        cfg, task, seen = small(tmp_path), Task(), []
+
+        @contract(reads=("train_data", "train_epoch"), stage="learn")
+        def looks(ctx):
+            seen.append((ctx.train_epoch, ctx.train_data.obs.clone()))
+
+        with task.start(ctx=OfflineRLContext(), **mode):
+            task.use(offline_data_fetcher(cfg, recorded)).use(looks).run(16)
+        dataset = OfflineDataset(recorded)
+        assert [epoch for epoch, _ in seen] == [0] * 7 + [1] * 8 + [2]
+        for first in (0, 8):
+            rows = torch.cat([obs for _, obs in seen[first : first + 8]]).tolist()
+            assert sorted(rows) == sorted(dataset.rows()["obs"].tolist())
+
+    def test_only_the_columns_that_the_policy_reads(self, tmp_path):
+        online(tmp_path, {}, 8)
+        cfg = small(tmp_path)
+        policy, task = policy_for(cfg), Task()
+        with task.start(ctx=OfflineRLContext()):
+            task.use(offline_data_fetcher(cfg, tmp_path / "data", policy.learn_mode)).use(trainer(cfg, policy.learn_mode)).run(
+                1
+            )
+            assert has_leaf(task.ctx.train_data, "reward")
+            assert not has_leaf(task.ctx.train_data, "policy_version")
+
+    @pytest.mark.parametrize("stop", [1, 5, 8, 11])
+    @MODES
+    def test_resumed_in_the_middle_of_a_pass(self, mode, stop, tmp_path):
+        online(tmp_path, {}, 10)
+        results = []
+        for parts in ([14], [stop, 14]):
+            folder, resume = tmp_path / f"run{len(parts)}", None
+            for until in parts:
+                cfg = small(folder)
+                policy, task = policy_for(cfg), Task()
+                with task.start(ctx=OfflineRLContext(), resume=resume, **mode):
+                    task.use(offline_data_fetcher(cfg, tmp_path / "data")).use(trainer(cfg, policy.learn_mode))
+                    task.use(CkptSaver(policy, folder, train_freq=1)).run(until)
+                resume = folder
+            results.append((policy.state_dict(), task.ctx.train_epoch, task.ctx.train_iter))
+        assert same(*results)
+
+    def test_threads_give_the_result_of_one_thread(self, tmp_path):
+        online(tmp_path, {}, 10)
+        found = []
+        for mode in ({}, {"async_mode": True}, {"max_lag": 2}):
+            cfg = small(tmp_path)
+            policy, task = policy_for(cfg), Task()
+            with task.start(ctx=OfflineRLContext(), **mode):
+                task.use(offline_data_fetcher(cfg, tmp_path / "data")).use(trainer(cfg, policy.learn_mode)).run(20)
+            found.append(policy.state_dict()["model"])
+        assert same(found[0], found[1])
+        assert same(found[0], found[2])
+
+    def test_an_empty_dataset_and_other_spaces_are_refused(self, recorded, tmp_path):
+        cfg = small(tmp_path)
+        DatasetWriter(tmp_path / "empty").flush()
+        with pytest.raises(ValueError, match="which has no transitions: collect some first"):
+            offline_data_fetcher(cfg, tmp_path / "empty")
+        with pytest.raises(TypeError, match=r"the dataset .*recorded was recorded with the observation space Box.*\(3,\)"):
+            offline_data_fetcher(cfg, recorded, policy_for(cfg).learn_mode)
+        with pytest.raises(DatasetError, match="there is no dataset"):
+            offline_data_fetcher(cfg, tmp_path / "missing")
+
+
+class TestMetrics:
+    def run(self, folder, metric, mode=None, steps=9, **options):
+        cfg = small(folder)
+        policy, task = policy_for(cfg), Task()
+        with task.start(ctx=OfflineRLContext(), **(mode or {})):
+            task.use(metric_evaluator(cfg, policy.eval_mode, folder / "data", metric, **options))
+            task.use(offline_data_fetcher(cfg, folder / "data")).use(trainer(cfg, policy.learn_mode))
+            task.use(CkptSaver(policy, folder / "run")).use(offline_logger(cfg))
+            task.run(steps)
+        return task
+
+    @MODES
+    def test_it_measures_the_policy_at_intervals_and_at_the_end(self, mode, tmp_path):
+        online(tmp_path, {}, 10)
+        found = []
+
+        def agreement(policy, dataset):
+            rows = dataset.rows()
+            action, _, _ = policy.forward(rows["obs"])
+            found.append(float((action == rows["action"]).mean()))
+            return {"value": found[-1], "rows": len(rows["obs"])}
+
+        task = self.run(tmp_path, agreement, mode)
+        assert 0 < found[-1] < 1
+        assert (task.ctx.last_eval_value, task.ctx.last_eval_iter) == (found[-1], 9)
+        lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+        assert [line["evaluate/score"] for line in lines if "evaluate/score" in line][-1] == found[-1]
+        assert lines[-1]["evaluate/rows"] == 120
+        best = torch.load(tmp_path / "run" / "ckpt" / "best.pt", weights_only=True)
+        assert best["eval_value"] == max(found)
+
+    def test_it_ends_the_run_at_its_stop_value(self, tmp_path):
+        online(tmp_path, {}, 10)
+        task = self.run(tmp_path, lambda policy, dataset: policy.current().train_iter, stop_value=3, steps=100)
+        assert task.ctx.train_iter == 4  # the iteration of the evaluation is completed
+        assert "metric_evaluator found 3 on the dataset" in str(task.end_reason)
+
+    @pytest.mark.parametrize(
+        ("result", "words"),
+        [
+            ("high", "returned value = 'high', expected a number"),
+            ({"score": 1.0}, 'returned score: return a number, or numbers by name with "value" among them'),
+        ],
+    )
+    def test_a_metric_that_is_none(self, result, words, tmp_path):
+        online(tmp_path, {}, 10)
+        with pytest.raises(TypeError, match=words):
+            self.run(tmp_path, lambda policy, dataset: result)
+        with pytest.raises(TypeError, match=r"wants a function metric\(policy, dataset\)"):
+            metric_evaluator(small(tmp_path), policy_for(small(tmp_path)).eval_mode, tmp_path / "data", 0.5)
+
+
+def test_recording_needs_a_collector(tmp_path):
+    task = Task()
+    with task.start(ctx=OnlineRLContext()):
+        task.use(offline_data_saver(small(tmp_path), tmp_path / "data"))
+        with pytest.raises(PipelineError, match=r"offline_data_saver reads ctx\.trajectories"):
+            task.run(1)
+    assert not (tmp_path / "data" / "dataset.json").exists()
