@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ding_lite.basics import require_extra
-from ding_lite.data import Episodes, LeafSpec, map_leaves
+from ding_lite.data import Episodes, LeafSpec, flatten, map_leaves
 from ding_lite.datasets.chunks import LENGTHS, OBS, DatasetError, packed
 from ding_lite.datasets.indexes import INDEX, Index
 from ding_lite.datasets.offline_datasets import OfflineDataset
@@ -95,7 +95,7 @@ def write_minari(dataset: OfflineDataset, dataset_id: str, **description: Any) -
         The `minari.MinariDataset`.
 
     Raises:
-        DatasetError: it does not say its spaces.
+        DatasetError: it does not say its spaces, or Minari cannot store them.
         ImportError: without the extra `offline`.
     """
     require_extra("minari", "offline", "writing a dataset for Minari")
@@ -103,6 +103,13 @@ def write_minari(dataset: OfflineDataset, dataset_id: str, **description: Any) -
     from minari.data_collector.episode_buffer import EpisodeBuffer
 
     observation_space, action_space = dataset.observation_space, dataset.action_space
+    for name, space in (("observations", observation_space), ("actions", action_space)):
+        for path, _ in flatten(space_spec(space)):
+            if wrong := [part for part in path if "/" in part]:
+                raise DatasetError(
+                    f"the part {wrong[0]!r} of {name} has a '/' in its name, which HDF5 takes for a folder: Minari cannot store "
+                    "it."
+                )
 
     def buffers() -> Iterator[Any]:
         for number in range(dataset.num_episodes):

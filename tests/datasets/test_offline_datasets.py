@@ -48,8 +48,8 @@ def test_rows_are_the_steps_of_the_episodes(kind, is_mapped, tmp_path, small_fil
         assert torch.equal(leaf, expected), path
         assert leaf.dtype == expected.dtype
     specs = dict(flatten(space_spec(SPACES[kind])))
-    for path, leaf in flatten(batch.obs if kind in ("dict", "tuple") else {"obs": batch.obs}):
-        assert leaf.numpy().dtype == specs[path if kind in ("dict", "tuple") else ()].dtype
+    for path, leaf in flatten(batch.obs if kind in ("dict", "slash", "tuple") else {"obs": batch.obs}):
+        assert leaf.numpy().dtype == specs[path if kind in ("dict", "slash", "tuple") else ()].dtype
 
 
 def test_returns_lengths_and_ends(tmp_path):

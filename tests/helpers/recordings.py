@@ -9,7 +9,8 @@ SPACES = {
     "box": spaces.Box(-np.inf, np.inf, (3,), np.float32),
     "discrete": spaces.Discrete(1000),
     "image": spaces.Box(0, 255, (8, 8, 1), np.uint8),
-    "dict": spaces.Dict({"a b": spaces.Box(-9e9, 9e9, (2,), np.float64), "c/d": spaces.MultiBinary(3)}),
+    "dict": spaces.Dict({"a b": spaces.Box(-9e9, 9e9, (2,), np.float64), "c": spaces.Dict({"d": spaces.MultiBinary(3)})}),
+    "slash": spaces.Dict({"a/b": spaces.Discrete(1000), "a": spaces.Dict({"b": spaces.Discrete(1000)})}),
     "tuple": spaces.Tuple((spaces.Discrete(1000), spaces.Box(-1e9, 1e9, (), np.float32))),
 }
 
@@ -25,7 +26,9 @@ def observation(kind, env, episode, step):
         case "image":
             return np.full((8, 8, 1), number % 256, np.uint8)
         case "dict":
-            return {"a b": np.array([episode, step / 3]), "c/d": np.array([env % 2, episode % 2, step % 2], np.int8)}
+            return {"a b": np.array([episode, step / 3]), "c": {"d": np.array([env % 2, episode % 2, step % 2], np.int8)}}
+        case "slash":
+            return {"a/b": np.int64(number % 1000), "a": {"b": np.int64(step)}}
         case "tuple":
             return {"0": np.int64(number % 1000), "1": np.float32(step / 7)}
 

@@ -1,0 +1,203 @@
+"""Minari and D4RL: exact round trips, formats that cut episodes, damaged files."""
+
+import numpy as np
+import pytest
+from recordings import SPACES, Recording, fingerprint
+
+from ding_lite.datasets import (
+    DatasetError,
+    DatasetWriter,
+    OfflineDataset,
+    minari_files,
+    open_dataset,
+    read_d4rl,
+    read_minari,
+    write_minari,
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore:.* is set to None", "ignore:env_spec is None")
+STANDARD = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
+
+
+@pytest.fixture(autouse=True)
+def minari_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+    return tmp_path / "minari"
+
+
+def recorded(folder, kind, **options):
+    recording = Recording(kind, **options)
+    writer = DatasetWriter(folder)
+    writer.begin(SPACES[kind], SPACES["discrete"], {})
+    for _ in range(4):
+        writer.add(recording.rollout(7))
+    writer.flush()
+    return OfflineDataset(folder)
+
+
+def standard(dataset):
+    """Fingerprints of the episodes, with the columns that Minari keeps."""
+    found = []
+    for number in range(dataset.num_episodes):
+        rows = dataset.episodes([number]).rows()
+        found.append(fingerprint({name: rows[name] for name in STANDARD}))
+    return found
+
+
+class TestMinari:
+    @pytest.mark.parametrize("kind", [kind for kind in SPACES if kind != "slash"])
+    def test_a_round_trip_is_exact(self, kind, tmp_path):
+        dataset = recorded(tmp_path / "own", kind, seed=6)
+        assert not dataset.finished.all()
+        written = write_minari(dataset, f"tests/{kind}-v0", algorithm_name="none")
+        for source in (written, f"tests/{kind}-v0", tmp_path / "minari" / "tests" / f"{kind}-v0"):
+            back = open_dataset(source)
+            assert standard(back) == standard(dataset)
+            assert (back.observation_space, back.action_space) == (dataset.observation_space, dataset.action_space)
+            assert np.array_equal(back.finished, dataset.finished)
+
+    def test_numbers_of_minari_keep_their_dtype_and_batches_have_that_of_networks(self, tmp_path):
+        minari = pytest.importorskip("minari")
+        from minari.data_collector.episode_buffer import EpisodeBuffer
+
+        reward = np.array([1 / 3, 2 / 3])
+        buffer = EpisodeBuffer(
+            id=0,
+            observations=np.arange(9.0).reshape(3, 3),
+            actions=np.array([1, 2]),
+            rewards=reward,
+            terminations=[False, False],
+            truncations=[False, True],
+        )
+        minari.create_dataset_from_buffers(
+            "tests/wide-v0", [buffer], observation_space=SPACES["box"], action_space=SPACES["discrete"], data_format="hdf5"
+        )
+        dataset = read_minari("tests/wide-v0")
+        assert dataset.rows()["reward"].tolist() == reward.tolist()
+        assert dataset.rows()["obs"].dtype == np.float64
+        batch = dataset.take([0, 1])
+        assert {str(batch.reward.dtype), str(batch.obs.dtype)} == {"torch.float32"}
+
+    def test_the_cut_of_other_formats_is_known_by_its_length(self, tmp_path, monkeypatch):
+        dataset = recorded(tmp_path / "own", "box")
+        found = write_minari(dataset, "tests/cut-v0")
+        monkeypatch.setattr(type(found.storage), "FORMAT", "arrow")
+        monkeypatch.setattr(minari_files, "_CUT", int(dataset.lengths.max()))
+        with pytest.raises(DatasetError, match=r"in Minari's format 'arrow', which cuts episodes after 9 steps"):
+            read_minari(found)
+        monkeypatch.setattr(minari_files, "_CUT", int(dataset.lengths.max()) + 1)
+        assert standard(read_minari(found)) == standard(dataset)
+
+    def test_what_is_not_there(self, tmp_path):
+        with pytest.raises(DatasetError, match=r"Minari has no dataset tests/none-v0 on this machine: download it"):
+            open_dataset("tests/none-v0")
+
+    @pytest.mark.parametrize("file", ["main_data.hdf5", "metadata.json"])
+    @pytest.mark.parametrize("damage", ["cut", "noise", "empty"])
+    def test_damaged_files(self, file, damage, tmp_path, minari_folder):
+        dataset = recorded(tmp_path / "own", "dict")
+        write_minari(dataset, "tests/damaged-v0")
+        path = minari_folder / "tests" / "damaged-v0" / "data" / file
+        content = path.read_bytes()
+        noise = np.random.default_rng(0).bytes(64)
+        place = len(content) // 2
+        path.write_bytes(
+            {"cut": content[:place], "empty": b"", "noise": noise + content[64:place] + noise + content[place + 64 :]}[damage]
+        )
+        with pytest.raises(DatasetError, match="damaged"):
+            open_dataset("tests/damaged-v0")
+
+    def test_names_that_hdf5_takes_for_folders_are_refused(self, tmp_path):
+        with pytest.raises(DatasetError, match="the part 'a/b' of observations has a '/'"):
+            write_minari(recorded(tmp_path / "own", "slash"), "tests/slash-v0")
+
+    def test_a_dataset_without_spaces_cannot_be_written(self, tmp_path):
+        recording = Recording()
+        recording.rollout(9)
+        with pytest.raises(DatasetError, match="does not say its observation_space"):
+            write_minari(open_dataset(recording.as_episodes()), "tests/none-v0")
+
+    def test_without_the_library_the_extra_is_named(self, tmp_path, monkeypatch):
+        monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+        with pytest.raises(ImportError, match=r"reading a dataset of Minari needs minari.*ding_lite\[offline\]"):
+            open_dataset("tests/none-v0")
+        with pytest.raises(ImportError, match=r"D4RL needs h5py.*ding_lite\[offline\]"):
+            read_d4rl(tmp_path / "x.hdf5")
+
+
+def d4rl_file(path, episodes, with_next):
+    """Write these episodes, each (obs with the final one, rewards, terminated at its end), as D4RL does."""
+    import h5py
+
+    columns = {name: [] for name in ("observations", "actions", "rewards", "terminals", "timeouts", "next_observations")}
+    for obs, rewards, terminated in episodes:
+        steps = len(rewards)
+        ends = np.arange(steps) == steps - 1
+        columns["observations"] += list(obs[:-1])
+        columns["next_observations"] += list(obs[1:])
+        columns["actions"] += list(np.arange(steps, dtype=np.float32)[:, None])
+        columns["rewards"] += list(rewards)
+        columns["terminals"] += list(ends & terminated)
+        columns["timeouts"] += list(ends & (not terminated))
+    if not with_next:
+        del columns["next_observations"]
+    with h5py.File(path, "w") as file:
+        for name, column in columns.items():
+            file[name] = np.array(column)
+        file["infos/qpos"] = np.zeros(3)
+
+
+def random_episodes(seed):
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(1, 7, 8)
+    return [
+        (rng.normal(size=(length + 1, 3)).astype(np.float32), rng.normal(size=length).astype(np.float32), rng.random() < 0.5)
+        for length in lengths
+    ]
+
+
+class TestD4RL:
+    @pytest.mark.parametrize("seed", range(5))
+    def test_with_next_observations_every_step_is_read(self, seed, tmp_path):
+        episodes = random_episodes(seed)
+        d4rl_file(tmp_path / "x.hdf5", episodes, with_next=True)
+        dataset = open_dataset(tmp_path / "x.hdf5")
+        assert dataset.lengths.tolist() == [len(rewards) for _, rewards, _ in episodes]
+        for number, (obs, rewards, terminated) in enumerate(episodes):
+            rows = dataset.episodes([number]).rows()
+            assert np.array_equal(rows["obs"], obs[:-1])
+            assert np.array_equal(rows["next_obs"], obs[1:])
+            assert np.array_equal(rows["reward"], rewards)
+            assert (rows["terminated"][-1], rows["truncated"][-1]) == (terminated, not terminated)
+
+    @pytest.mark.parametrize("seed", range(5))
+    def test_without_them_steps_whose_next_observation_is_unknown_are_left_out(self, seed, tmp_path):
+        episodes = random_episodes(seed)
+        d4rl_file(tmp_path / "x.hdf5", episodes, with_next=False)
+        dataset = read_d4rl(tmp_path / "x.hdf5")
+        wanted = [(obs, rewards, ended) for obs, rewards, ended in episodes if ended or len(rewards) > 1]
+        assert dataset.lengths.tolist() == [len(rewards) - (not ended) for _, rewards, ended in wanted]
+        for number, (obs, rewards, ended) in enumerate(wanted):
+            rows, steps = dataset.episodes([number]).rows(), len(rewards) - (not ended)
+            assert np.array_equal(rows["obs"], obs[:steps])
+            assert np.array_equal(rows["next_obs"][: steps - ended], obs[1 : steps + (not ended)][: steps - ended])
+            assert (rows["terminated"][-1], rows["truncated"][-1]) == (ended, not ended)
+
+    def test_errors(self, tmp_path):
+        import h5py
+
+        with pytest.raises(DatasetError, match="there is no file"):
+            read_d4rl(tmp_path / "x.hdf5")
+        (tmp_path / "x.hdf5").write_bytes(b"nothing of the kind")
+        with pytest.raises(DatasetError, match="cannot be read as HDF5"):
+            read_d4rl(tmp_path / "x.hdf5")
+        with h5py.File(tmp_path / "y.hdf5", "w") as file:
+            file["observations"] = np.zeros((3, 2))
+        with pytest.raises(DatasetError, match="not in the layout of D4RL: it has no 'actions', but observations"):
+            read_d4rl(tmp_path / "y.hdf5")
+        d4rl_file(tmp_path / "z.hdf5", random_episodes(0), with_next=True)
+        with h5py.File(tmp_path / "z.hdf5", "a") as file:
+            del file["actions"]
+            file["actions"] = np.zeros((2, 1))
+        with pytest.raises(DatasetError, match=r"is damaged: actions has the shape \(2, 1\), and rewards"):
+            read_d4rl(tmp_path / "z.hdf5")
