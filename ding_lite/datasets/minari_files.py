@@ -107,8 +107,8 @@ def write_minari(dataset: OfflineDataset, dataset_id: str, **description: Any) -
         for path, _ in flatten(space_spec(space)):
             if wrong := [part for part in path if "/" in part]:
                 raise DatasetError(
-                    f"the part {wrong[0]!r} of {name} has a '/' in its name, which HDF5 takes for a folder: Minari cannot store "
-                    "it."
+                    f"the part {wrong[0]!r} of {name} has a '/' in its name, which HDF5 takes for a folder: Minari cannot "
+                    "store it."
                 )
 
     def buffers() -> Iterator[Any]:
