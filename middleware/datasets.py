@@ -113,15 +113,18 @@ def offline_data_fetcher(
 ) -> Callable[[OfflineRLContext], None]:
     """Fetch a minibatch of a dataset: shuffled, each transition once in a pass.
 
-    A pass has equal parts of about the batch size. In an asynchronous run the next batch is fetched while the policy learns;
+    A pass has equal parts of about the batch size. For a policy that learns from windows, each transition is the last one of a
+    window once in a pass. In an asynchronous run the next batch is fetched while the policy learns;
     the result is the same.
 
     Writes:
-        ctx.train_data: a tree [B, ...] of the dataset's columns.
+        ctx.train_data: a tree [B, ...] of the dataset's columns; with policy.context_length, windows of so many steps, [B, K,
+            ...], see `OfflineDataset.windows`.
         ctx.train_epoch: complete passes over the dataset, with this batch.
 
     Args:
-        cfg: uses policy.learn.batch_size, in transitions, and seed, of the order.
+        cfg: uses policy.learn.batch_size, in transitions or windows, and seed, of the order; and policy.context_length, where
+            there is one.
         dataset: an `OfflineDataset`, the folder of one, or something else that `open_dataset` takes.
         policy: policy.learn_mode; if given, only the columns that its hooks read are fetched.
         reward_model: reads the batch before the policy does, so that the columns that it names are fetched too.
@@ -141,10 +144,12 @@ def offline_data_fetcher(
         _require_spaces(data, policy)
     columns = columns_read(policy, reward_model)
     epochs = Epochs(len(data), cfg.policy.learn.batch_size, cfg.seed)
+    length: int | None = getattr(cfg.policy, "context_length", None)
 
     @contract(writes=("train_data", "train_epoch"), uses=(epochs,), stage="process")
     def fetch(ctx: OfflineRLContext) -> None:
-        ctx.train_data = data.take(epochs.next(), columns)
+        rows = epochs.next()
+        ctx.train_data = data.take(rows, columns) if length is None else data.windows(rows, length, columns)
         ctx.train_epoch = epochs.epoch
 
     fetch.__qualname__ = "offline_data_fetcher.<locals>.fetch"

@@ -218,6 +218,41 @@ class OfflineDataset:
         # Each episode has one observation more than steps.
         return self._columns[name].take(rows - self._begins[episode] + self._first[stored] + stored + later, 0)  # type: ignore[no-any-return]
 
+    @cached_property
+    def returns_to_go(self) -> np.ndarray[Any, Any]:
+        """[N] float32, the sum of the rewards of each step and of those that follow in its episode, undiscounted."""
+        reward = self._rows("reward", self._stored(np.arange(len(self)))).astype(np.float64)
+        upto = np.cumsum(reward)
+        found: np.ndarray[Any, Any] = np.repeat(upto[self._ends - 1], self.lengths) - upto + reward
+        return found.astype(np.float32)
+
+    def windows(self, rows: Sequence[int] | np.ndarray[Any, Any], length: int, columns: Collection[str] | None = None) -> Tree:
+        """The last `length` steps up to each of these, within its episode, as a tree of CPU tensors [N, length, ...].
+
+        Where an episode has fewer, its first step is repeated before it, and `valid` is False.
+
+        Args:
+            rows: numbers of transitions.
+            length: steps of a window.
+            columns: top-level leaves, as for `take`; None for all.
+
+        Returns:
+            These leaves, and valid [N, length] bool; timestep [N, length] int64, the number of the step in its episode, from 0;
+            and return_to_go [N, length] float32, see `returns_to_go`.
+
+        Raises:
+            IndexError: there is no such row.
+        """
+        rows = np.asarray(rows, np.int64)
+        if rows.size and not 0 <= rows.min() <= rows.max() < len(self):
+            raise IndexError(f"windows() of rows {rows.min()} to {rows.max()}: the dataset {self.name} has {len(self):,} rows.")
+        begin = self._begins[self._ends.searchsorted(rows, "right")][:, None]
+        wanted = rows[:, None] - np.arange(length - 1, -1, -1)
+        at = np.maximum(wanted, begin)
+        found = map_leaves(lambda leaf: leaf.reshape(*at.shape, *leaf.shape[1:]), self._taken(at.reshape(-1), columns))
+        added = {"valid": wanted >= begin, "timestep": at - begin, "return_to_go": self.returns_to_go[at]}
+        return tree(map_leaves(_as_tensor, {**found, **added}))
+
     def rows(self, columns: Collection[str] | None = None) -> dict[str, Any]:
         """All transitions as arrays [N, ...] in memory, with the dtypes of the files, for `ReplayBuffer.push` for example."""
         return self._taken(np.arange(len(self)), columns)

@@ -128,6 +128,29 @@ def test_it_can_be_pushed_into_a_buffer(tmp_path):
     assert len(buffer) == len(dataset)
 
 
+@pytest.mark.parametrize("length", [1, 2, 5, 30])
+@pytest.mark.parametrize("kind", ["box", "dict"])
+def test_windows_are_the_steps_before_within_the_episode(kind, length, tmp_path):
+    recorded(tmp_path, kind, seed=4)
+    dataset = OfflineDataset(tmp_path)
+    chosen = dataset.select(np.arange(dataset.num_episodes)[::-2])
+    batch = chosen.windows(np.arange(len(chosen)), length)
+    row = 0
+    for episode in chosen:
+        reward = episode.reward.numpy().astype(np.float64)
+        for step in range(len(reward)):
+            steps = [max(0, earlier) for earlier in range(step - length + 1, step + 1)]
+            assert batch.valid[row].tolist() == [earlier >= 0 for earlier in range(step - length + 1, step + 1)]
+            assert batch.timestep[row].tolist() == steps
+            np.testing.assert_allclose(batch.return_to_go[row], [reward[at:].sum() for at in steps], rtol=1e-5, atol=1e-5)
+            for path, leaf in flatten(episode):
+                assert torch.equal(dict(flatten(batch))[path][row], leaf[steps]), path
+            row += 1
+    assert row == len(batch.valid)
+    with pytest.raises(IndexError, match="rows 0 to 9999"):
+        chosen.windows([0, 9999], 3)
+
+
 class TestDamage:
     def folder(self, tmp_path):
         recorded(tmp_path / "good", "dict")
