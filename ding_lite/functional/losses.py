@@ -168,7 +168,7 @@ def expectile_loss(error: Tensor, expectile: float) -> Tensor:
         >>> expectile_loss(torch.tensor([-2.0, 2.0]), 0.75).tolist()
         [1.0, 3.0]
     """
-    return torch.where(error < 0, 1 - expectile, expectile) * error.square()
+    return (expectile - (error < 0).to(error.dtype)).abs() * error.square()
 
 
 def advantage_weight(advantage: Tensor, *, beta: float, limit: float = 100.0) -> Tensor:
