@@ -12,8 +12,11 @@ from ding_lite.functional.distributions import (
     sample_categorical,
     squashed_gaussian_log_prob,
     squashed_gaussian_sample,
+    unsquashed,
 )
 from ding_lite.functional.losses import (
+    advantage_weight,
+    expectile_loss,
     explained_variance,
     huber,
     masked_mean,
@@ -41,6 +44,7 @@ from ding_lite.functional.value_distributions import (
 __all__ = [
     "NStep",
     "VTrace",
+    "advantage_weight",
     "atoms_of",
     "bernoulli_kl",
     "bernoulli_log_prob",
@@ -52,6 +56,7 @@ __all__ = [
     "decayed",
     "discounted_return",
     "discounted_sum",
+    "expectile_loss",
     "explained_variance",
     "gae",
     "gaussian_kl",
@@ -76,6 +81,7 @@ __all__ = [
     "squashed_gaussian_sample",
     "temperature_loss",
     "unrescale_value",
+    "unsquashed",
     "vtrace",
     "weighted_mean",
 ]

@@ -93,6 +93,22 @@ def squashed_gaussian_log_prob(mean: Tensor, log_std: Tensor, raw: Tensor) -> Te
     return gaussian_log_prob(mean, log_std, raw) - shrinkage.sum(-1)
 
 
+def unsquashed(action: Tensor, margin: float = 1e-6) -> Tensor:
+    """The number before tanh: atanh of actions, clipped to [-1 + margin, 1 - margin], so that it is finite.
+
+    Recorded actions are often exactly at a bound, where atanh is infinite. With the default margin, a bound becomes +-7.25.
+
+    Args:
+        action: [..., A] float, in [-1, 1] or, by rounding, slightly beyond.
+        margin: distance from the bounds.
+
+    Example:
+        >>> unsquashed(torch.tensor([-1.0, 0.0, 1.0]), 0.1)
+        tensor([-1.4722,  0.0000,  1.4722])
+    """
+    return action.clamp(-1 + margin, 1 - margin).atanh()
+
+
 def categorical_kl(log_prob: Tensor, other_log_prob: Tensor) -> Tensor:
     """Kullback-Leibler divergence of categorical distributions: sum_i p_i * (log p_i - log q_i), where 0 log 0 is 0.
 

@@ -149,6 +149,45 @@ def policy_gradient_loss(log_prob: Tensor, advantage: Tensor, valid: Tensor | No
     return -terms.sum() / valid.sum().clamp_(min=1)
 
 
+def expectile_loss(error: Tensor, expectile: float) -> Tensor:
+    """Expectile regression loss of each error: |expectile - [error < 0]| * error^2.
+
+    0.5 is half the squared error, whose minimum is the mean; the closer to 1, the closer the minimum is to the maximum.
+
+    Args:
+        error: target minus prediction. Any shape, float.
+        expectile: in (0, 1).
+
+    Returns:
+        The loss, with the shape of error.
+
+    Reference:
+        Kostrikov et al. (2021), https://arxiv.org/abs/2110.06169, section 4.1.
+
+    Example:
+        >>> expectile_loss(torch.tensor([-2.0, 2.0]), 0.75).tolist()
+        [1.0, 3.0]
+    """
+    return (expectile - (error < 0).to(error.dtype)).abs() * error.square()
+
+
+def advantage_weight(advantage: Tensor, *, beta: float, limit: float = 100.0) -> Tensor:
+    """The weights of actions in advantage-weighted regression: min(exp(beta * advantage), limit).
+
+    Args:
+        advantage: any shape, float; detached here.
+        beta: inverse temperature, at least 0.
+        limit: largest weight, so that a few actions do not dominate.
+
+    Returns:
+        The weights, with the shape of advantage.
+
+    Reference:
+        Peng et al. (2019), https://arxiv.org/abs/1910.00177, algorithm 1.
+    """
+    return (beta * advantage.detach()).exp().clamp(max=limit)
+
+
 def temperature_loss(log_alpha: Tensor, log_prob: Tensor, target_entropy: float) -> Tensor:
     """Loss of the temperature alpha, which keeps the entropy of a policy at a target: alpha increases if the entropy is lower.
 

@@ -9,9 +9,12 @@ from ding_lite.nn.bounded import (
     ActionBounds,
     ActionCritic,
     BoundedActorCritic,
+    GaussianActor,
     SquashedGaussianActor,
+    StateValue,
     TanhActor,
     make_bounded_actor_critic,
+    make_state_value,
 )
 from ding_lite.nn.distributions import ActionDistribution, BoundDistribution, action_distribution
 from ding_lite.nn.eager_optimizers import Adam, RMSprop
@@ -21,7 +24,7 @@ from ding_lite.nn.initialization import orthogonal, seeded
 from ding_lite.nn.layers import ACTIVATIONS, MLP
 from ding_lite.nn.noisy import NoisyLinear, NoisyMLP, noise
 from ding_lite.nn.normalization import Normalized, RunningNorm, make_normalizer, normalized_inputs
-from ding_lite.nn.q_networks import DuelingHead, make_q_network
+from ding_lite.nn.q_networks import DuelingHead, QEnsemble, make_q_ensemble, make_q_network
 from ding_lite.nn.recurrent import RecurrentFeatures
 from ding_lite.nn.recurrent_networks import (
     RecurrentActorCritic,
@@ -53,10 +56,12 @@ __all__ = [
     "DuelingHead",
     "EncoderAndHead",
     "EnsembleMLP",
+    "GaussianActor",
     "ImplicitQuantileNetwork",
     "NoisyLinear",
     "NoisyMLP",
     "Normalized",
+    "QEnsemble",
     "RMSprop",
     "RecurrentActorCritic",
     "RecurrentFeatures",
@@ -64,6 +69,7 @@ __all__ = [
     "RunningNorm",
     "SetEncoder",
     "SquashedGaussianActor",
+    "StateValue",
     "TanhActor",
     "action_distribution",
     "make_actor_critic",
@@ -73,9 +79,11 @@ __all__ = [
     "make_encoder",
     "make_network",
     "make_normalizer",
+    "make_q_ensemble",
     "make_q_network",
     "make_recurrent_actor_critic",
     "make_recurrent_q_network",
+    "make_state_value",
     "mask_in",
     "masked",
     "noise",

@@ -23,6 +23,10 @@ LOG_STD_RANGE = (-20.0, 2.0)
 """Range of log_std of a squashed Gaussian, as in the code of Haarnoja et al. (2018)."""
 
 
+GAUSSIAN_LOG_STD_RANGE = (-5.0, 2.0)
+"""Range of log_std of a Gaussian that is not squashed, as in the code of Kostrikov et al. (2021)."""
+
+
 class ActionBounds(nn.Module):
     """Converts unit actions to actions of a Box and back.
 
@@ -112,6 +116,55 @@ class SquashedGaussianActor(nn.Module):
         return squashed_gaussian_sample(mean, log_std, noise)
 
 
+class GaussianActor(nn.Module):
+    """A stochastic actor: a diagonal Gaussian around the tanh of a network's output. It is not squashed.
+
+    The density is finite at the bounds, unlike that of a squashed Gaussian, so it can be fitted to recorded actions. Its mass
+    outside of the bounds is clipped when acting. The standard deviation does not depend on the observation.
+
+    Args:
+        network: maps observations to [B, A].
+        width: A.
+
+    Reference:
+        The actor of the code of Kostrikov et al. (2021), https://arxiv.org/abs/2110.06169.
+    """
+
+    def __init__(self, network: nn.Module, width: int) -> None:
+        super().__init__()
+        self.network, self.log_std = network, nn.Parameter(torch.zeros(width))
+
+    def forward(self, obs: Any) -> tuple[Tensor, Tensor]:
+        """Compute mean, in [-1, 1], and log_std of the Gaussian, each [B, A]."""
+        mean = torch.tanh(self.network(obs))
+        return mean, self.log_std.expand_as(mean)
+
+    @torch.no_grad()
+    def limit_log_std_(self) -> None:
+        """Move log_std into `GAUSSIAN_LOG_STD_RANGE`, in place.
+
+        Call it after a gradient step. With a clamp in `forward` instead, log_std would have no gradient outside of the range,
+        and would stay there.
+        """
+        self.log_std.clamp_(*GAUSSIAN_LOG_STD_RANGE)
+
+
+class StateValue(nn.Module):
+    """A critic V(s).
+
+    Args:
+        network: maps observations to [B, 1].
+    """
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, obs: Any) -> Tensor:
+        """Compute V(s), [B]."""
+        return self.network(obs).squeeze(-1)  # type: ignore[no-any-return]
+
+
 class ActionCritic(nn.Module):
     """K critics Q_k(s, a) with a shared encoder.
 
@@ -147,19 +200,39 @@ class BoundedActorCritic(nn.Module):
         normalizer: the normalizer in actor and critic, whose statistics are updated after learning; None for none.
     """
 
-    actor: TanhActor | SquashedGaussianActor
+    actor: TanhActor | SquashedGaussianActor | GaussianActor
     critic: ActionCritic
     bounds: ActionBounds
 
     def __init__(
         self,
-        actor: TanhActor | SquashedGaussianActor,
+        actor: TanhActor | SquashedGaussianActor | GaussianActor,
         critic: ActionCritic,
         bounds: ActionBounds,
         normalizer: nn.Module | None = None,
     ) -> None:
         super().__init__()
         self.actor, self.critic, self.bounds, self.normalizer = actor, critic, bounds, normalizer
+
+
+def make_state_value(
+    observation_space: gymnasium.Space[Any],
+    hidden_sizes: Sequence[int],
+    activation: str = "relu",
+    conv_layers: ConvLayers | None = None,
+    *,
+    normalizer: nn.Module | None = None,
+    layer_norm: bool = False,
+) -> StateValue:
+    """Make a critic V(s).
+
+    Args:
+        observation_space: observation space of one environment.
+        hidden_sizes, activation, conv_layers, layer_norm: see `make_network`.
+        normalizer: normalises observations, for example that of the actor; None for no normalisation.
+    """
+    network: nn.Module = make_network(observation_space, hidden_sizes, 1, activation, conv_layers, layer_norm)
+    return StateValue(network if normalizer is None else nn.Sequential(normalizer, network))
 
 
 def make_bounded_actor_critic(
@@ -171,6 +244,7 @@ def make_bounded_actor_critic(
     *,
     num_critics: int = 2,
     stochastic: bool = False,
+    squashed: bool = True,
     normalize_obs: bool = False,
     layer_norm: bool = False,
 ) -> BoundedActorCritic:
@@ -182,15 +256,18 @@ def make_bounded_actor_critic(
         hidden_sizes, activation, conv_layers, layer_norm: see `make_network`.
         num_critics: number of critics.
         stochastic: make a SquashedGaussianActor instead of a TanhActor.
+        squashed: False makes a GaussianActor instead of a SquashedGaussianActor.
         normalize_obs: normalise observations, see `make_normalizer`; actor and critics share the statistics.
     """
     bounds = ActionBounds(action_space)
-    outputs = 2 * bounds.width if stochastic else bounds.width
+    outputs = 2 * bounds.width if stochastic and squashed else bounds.width
     network: nn.Module = make_network(observation_space, hidden_sizes, outputs, activation, conv_layers, layer_norm)
     encoder, features = make_encoder(observation_space, conv_layers)
     normalizer = make_normalizer(observation_space) if normalize_obs else None
     if normalizer is not None:
         network, encoder = nn.Sequential(normalizer, network), nn.Sequential(normalizer, encoder)
-    actor = SquashedGaussianActor(network) if stochastic else TanhActor(network)
+    actor: TanhActor | SquashedGaussianActor | GaussianActor = TanhActor(network)
+    if stochastic:
+        actor = SquashedGaussianActor(network) if squashed else GaussianActor(network, bounds.width)
     critics = EnsembleMLP(num_critics, [features + bounds.width, *hidden_sizes, 1], activation, layer_norm)
     return BoundedActorCritic(actor, ActionCritic(encoder, critics), bounds, normalizer)

@@ -3,11 +3,29 @@
 from typing import TYPE_CHECKING
 
 from ding_lite.policy.a2c import A2CConfig, A2CPolicy, A2CPolicyConfig
+from ding_lite.policy.awac import AWACConfig, AWACPolicy, AWACPolicyConfig
+from ding_lite.policy.bc import BCConfig, BCPolicy, BCPolicyConfig
 from ding_lite.policy.c51 import C51Config, C51Policy, C51PolicyConfig
+from ding_lite.policy.cql import (
+    CQLConfig,
+    CQLPolicy,
+    CQLPolicyConfig,
+    DiscreteCQLConfig,
+    DiscreteCQLPolicy,
+    DiscreteCQLPolicyConfig,
+)
 from ding_lite.policy.ddpg import DDPGConfig, DDPGPolicy, DDPGPolicyConfig
 from ding_lite.policy.dqn import DQNAtariConfig, DQNConfig, DQNPolicy, DQNPolicyConfig
 from ding_lite.policy.exports import ExportError, GreedyPolicy, export_policy
 from ding_lite.policy.impala import IMPALAConfig, IMPALAPolicy, IMPALAPolicyConfig
+from ding_lite.policy.iql import (
+    DiscreteIQLConfig,
+    DiscreteIQLPolicy,
+    DiscreteIQLPolicyConfig,
+    IQLConfig,
+    IQLPolicy,
+    IQLPolicyConfig,
+)
 from ding_lite.policy.iqn import IQNConfig, IQNPolicy, IQNPolicyConfig
 from ding_lite.policy.ppo import (
     PPOAtariConfig,
@@ -25,6 +43,7 @@ from ding_lite.policy.reinforce import REINFORCEConfig, REINFORCEPolicy, REINFOR
 from ding_lite.policy.sac import SACConfig, SACMuJoCoConfig, SACPolicy, SACPolicyConfig
 from ding_lite.policy.saved_policies import checkpoint_path, load_policy
 from ding_lite.policy.td3 import TD3Config, TD3MuJoCoConfig, TD3Policy, TD3PolicyConfig
+from ding_lite.policy.td3_bc import TD3BCConfig, TD3BCPolicy, TD3BCPolicyConfig
 from ding_lite.policy_base import (
     ActMode,
     ActorCriticLearnConfig,
@@ -50,6 +69,7 @@ from ding_lite.policy_base import (
 from ding_lite.policy_check import ColumnError, HookError, LossError, ObservationError, map_columns
 from ding_lite.policy_parts import (
     ActorCriticLearning,
+    AdvantageWeightedActing,
     BoxActing,
     BoxCollectConfig,
     BoxConfig,
@@ -77,6 +97,8 @@ from ding_lite.policy_parts import (
     TargetNetwork,
     ValueBasedConfig,
     ValueNetworkMixin,
+    WideModelConfig,
+    advantage_weighted_loss,
     bootstrap_discount,
     compute_advantages,
     critic_regression,
@@ -89,7 +111,7 @@ from ding_lite.policy_parts import (
     weighted_loss,
 )
 from ding_lite.policy_state import StateError
-from ding_lite.run_configs import EnvConfig, LogConfig, OnPolicyRunConfig, RunConfig
+from ding_lite.run_configs import EnvConfig, LogConfig, OfflineRunConfig, OnPolicyRunConfig, RunConfig
 
 if not TYPE_CHECKING:  # hidden from type checkers, which would otherwise allow any name
     from ding_lite.policy.foreign_names import __getattr__ as __getattr__
@@ -98,10 +120,17 @@ __all__ = [
     "A2CConfig",
     "A2CPolicy",
     "A2CPolicyConfig",
+    "AWACConfig",
+    "AWACPolicy",
+    "AWACPolicyConfig",
     "ActMode",
     "ActorCriticLearnConfig",
     "ActorCriticLearning",
     "ActorCriticModelConfig",
+    "AdvantageWeightedActing",
+    "BCConfig",
+    "BCPolicy",
+    "BCPolicyConfig",
     "BoxActing",
     "BoxCollectConfig",
     "BoxConfig",
@@ -109,6 +138,9 @@ __all__ = [
     "C51Config",
     "C51Policy",
     "C51PolicyConfig",
+    "CQLConfig",
+    "CQLPolicy",
+    "CQLPolicyConfig",
     "CollectConfig",
     "CollectMode",
     "ColumnError",
@@ -119,6 +151,12 @@ __all__ = [
     "DQNConfig",
     "DQNPolicy",
     "DQNPolicyConfig",
+    "DiscreteCQLConfig",
+    "DiscreteCQLPolicy",
+    "DiscreteCQLPolicyConfig",
+    "DiscreteIQLConfig",
+    "DiscreteIQLPolicy",
+    "DiscreteIQLPolicyConfig",
     "EntropyCoeffSchedule",
     "EnvConfig",
     "EpochsLearnConfig",
@@ -138,6 +176,9 @@ __all__ = [
     "IMPALAConfig",
     "IMPALAPolicy",
     "IMPALAPolicyConfig",
+    "IQLConfig",
+    "IQLPolicy",
+    "IQLPolicyConfig",
     "IQNConfig",
     "IQNPolicy",
     "IQNPolicyConfig",
@@ -151,6 +192,7 @@ __all__ = [
     "ObservationError",
     "OffPolicyConfig",
     "OffPolicyLearnConfig",
+    "OfflineRunConfig",
     "OnPolicyCollectConfig",
     "OnPolicyConfig",
     "OnPolicyLearnConfig",
@@ -191,6 +233,9 @@ __all__ = [
     "SampleBatch",
     "ScheduledLearningRate",
     "StateError",
+    "TD3BCConfig",
+    "TD3BCPolicy",
+    "TD3BCPolicyConfig",
     "TD3Config",
     "TD3MuJoCoConfig",
     "TD3Policy",
@@ -199,6 +244,8 @@ __all__ = [
     "ValueBasedConfig",
     "ValueNetworkMixin",
     "Weights",
+    "WideModelConfig",
+    "advantage_weighted_loss",
     "bootstrap_discount",
     "build_policy",
     "checkpoint_path",

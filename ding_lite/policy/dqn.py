@@ -7,7 +7,7 @@ https://arxiv.org/abs/1509.06461; dueling: Wang et al. (2016), https://arxiv.org
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -96,7 +96,7 @@ class DQNAtariConfig(DQNConfig):
 class DQNPolicy(GreedyActing, TargetNetwork, ScheduledLearningRate, Policy):
     """Q-learning with a target network, for Discrete actions and observations of any space."""
 
-    config_type = DQNPolicyConfig
+    config_type: ClassVar[type[DQNPolicyConfig]] = DQNPolicyConfig
     cfg: DQNPolicyConfig
     learns_from = "transitions"
 

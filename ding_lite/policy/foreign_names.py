@@ -9,9 +9,10 @@ _BOX = f"{_ABSENT} for Box actions there are `SACPolicy`, `TD3Policy` and `DDPGP
 _DISTRIBUTION = f"{_ABSENT} for distributions over returns there are `QRDQNPolicy`, `IQNPolicy` and `C51Policy`. {_OWN}"
 _RECURRENT = f"{_ABSENT} for recurrent Q-learning there is `R2D2Policy`. {_OWN}"
 _OFFLINE = (
-    f"learning from a dataset does not exist yet. Until it does, `trainer(cfg, policy.learn_mode)` learns from batches that a "
-    f"middleware of your own sets as ctx.train_data. {_OWN}"
+    f"{_ABSENT} for datasets with Box actions there are `CQLPolicy`, `IQLPolicy`, `AWACPolicy` and `TD3BCPolicy`, and "
+    f"with Discrete actions `DiscreteCQLPolicy` and `DiscreteIQLPolicy`. {_OWN}"
 )
+_IMITATION = "imitation of a dataset is `BCPolicy`, for actions and observations of any space."
 _AGENTS = (
     "algorithms that train agents jointly do not exist: `AgentsCollector(cfg, policies, envs, policy_of)` and "
     "`for_policy(name, multistep_trainer(cfg, policy.learn_mode))` train each policy by itself."
@@ -33,9 +34,8 @@ _DI_ENGINE = {
     "FQFPolicy": _DISTRIBUTION,
     **dict.fromkeys(("D4PGPolicy", "PDQNPolicy", "SQILSACPolicy", "TD3VAEPolicy"), _BOX),
     **dict.fromkeys(("NGUPolicy", "R2D2GTrXLPolicy", "R2D3Policy"), _RECURRENT),
-    **dict.fromkeys(("BCQPolicy", "BehaviourCloningPolicy", "CQLPolicy", "DTPolicy", "DiscreteCQLPolicy"), _OFFLINE),
-    **dict.fromkeys(("EDACPolicy", "IBCPolicy", "ILPolicy", "ProcedureCloningBFSPolicy", "QGPOPolicy"), _OFFLINE),
-    "TD3BCPolicy": _OFFLINE,
+    **dict.fromkeys(("BCQPolicy", "DTPolicy", "EDACPolicy", "QGPOPolicy"), _OFFLINE),
+    **dict.fromkeys(("IBCPolicy", "ILPolicy", "ProcedureCloningBFSPolicy"), _IMITATION),
     **dict.fromkeys(("PromptAWRPolicy", "PromptPGPolicy"), f"policies of language models do not exist. {_OWN}"),
     **dict.fromkeys(("ATOCPolicy", "COMAPolicy", "CollaQPolicy", "HAPPOPolicy", "QMIXPolicy", "QTRANPolicy"), _AGENTS),
     "WQMIXPolicy": _AGENTS,
@@ -54,6 +54,7 @@ NAMES = {"DI-engine": _DI_ENGINE, "Stable-Baselines3": _STABLE_BASELINES3}
 """For each library, its names with what to write instead, as code in backticks."""
 
 ALIASES = {
+    "BehaviourCloningPolicy": "ding_lite.policy.bc.BCPolicy",
     "PGPolicy": "ding_lite.policy.reinforce.REINFORCEPolicy",
     "RainbowDQNPolicy": "ding_lite.policy.rainbow.RainbowPolicy",
 }

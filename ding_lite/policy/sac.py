@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -98,7 +98,7 @@ class SACMuJoCoConfig(SACConfig):
 class SACPolicy(BoxActing, TargetNetwork, ScheduledLearningRate, Policy):
     """Soft actor-critic, for actions in a Box with finite bounds and observations of any space."""
 
-    config_type = SACPolicyConfig
+    config_type: ClassVar[type[SACPolicyConfig]] = SACPolicyConfig
     cfg: SACPolicyConfig
     learns_from = "transitions"
     stochastic = True

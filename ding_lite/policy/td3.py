@@ -6,7 +6,7 @@ Fujimoto et al. (2018), https://arxiv.org/abs/1802.09477.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -97,7 +97,7 @@ class TD3MuJoCoConfig(TD3Config):
 class TD3Policy(GaussianNoiseActing, TargetNetwork, ScheduledLearningRate, Policy):
     """Twin delayed DDPG, for actions in a Box with finite bounds and observations of any space."""
 
-    config_type = TD3PolicyConfig
+    config_type: ClassVar[type[TD3PolicyConfig]] = TD3PolicyConfig
     cfg: TD3PolicyConfig
     learns_from = "transitions"
 

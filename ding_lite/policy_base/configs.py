@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 from ding_lite.basics import Config, di_engine_settings, ranged_field, seed_field
 
 _BURN_IN = "the number of burn-in steps is policy.learn.burn_in of R2D2Config."
-_ACTOR_STEPS = "the actor learns in each gradient step; TD3Config alone has policy.learn.actor_update_freq."
+_ACTOR_STEPS = "the actor learns in each gradient step; only TD3Config and TD3BCConfig have policy.learn.actor_update_freq."
 _EPOCHS = "PPO and IMPALA have policy.learn.epoch_per_collect; other policies take one gradient step per batch."
 _ROLLOUT = "the collector reads cfg.policy.collect.n_sample of the run, the transitions per iteration of all environments."
 _ENVS = "the number of environments is cfg.env.collector_env_num of the run, or the second argument of make_envs."

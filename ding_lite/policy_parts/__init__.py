@@ -1,6 +1,7 @@
 """Building blocks of algorithms: mixins, losses, and sections of configuration."""
 
 from ding_lite.policy_parts.actor_critics import ActorCriticLearning, mean_stats
+from ding_lite.policy_parts.advantage_weighting import AdvantageWeightedActing, advantage_weighted_loss
 from ding_lite.policy_parts.box_actions import (
     BoxActing,
     BoxCollectConfig,
@@ -37,6 +38,7 @@ from ding_lite.policy_parts.replay_configs import (
     PriorityConfig,
     ReplayConfig,
     ValueBasedConfig,
+    WideModelConfig,
 )
 from ding_lite.policy_parts.replay_losses import bootstrap_discount, quantile_regression, weighted_loss
 from ding_lite.policy_parts.rollout_replay import RolloutReplay
@@ -45,6 +47,7 @@ from ding_lite.policy_parts.value_network import ValueNetworkMixin
 
 __all__ = [
     "ActorCriticLearning",
+    "AdvantageWeightedActing",
     "BoxActing",
     "BoxCollectConfig",
     "BoxConfig",
@@ -73,6 +76,8 @@ __all__ = [
     "TargetNetwork",
     "ValueBasedConfig",
     "ValueNetworkMixin",
+    "WideModelConfig",
+    "advantage_weighted_loss",
     "bootstrap_discount",
     "compute_advantages",
     "critic_regression",

@@ -1,4 +1,4 @@
-"""Box actions: the parts that DDPG, TD3 and SAC have in common."""
+"""Box actions: the parts that policies for them have in common."""
 
 from __future__ import annotations
 
@@ -83,6 +83,8 @@ class BoxActing(ParamGroupsMixin):
     num_critics = 2
     stochastic = False
     """Whether the actor returns a distribution over actions instead of one action."""
+    squashed = True
+    """Whether a stochastic actor squashes its Gaussian by tanh."""
 
     def check_spaces(self) -> None:
         """Raise SpaceError if the action space is not a Box of floats with finite bounds."""
@@ -109,6 +111,7 @@ class BoxActing(ParamGroupsMixin):
             model.conv_layers,
             num_critics=self.num_critics,
             stochastic=self.stochastic,
+            squashed=self.squashed,
             normalize_obs=model.normalize_obs,
             layer_norm=model.layer_norm,
         )
@@ -119,7 +122,9 @@ class BoxActing(ParamGroupsMixin):
         Raises:
             TypeError: it has no actor or no critic.
         """
-        actor = "actor(obs) -> (mean, log_std), and actor.sample(obs, generator)" if self.stochastic else "actor(obs) -> [B, A]"
+        actor = "actor(obs) -> (mean, log_std)" if self.stochastic else "actor(obs) -> [B, A]"
+        if self.stochastic and self.squashed:
+            actor += ", and actor.sample(obs, generator)"
         members = {"actor": f"{actor}, for actions scaled to [-1, 1]", "critic": "critic(obs, unit, frozen=False) -> [K, B]"}
         require_members(self, model, members)
         if not hasattr(model, "bounds"):

@@ -104,6 +104,14 @@ class HeadModelConfig(ModelConfig):
 
 
 @dataclasses.dataclass
+class WideModelConfig(ModelConfig):
+    """Networks with wider layers, as in the papers on learning from datasets."""
+
+    encoder_hidden_size_list: list[int] = ranged_field(default_factory=lambda: [256, 256], low=1, high=16_384)
+    """Width of each hidden layer."""
+
+
+@dataclasses.dataclass
 class PriorityConfig(ReplayConfig):
     """Prioritised replay; see PrioritizedReplayBuffer."""
 

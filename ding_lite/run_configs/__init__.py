@@ -1,12 +1,20 @@
 """The configuration of a run, with sections for environments, logging and the policy."""
 
 from ding_lite.run_configs.env_configs import AtariEnvConfig, EnvConfig, mujoco_envs, pendulum_envs
-from ding_lite.run_configs.run_configs import LogConfig, OfflineRunConfig, OnPolicyRunConfig, PendulumRunConfig, RunConfig
+from ding_lite.run_configs.run_configs import (
+    LogConfig,
+    OfflinePendulumRunConfig,
+    OfflineRunConfig,
+    OnPolicyRunConfig,
+    PendulumRunConfig,
+    RunConfig,
+)
 
 __all__ = [
     "AtariEnvConfig",
     "EnvConfig",
     "LogConfig",
+    "OfflinePendulumRunConfig",
     "OfflineRunConfig",
     "OnPolicyRunConfig",
     "PendulumRunConfig",

@@ -146,3 +146,14 @@ class OfflineRunConfig(RunConfig):
 
     max_step: int = ranged_field(10_000, low=1)
     """Maximum number of iterations. Each takes one gradient step."""
+
+
+@dataclasses.dataclass
+class OfflinePendulumRunConfig(OfflineRunConfig):
+    """The base of the configurations of CQL, TD3+BC, IQL and AWAC: a dataset of Pendulum-v1."""
+
+    dataset: str = "datasets/pendulum_replay"
+    """The dataset: its folder, or a file in the HDF5 layout of Minari or D4RL."""
+
+    env: EnvConfig = dataclasses.field(default_factory=pendulum_envs)
+    """Environments."""

@@ -1,4 +1,4 @@
-"""What DDPG, TD3 and SAC share: bounds of actions, noise, parts that learn by losses of their own, targets, and resuming."""
+"""What the policies for Box actions share: bounds of actions, noise, parts with losses of their own, targets, and resuming."""
 
 import gymnasium
 import numpy as np
@@ -8,18 +8,13 @@ from gymnasium import spaces
 
 from ding_lite.data import ReplayBuffer, tree
 from ding_lite.envs import SpaceError, make_envs
-from ding_lite.policy import (
-    DDPGPolicy,
-    DDPGPolicyConfig,
-    SACPolicy,
-    SACPolicyConfig,
-    TD3Policy,
-    TD3PolicyConfig,
-)
+from ding_lite.policy import AWACPolicy, CQLPolicy, DDPGPolicy, IQLPolicy, SACPolicy, TD3BCPolicy, TD3Policy
 from ding_lite.policy_check import LossError
 from ding_lite.rollout import LocalWorker
 
-KINDS = {"ddpg": (DDPGPolicy, DDPGPolicyConfig), "td3": (TD3Policy, TD3PolicyConfig), "sac": (SACPolicy, SACPolicyConfig)}
+KINDS = {"ddpg": DDPGPolicy, "td3": TD3Policy, "sac": SACPolicy, "cql": CQLPolicy, "td3_bc": TD3BCPolicy}
+KINDS |= {"iql": IQLPolicy, "awac": AWACPolicy}
+NOISY = ("ddpg", "td3", "td3_bc")  # deterministic actors, which explore by noise
 OBS = spaces.Box(-1, 1, (5,), np.float32)
 ACTIONS = spaces.Box(np.array([[-2.0, -1.0, 0.0]]), np.array([[2.0, 3.0, 0.5]]), dtype=np.float64)
 
@@ -30,11 +25,10 @@ def kind(request):
 
 
 def made(kind: str, action_space=ACTIONS, observation_space=OBS, **settings):
-    policy, config = KINDS[kind]
+    small = {"seed": 0, "model.encoder_hidden_size_list": [8, 7], **({"learn.num_actions": 2} if kind == "cql" else {})}
     settings = {key.replace("__", "."): value for key, value in settings.items()}
-    return policy(
-        config().override({"seed": 0, "model.encoder_hidden_size_list": [8, 7], **settings}), observation_space, action_space
-    )
+    policy = KINDS[kind]
+    return policy(policy.config_type().override({**small, **settings}), observation_space, action_space)
 
 
 def transitions(n: int = 12, seed: int = 0, shape=(1, 3)) -> dict:
@@ -111,7 +105,7 @@ def test_observations_of_any_space_are_acted_on_and_learned_from(kind, space, el
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_actions_are_elements_of_their_space_however_wild_the_noise(kind, shape, low, high, dtype):
     space = spaces.Box(low, high, shape, dtype)
-    policy = made(kind, space, **({} if kind == "sac" else {"collect__noise_sigma": 5.0}))
+    policy = made(kind, space, **({"collect__noise_sigma": 5.0} if kind in NOISY else {}))
     with torch.no_grad():
         for param in policy.model.actor.parameters():
             param.mul_(20)
@@ -140,7 +134,7 @@ def test_exploring_is_random_and_evaluating_is_not(kind):
 
 def test_noise_correlates_as_asked_within_an_episode_and_begins_anew_with_the_next(kind):
     space = spaces.Box(-1, 1, (2,))
-    settings = {} if kind == "sac" else {"collect__noise_sigma": 0.1}
+    settings = {"collect__noise_sigma": 0.1} if kind in NOISY else {}
     policy = made(kind, space, collect__noise_correlation=0.8, **settings)
     obs, mode = np.ones((500, 5), np.float32), policy.collect_mode
     start = mode.get_initial_state(500)
@@ -181,9 +175,10 @@ def test_a_worker_goes_on_with_its_noise_where_it_was_saved(kind, same):
 # Learning.
 
 
+@pytest.mark.parametrize("kind", ["ddpg", "td3", "sac", "cql", "td3_bc"])
 def test_each_loss_has_gradients_for_its_own_part_alone(kind):
     policy, batch = made(kind), tree(transitions())
-    alpha = (torch.tensor(0.5),) if kind == "sac" else ()
+    alpha = (torch.tensor(0.5),) if kind in ("sac", "cql") else ()
     parts = {"critic": policy.model.critic, "actor": policy.model.actor}
     losses = {"critic": lambda: policy.critic_loss(batch, *alpha)[0], "actor": lambda: policy.actor_loss(batch, *alpha)}
     for learning, loss in losses.items():
@@ -271,7 +266,8 @@ def test_a_reward_that_is_no_number_ends_learning_and_leaves_the_weights(kind):
 
 
 def test_a_constant_reward_is_worth_its_endless_sum(kind):
-    settings = {"learn__auto_alpha": False, "learn__alpha": 1e-8} if kind == "sac" else {}
+    settings = {"learn__auto_alpha": False, "learn__alpha": 1e-8} if kind in ("sac", "cql") else {}
+    settings |= {"learn__min_q_weight": 0.0} if kind == "cql" else {}
     policy = made(kind, discount_factor=0.5, learn__learning_rate=0.02, learn__target_update_theta=0.5, **settings)
     one, batch = torch.ones(64, 5), transitions(64)
     batch["action"] = policy.model.bounds(2 * torch.rand(64, 3, generator=torch.Generator().manual_seed(1)) - 1)

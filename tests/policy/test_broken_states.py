@@ -14,7 +14,7 @@ from ding_lite.config import PPOConfig
 from ding_lite.engine import ConfigError
 from ding_lite.middleware import reward_normalizer
 from ding_lite.nn import RunningNorm
-from ding_lite.policy import DQNPolicy, PPOPolicy
+from ding_lite.policy import BoxActing, DQNPolicy, PPOPolicy
 from ding_lite.policy_state import StateError
 
 KINDS = [
@@ -28,7 +28,7 @@ VALUES = (None, "x", math.nan, math.inf, -1, 10**400, [], {}, object())
 
 def made(kind, seed=0, **settings):
     """A small policy that has moments, random numbers drawn ahead and a normaliser of rewards."""
-    actions = BOX if kind.__name__ in ("SACPolicy", "DDPGPolicy", "TD3Policy") else DISCRETE
+    actions = BOX if issubclass(kind, BoxActing) else DISCRETE
     small = {"model.encoder_hidden_size_list": [3], "model.normalize_obs": True, "seed": seed}
     has = vars(kind.config_type().model)
     settings = {name: value for name, value in small.items() if name == "seed" or name.partition(".")[2] in has} | settings

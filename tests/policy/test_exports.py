@@ -21,7 +21,7 @@ SMALL = {"model": {"encoder_hidden_size_list": [8]}}
 
 def make(name, observation_space=VECTOR, action_space=None, **model):
     kind = getattr(policies, f"{name}Policy")
-    bounded = name in ("DDPG", "TD3", "SAC")
+    bounded = issubclass(kind, policies.BoxActing)
     cfg = kind.config_type().override({"model": {**SMALL["model"], **model}, "seed": 3})
     return kind(cfg, observation_space, action_space or (FORCE if bounded else CHOICE))
 
@@ -51,6 +51,7 @@ def same_actions(space, wanted, found):
 
 
 ALGORITHMS = ["DQN", "C51", "QRDQN", "IQN", "Rainbow", "PPO", "A2C", "IMPALA", "REINFORCE", "DDPG", "TD3", "SAC"]
+ALGORITHMS += ["BC", "DiscreteCQL", "DiscreteIQL", "IQL"]  # CQL and TD3BC act as SAC and TD3, and AWAC as IQL
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

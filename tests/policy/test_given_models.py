@@ -10,6 +10,7 @@ from ding_lite.basics import save_checkpoint
 from ding_lite.nn import (
     ActionCritic,
     EnsembleMLP,
+    QEnsemble,
     RecurrentFeatures,
     RecurrentQNetwork,
     RunningNorm,
@@ -18,11 +19,18 @@ from ding_lite.nn import (
 )
 from ding_lite.policy import (
     A2CPolicy,
+    AWACPolicy,
+    BCPolicy,
+    BoxActing,
     C51Policy,
+    CQLPolicy,
     DDPGPolicy,
+    DiscreteCQLPolicy,
+    DiscreteIQLPolicy,
     DQNPolicy,
     HookError,
     IMPALAPolicy,
+    IQLPolicy,
     IQNPolicy,
     Policy,
     PPOPolicy,
@@ -32,6 +40,7 @@ from ding_lite.policy import (
     REINFORCEPolicy,
     SACPolicy,
     StateError,
+    TD3BCPolicy,
     TD3Policy,
     build_policy,
     load_policy,
@@ -95,6 +104,22 @@ class Acting(nn.Module):
         self.critic = Critic(count)
 
 
+class Valued(Acting):
+    """With V(s), for IQL."""
+
+    def __init__(self):
+        super().__init__(2, stochastic=True)
+        self.value = nn.Sequential(nn.Linear(3, 1), nn.Flatten(0))
+
+
+class ValuedPolicies(Policies):
+    """With critics, for IQL with Discrete actions."""
+
+    def __init__(self):
+        super().__init__()
+        self.q_critic = QEnsemble(nn.Identity(), EnsembleMLP(3, [3, 2]))
+
+
 def memory():
     return RecurrentFeatures(nn.Linear(3, 4), 4, 5)
 
@@ -109,6 +134,13 @@ MODELS = {
     DDPGPolicy: lambda: Acting(1),
     TD3Policy: lambda: Acting(2),
     SACPolicy: lambda: Acting(3, stochastic=True),
+    CQLPolicy: lambda: Acting(3, stochastic=True),
+    TD3BCPolicy: lambda: Acting(2),
+    AWACPolicy: lambda: Acting(2, stochastic=True),
+    IQLPolicy: Valued,
+    DiscreteCQLPolicy: lambda: Values(2),
+    DiscreteIQLPolicy: ValuedPolicies,
+    BCPolicy: Policies,
     PPOPolicy: Policies,
     A2CPolicy: Policies,
     IMPALAPolicy: Policies,
@@ -119,7 +151,7 @@ MODELS = {
 
 def made(kind, model, **settings):
     kind = PPOPolicy if kind == "ppo_lstm" else kind
-    space = BOX if kind in (DDPGPolicy, TD3Policy, SACPolicy) else DISCRETE
+    space = BOX if issubclass(kind, BoxActing) else DISCRETE
     return kind({"seed": 0, **settings}, OBS, space, model=model)
 
 

@@ -7,9 +7,14 @@ from gymnasium import spaces
 
 from ding_lite.data import tree
 from ding_lite.policy import (
+    AWACPolicy,
     C51Policy,
+    CQLPolicy,
     DDPGPolicy,
+    DiscreteCQLPolicy,
+    DiscreteIQLPolicy,
     DQNPolicy,
+    IQLPolicy,
     IQNPolicy,
     QRDQNPolicy,
     R2D2Policy,
@@ -19,8 +24,9 @@ from ding_lite.policy import (
 )
 
 OBS, DISCRETE, BOX = spaces.Box(-np.inf, np.inf, (3,), np.float32), spaces.Discrete(2), spaces.Box(-2, 1, (2,), np.float32)
-DISCRETE_KINDS = (DQNPolicy, C51Policy, QRDQNPolicy, IQNPolicy, RainbowPolicy, R2D2Policy)
-BOX_KINDS = (DDPGPolicy, TD3Policy, SACPolicy)
+DISCRETE_KINDS = (DQNPolicy, C51Policy, QRDQNPolicy, IQNPolicy, RainbowPolicy, R2D2Policy, DiscreteCQLPolicy)
+DISCRETE_KINDS += (DiscreteIQLPolicy,)
+BOX_KINDS = (DDPGPolicy, TD3Policy, SACPolicy, CQLPolicy, IQLPolicy, AWACPolicy)  # TD3BC learns as TD3
 each = pytest.mark.parametrize("kind", [*DISCRETE_KINDS, *BOX_KINDS])
 LENGTH = 5
 

@@ -21,10 +21,16 @@ from ding_lite.middleware import (
     multistep_trainer,
 )
 from ding_lite.policy import (
+    AWACPolicy,
+    BCPolicy,
     C51Policy,
+    CQLPolicy,
     DDPGPolicy,
+    DiscreteCQLPolicy,
+    DiscreteIQLPolicy,
     DQNPolicy,
     IMPALAPolicy,
+    IQLPolicy,
     IQNPolicy,
     PPOPolicy,
     QRDQNPolicy,
@@ -32,6 +38,7 @@ from ding_lite.policy import (
     RainbowPolicy,
     SACPolicy,
     StateError,
+    TD3BCPolicy,
     TD3Policy,
     build_policy,
     load_policy,
@@ -62,6 +69,8 @@ def saved(policy, path):
     [
         *((kind, DISCRETE) for kind in (DQNPolicy, C51Policy, QRDQNPolicy, IQNPolicy, RainbowPolicy, R2D2Policy, IMPALAPolicy)),
         *((kind, BOUNDED) for kind in (DDPGPolicy, TD3Policy, SACPolicy, PPOPolicy)),
+        *((kind, DISCRETE) for kind in (DiscreteCQLPolicy, DiscreteIQLPolicy)),
+        *((kind, BOUNDED) for kind in (CQLPolicy, TD3BCPolicy, IQLPolicy, AWACPolicy, BCPolicy)),
         (Mine, spaces.Tuple((DISCRETE, spaces.MultiDiscrete([2, 3])))),
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else "",

@@ -171,7 +171,7 @@ def test_a_policy_without_spaces_is_refused():
             r"has no 'burnin_step': the number of burn-in steps is policy.learn.burn_in of R2D2Config\.$",
         ),
         (R2D2PolicyConfig, "learn.burnin_step", r"has no 'burnin_step': .* is policy.learn.burn_in of R2D2Config\.$"),
-        (DQNPolicyConfig, "learn.actor_update_freq", r"TD3Config alone has policy.learn.actor_update_freq\.$"),
+        (DQNPolicyConfig, "learn.actor_update_freq", r"only TD3Config and TD3BCConfig have policy.learn.actor_update_freq\.$"),
         (PPOPolicyConfig, "learn.value_norm", r"values are not normalised; reward_normalizer\(cfg, policy.learn_mode\) scales"),
         (
             SACPolicyConfig,
@@ -194,7 +194,11 @@ def test_names_of_other_libraries_lead_to_what_is_meant_and_to_nothing_else(conf
     ("kind", "name", "words"),
     [
         (DQNPolicy, "burnin_step", "is policy.learn.burn_in of R2D2Config. It is kept as policy.config"),
-        (DQNPolicy, "actor_update_freq", "TD3Config alone has policy.learn.actor_update_freq. It is kept as policy.config"),
+        (
+            DQNPolicy,
+            "actor_update_freq",
+            "only TD3Config and TD3BCConfig have policy.learn.actor_update_freq. It is kept as policy.config",
+        ),
         (PPOPolicy, "value_norm", "values are not normalised; reward_normalizer.*It is kept as policy.config"),
         (PPOPolicy, "actor_head_hidden_size", "policy.model.encoder_hidden_size_list. It is kept as policy.co"),
     ],

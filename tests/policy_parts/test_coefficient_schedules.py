@@ -8,9 +8,16 @@ from gymnasium import spaces
 from ding_lite.basics import ConfigError
 from ding_lite.data import tree
 from ding_lite.policy import (
+    AWACPolicy,
+    BCPolicy,
+    BoxActing,
     C51Policy,
+    CQLPolicy,
     DDPGPolicy,
+    DiscreteCQLPolicy,
+    DiscreteIQLPolicy,
     DQNPolicy,
+    IQLPolicy,
     IQNPolicy,
     PPOPolicy,
     PPOPolicyConfig,
@@ -18,6 +25,7 @@ from ding_lite.policy import (
     R2D2Policy,
     RainbowPolicy,
     SACPolicy,
+    TD3BCPolicy,
     TD3Policy,
 )
 from ding_lite.policy_base import build_policy
@@ -67,7 +75,7 @@ def test_both_schedules_are_linear_between_their_points_and_constant_beyond():
 
 def replayed(kind, **settings):
     """A policy that learns from replay, and rows that it learns from."""
-    is_box = kind in (DDPGPolicy, TD3Policy, SACPolicy)
+    is_box = issubclass(kind, BoxActing)
     small = {"seed": 0, "model.encoder_hidden_size_list": [4], "learn.learning_rate": 0.1}
     small |= {"learn.burn_in": 0, "learn.unroll_len": 2, "model.lstm_size": 3} if kind is R2D2Policy else {}
     policy = kind({**small, **settings}, BOX, spaces.Box(-1, 1, (2,), np.float32) if is_box else DISCRETE)
@@ -82,6 +90,7 @@ def replayed(kind, **settings):
 
 
 REPLAYING = (DQNPolicy, C51Policy, QRDQNPolicy, IQNPolicy, RainbowPolicy, R2D2Policy, DDPGPolicy, TD3Policy, SACPolicy)
+REPLAYING += (AWACPolicy, BCPolicy, CQLPolicy, DiscreteCQLPolicy, DiscreteIQLPolicy, IQLPolicy, TD3BCPolicy)
 
 
 @pytest.mark.parametrize("kind", REPLAYING)

@@ -1,0 +1,120 @@
+"""Behaviour cloning: imitate the actions of a dataset by maximum likelihood.
+
+Pomerleau (1991), "Efficient Training of Artificial Neural Networks for Autonomous Navigation".
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ding_lite.basics import ranged_field
+from ding_lite.data import Tree, first_leaf, flatten, has_leaf
+from ding_lite.functional import weighted_mean
+from ding_lite.nn import action_distribution
+from ding_lite.policy_base import LearnConfig, Policy, PolicyConfig
+from ding_lite.policy_check import require_members, require_output
+from ding_lite.policy_parts import ScheduledLearningRate, WideModelConfig
+from ding_lite.run_configs import OfflineRunConfig
+
+
+@dataclasses.dataclass
+class BCLearnConfig(LearnConfig):
+    """Learning."""
+
+    batch_size: int = ranged_field(256, low=1, high=10_000_000)
+    """Transitions per gradient step."""
+
+
+@dataclasses.dataclass
+class BCPolicyConfig(PolicyConfig):
+    """Behaviour cloning."""
+
+    model: WideModelConfig = dataclasses.field(default_factory=WideModelConfig)
+    """The actor."""
+
+    learn: BCLearnConfig = dataclasses.field(default_factory=BCLearnConfig)
+    """Learning."""
+
+
+@dataclasses.dataclass
+class BCConfig(OfflineRunConfig):
+    """Behaviour cloning, on CartPole-v1."""
+
+    exp_name: str = "runs/bc"
+    """Folder of the run, for metrics, configuration and checkpoints."""
+
+    policy: BCPolicyConfig = dataclasses.field(default_factory=BCPolicyConfig)
+    """The algorithm."""
+
+
+class BCPolicy(ScheduledLearningRate, Policy):
+    """Behaviour cloning, for actions and observations of any space. It has an actor, and no critic."""
+
+    config_type = BCPolicyConfig
+    cfg: BCPolicyConfig
+    learns_from = "transitions"
+
+    def make_model(self) -> nn.Module:
+        """Make the actor."""
+        model: Any = super().make_model()
+        model.critic = None
+        return model  # type: ignore[no-any-return]
+
+    def take_model(self, model: nn.Module) -> nn.Module:
+        """The module, with a `distribution` over actions if it has none.
+
+        Raises:
+            TypeError: it has no logits.
+        """
+        require_members(self, model, {"logits": "logits(obs) -> logit [B, width]"})
+        if not hasattr(model, "distribution"):
+            model.distribution = action_distribution(self.action_space)
+        return super().take_model(model)
+
+    def check_model(self, obs: Any) -> None:
+        """Check the shape of the logit."""
+        shape = (len(first_leaf(obs)), self.model.distribution.width)
+        logit_is = f"the logit [B, width], the parameters of the {type(self.model.distribution).__name__} distribution"
+        require_output(self, "logits(obs)", self.model.logits(obs), shape, logit_is)
+
+    def loss(self, batch: Tree) -> tuple[Tensor, dict[str, Any]]:
+        """The negated log-likelihood of the actions.
+
+            loss = -mean(log pi(a|s))
+
+        Args:
+            batch: obs [B, *obs_shape]; action [B, *action_shape]; optionally weight [B] float.
+
+        Returns:
+            The scalar loss; and a dict to log, with loss, entropy and the result of `imitation_errors`.
+
+        Reference:
+            Osa et al. (2018), "An Algorithmic Perspective on Imitation Learning", https://arxiv.org/abs/1811.06711, section 3.
+        """
+        logit = self.model.logits(batch.obs)
+        log_prob, entropy = self.model.distribution.evaluate(logit, batch.action)
+        loss = weighted_mean(-log_prob, batch.weight if has_leaf(batch, "weight") else None)
+        errors = imitation_errors(self.model.distribution.mode(logit.detach()), batch.action)
+        return loss, {"loss": loss.detach(), "entropy": entropy.detach().mean(), **errors}
+
+
+def imitation_errors(guess: Any, action: Any) -> dict[str, Tensor]:
+    """How far the most likely actions are from those of the data.
+
+    Args:
+        guess, action: [B, *action_shape], nested like the space.
+
+    Returns:
+        accuracy, the fraction of equal numbers, of all parts that are not a Box; and mse, the mean squared error of all Box
+        parts. Each is left out if there is no such part.
+    """
+    wanted = dict(flatten(action))
+    pairs = [(leaf.detach().flatten(), wanted[path].flatten()) for path, leaf in flatten(guess)]
+    equal = [one == other for one, other in pairs if not one.is_floating_point()]
+    errors = [(one - other).square() for one, other in pairs if one.is_floating_point()]
+    found = {"accuracy": torch.cat(equal).float().mean()} if equal else {}
+    return {**found, "mse": torch.cat(errors).mean()} if errors else found
