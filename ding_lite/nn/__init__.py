@@ -16,6 +16,7 @@ from ding_lite.nn.bounded import (
     make_bounded_actor_critic,
     make_state_value,
 )
+from ding_lite.nn.decision_transformers import DecisionTransformer
 from ding_lite.nn.distributions import ActionDistribution, BoundDistribution, action_distribution
 from ding_lite.nn.eager_optimizers import Adam, RMSprop
 from ding_lite.nn.encoders import ConvLayers, EncoderAndHead, make_encoder, make_network
@@ -53,6 +54,7 @@ __all__ = [
     "BoundedActorCritic",
     "ConvLayers",
     "CosineEmbedding",
+    "DecisionTransformer",
     "DuelingHead",
     "EncoderAndHead",
     "EnsembleMLP",

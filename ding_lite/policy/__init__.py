@@ -15,6 +15,12 @@ from ding_lite.policy.cql import (
     DiscreteCQLPolicyConfig,
 )
 from ding_lite.policy.ddpg import DDPGConfig, DDPGPolicy, DDPGPolicyConfig
+from ding_lite.policy.decision_transformer import (
+    DecisionTransformerConfig,
+    DecisionTransformerMuJoCoConfig,
+    DecisionTransformerPolicy,
+    DecisionTransformerPolicyConfig,
+)
 from ding_lite.policy.dqn import DQNAtariConfig, DQNConfig, DQNPolicy, DQNPolicyConfig
 from ding_lite.policy.exports import ExportError, GreedyPolicy, export_policy
 from ding_lite.policy.impala import IMPALAConfig, IMPALAPolicy, IMPALAPolicyConfig
@@ -151,6 +157,10 @@ __all__ = [
     "DQNConfig",
     "DQNPolicy",
     "DQNPolicyConfig",
+    "DecisionTransformerConfig",
+    "DecisionTransformerMuJoCoConfig",
+    "DecisionTransformerPolicy",
+    "DecisionTransformerPolicyConfig",
     "DiscreteCQLConfig",
     "DiscreteCQLPolicy",
     "DiscreteCQLPolicyConfig",

@@ -2,7 +2,7 @@
 
 from ding_lite.policy_check.columns import STANDARD, ColumnError, HookReads, described, explain_missing, map_columns
 from ding_lite.policy_check.declarations import require_declarations, require_methods, warn_of_idle_settings
-from ding_lite.policy_check.dry_run import try_out
+from ding_lite.policy_check.dry_run import dummy_elements, try_out
 from ding_lite.policy_check.given_models import require_members, require_output
 from ding_lite.policy_check.hook_results import (
     HookError,
@@ -28,6 +28,7 @@ __all__ = [
     "ObservationError",
     "are_finite",
     "described",
+    "dummy_elements",
     "explain_missing",
     "like_before",
     "loss_error",

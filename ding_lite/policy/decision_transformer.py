@@ -1,0 +1,250 @@
+"""Decision Transformer: imitate the actions of a dataset given the return that followed, and act by asking for a high return.
+
+Chen et al. (2021), https://arxiv.org/abs/2106.01345.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from ding_lite.basics import Config, ranged_field
+from ding_lite.data import Tree, flatten, map_leaves, nested, tree, with_leaves
+from ding_lite.nn import DecisionTransformer
+from ding_lite.policy.bc import imitation_errors
+from ding_lite.policy_base import LearnConfig, Policy, PolicyConfig
+from ding_lite.policy_check import dummy_elements
+from ding_lite.policy_parts import ScheduledLearningRate
+from ding_lite.run_configs import EnvConfig, OfflineRunConfig, mujoco_envs
+
+
+@dataclasses.dataclass
+class DecisionTransformerModelConfig(Config):
+    """The transformer."""
+
+    size: int = ranged_field(64, low=1, high=16_384)
+    """Width of the tokens; a multiple of heads."""
+
+    layers: int = ranged_field(2, low=1, high=100)
+    """Number of transformer blocks."""
+
+    heads: int = ranged_field(1, low=1, high=1024)
+    """Attention heads of each block."""
+
+    longest: int = ranged_field(1000, low=1, high=10_000_000)
+    """Steps of the longest episode."""
+
+    normalize_obs: bool = True
+    """Normalise observations to mean 0 and standard deviation 1, by running statistics of the batches learned from. Images,
+    bytes and discrete parts are not normalised."""
+
+
+@dataclasses.dataclass
+class DecisionTransformerLearnConfig(LearnConfig):
+    """Learning."""
+
+    learning_rate: float = ranged_field(1e-3, low=0)
+    """Learning rate of the optimizer."""
+
+    weight_decay: float = ranged_field(1e-4, low=0)
+    """Weight decay of AdamW."""
+
+    grad_clip_norm: float | None = ranged_field(0.25, low=0, finite=False)
+    """Clip the gradient to this norm; None for no clipping."""
+
+
+@dataclasses.dataclass
+class DecisionTransformerPolicyConfig(PolicyConfig):
+    """Decision Transformer."""
+
+    context_length: int = ranged_field(10, low=1, high=16_384)
+    """Steps that an action depends on, with its own."""
+
+    target_return: float = ranged_field(500.0)
+    """The return of an episode to ask for, undiscounted."""
+
+    return_scale: float = ranged_field(100.0, low=1e-8)
+    """Returns are divided by this number, so that they are about 1 to 10."""
+
+    model: DecisionTransformerModelConfig = dataclasses.field(default_factory=DecisionTransformerModelConfig)  # type: ignore[assignment]
+    """The transformer."""
+
+    learn: DecisionTransformerLearnConfig = dataclasses.field(default_factory=DecisionTransformerLearnConfig)
+    """Learning."""
+
+
+@dataclasses.dataclass
+class DecisionTransformerConfig(OfflineRunConfig):
+    """Decision Transformer, on CartPole-v1."""
+
+    exp_name: str = "runs/decision_transformer"
+    """Folder of the run, for metrics, configuration and checkpoints."""
+
+    policy: DecisionTransformerPolicyConfig = dataclasses.field(default_factory=DecisionTransformerPolicyConfig)
+    """The algorithm."""
+
+
+_MUJOCO = {
+    "context_length": 20,
+    "target_return": 3600.0,
+    "return_scale": 1000.0,
+    "model": {"size": 128, "layers": 3},
+    "learn.learning_rate": 1e-4,
+    "eval.evaluator.eval_freq": 5000,
+}
+
+
+@dataclasses.dataclass
+class DecisionTransformerMuJoCoConfig(DecisionTransformerConfig):
+    """Decision Transformer, on Hopper-v5 and other tasks of MuJoCo, with the settings of Chen et al. (2021)."""
+
+    exp_name: str = "runs/decision_transformer_mujoco"
+    """Folder of the run, for metrics, configuration and checkpoints."""
+
+    dataset: str = "datasets/hopper_medium_replay"
+    """The dataset: its folder, or a file in the HDF5 layout of Minari or D4RL."""
+
+    max_step: int = ranged_field(100_000, low=1)
+    """Maximum number of iterations. Each takes one gradient step."""
+
+    env: EnvConfig = dataclasses.field(default_factory=lambda: mujoco_envs("Hopper-v5", stop_value=3800.0))
+    """Environments."""
+
+    policy: DecisionTransformerPolicyConfig = dataclasses.field(
+        default_factory=lambda: DecisionTransformerPolicyConfig().override(_MUJOCO)
+    )
+    """The algorithm."""
+
+
+class DecisionTransformerPolicy(ScheduledLearningRate, Policy):
+    """Decision Transformer, for actions and observations of any space.
+
+    It learns from windows of `context_length` steps, see `OfflineDataset.windows`. Its recurrent state holds the last steps of
+    the episode: observations, actions, returns-to-go and their number. `predict` wants the last reward too, `predict(obs,
+    state, prev_reward_batch=reward)`; without it, the return to go does not change.
+    """
+
+    config_type = DecisionTransformerPolicyConfig
+    cfg: DecisionTransformerPolicyConfig
+    learns_from = "transitions"
+    derived: ClassVar[Mapping[str, tuple[int, ...]]] = {}
+
+    def make_model(self) -> nn.Module:
+        """Make the transformer.
+
+        Raises:
+            ValueError: model.size is not a multiple of model.heads.
+        """
+        model: Any = self.cfg.model
+        if model.size % model.heads:
+            raise ValueError(
+                f"model.size = {model.size} is not a multiple of model.heads = {model.heads}: each head has an equal part of "
+                "the width."
+            )
+        sizes = model.size, model.layers, model.heads, model.longest, model.normalize_obs
+        return DecisionTransformer(self.observation_space, self.action_space, *sizes)
+
+    def make_optimizer(self, params: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        """AdamW, with the settings of the paper."""
+        learn = self.cfg.learn
+        return torch.optim.AdamW(params, learn.learning_rate, (0.9, 0.95), weight_decay=learn.weight_decay)
+
+    def get_initial_state(self) -> list[Any]:
+        """The last context_length - 1 steps before an episode, which are not used: observations, actions and returns-to-go; the
+        last return-to-go; and the number of known steps, 0."""
+        length = self.cfg.context_length - 1
+        steps = {"obs": dummy_elements(self.observation_space, length), "action": dummy_elements(self.action_space, length)}
+        leaves = [torch.from_numpy(leaf) for _, leaf in flatten(steps)]
+        return [*leaves, torch.zeros(length), torch.zeros(()), torch.zeros((), dtype=torch.int64)]
+
+    def compute_actions(
+        self,
+        obs: Any,
+        state: Sequence[Any] = (),
+        *,
+        explore: bool = True,
+        prev_reward_batch: Any = None,
+        **kwargs: Any,
+    ) -> tuple[Any, Sequence[Any], dict[str, Any]]:
+        """Compute actions: sampled if it explores, otherwise the most likely ones.
+
+        Args:
+            obs: [B, *obs_shape], nested like the space.
+            state: see `get_initial_state`; a batch per element.
+            explore: whether to sample.
+            prev_reward_batch: reward of the last step, [B].
+        """
+        *known_steps, returns, last_return, known = state
+        target = self.cfg.target_return / self.cfg.return_scale
+        spent = 0.0 if prev_reward_batch is None else torch.as_tensor(prev_reward_batch, device=self.device).float()
+        to_go = torch.where(known == 0, target, last_return - spent / self.cfg.return_scale)
+        unknown = map_leaves(torch.from_numpy, dummy_elements(self.action_space, len(known)))
+        structure = {"obs": nested(obs), "action": map_leaves(lambda leaf: leaf.to(self.device), unknown)}
+        past = iter(known_steps)
+        window = map_leaves(lambda now: torch.cat([next(past), now.unsqueeze(1)], 1), structure)
+        length = self.cfg.context_length
+        returns = torch.cat([returns, to_go.unsqueeze(1)], 1)
+        age = torch.arange(length - 1, -1, -1, device=self.device)
+        valid = age <= known.unsqueeze(1)
+        timestep = (known.unsqueeze(1) - age).clamp(min=0)
+        logit = self.model(window["obs"], window["action"], returns, timestep, valid)[:, -1]
+        action, _, outputs = self.drawn(logit, (), explore)
+        window["action"] = map_leaves(_with_last, window["action"], nested(action))
+        steps = [leaf[:, 1:] for _, leaf in flatten(window)]
+        return action, [*steps, returns[:, 1:], to_go, known + 1], outputs
+
+    def dummy_batch(self, batch: Tree) -> Tree:
+        """Turn rows [N, ...] of the dummy batch into windows [N, K, ...], by repeating each step."""
+        length = self.cfg.context_length
+        windows = map_leaves(lambda leaf: torch.stack([leaf] * length, 1), nested(batch))
+        like = windows["reward"]
+        added = {"valid": torch.ones_like(like, dtype=torch.bool), "timestep": torch.zeros_like(like, dtype=torch.int64)}
+        return with_leaves(tree(windows), return_to_go=like, **added)
+
+    def postprocess(self, batch: Tree) -> Tree:
+        """The windows.
+
+        Raises:
+            ValueError: the batch has other windows, or transitions.
+        """
+        names = set(nested(batch))
+        if not {"valid", "timestep", "return_to_go"} <= names or batch.valid.shape[1:] != (self.cfg.context_length,):
+            found = list(batch.valid.shape) if "valid" in names else f"a batch with {', '.join(sorted(names))}"
+            raise ValueError(
+                f"{type(self).__name__} learns from windows [N, {self.cfg.context_length}] of a dataset, got {found}: fetch "
+                "them by offline_data_fetcher(cfg, dataset) with the same configuration."
+            )
+        return batch
+
+    def loss(self, batch: Tree) -> tuple[Tensor, dict[str, Any]]:
+        """The negated log-likelihood of the actions, given the steps before and the return to go.
+
+            loss = -mean_t(log pi(a_t | R_{t-K+1}, s_{t-K+1}, a_{t-K+1}, ..., R_t, s_t))
+
+        Args:
+            batch: obs [N, K, *obs_shape]; action [N, K, *action_shape]; return_to_go [N, K] float; timestep [N, K] int64; valid
+                [N, K] bool.
+
+        Returns:
+            The scalar loss; and a dict to log, with loss, entropy and the result of `imitation_errors`.
+
+        Reference:
+            Chen et al. (2021), algorithm 1, with the likelihood of actions instead of the squared error, so that all action
+            spaces have the same loss.
+        """
+        returns = batch.return_to_go / self.cfg.return_scale
+        logit = self.model(batch.obs, batch.action, returns, batch.timestep, batch.valid)[batch.valid]
+        action = map_leaves(lambda leaf: leaf[batch.valid], nested(batch.action))
+        log_prob, entropy = self.model.distribution.evaluate(logit, action)
+        loss = -log_prob.mean()
+        errors = imitation_errors(self.model.distribution.mode(logit.detach()), action)
+        return loss, {"loss": loss.detach(), "entropy": entropy.detach().mean(), **errors}
+
+
+def _with_last(steps: Tensor, last: Tensor) -> Tensor:
+    """The steps [B, K, ...] with another last one."""
+    return torch.cat([steps[:, :-1], last.unsqueeze(1).to(steps.dtype)], 1)
