@@ -25,7 +25,7 @@ _DI_ENGINE = {
     "RainbowDQN": _made_by("RainbowPolicy"),
     "VAC": _made_by("PPOPolicy"),
     **dict.fromkeys(("ACER", "ATOC", "BCQ", "BDQ", "COMA", "CollaQ", "ContinuousBC", "ContinuousMAQAC"), _ABSENT),
-    **dict.fromkeys(("DREAMERVAC", "DecisionTransformer", "DiscreteBC", "DiscreteMAQAC", "DiscreteQAC", "EDAC"), _ABSENT),
+    **dict.fromkeys(("DREAMERVAC", "DiscreteBC", "DiscreteMAQAC", "DiscreteQAC", "EDAC"), _ABSENT),
     **dict.fromkeys(("FQF", "HAVAC", "MADQN", "MAVAC", "NGU", "PDQN", "PPG", "QGPO", "QMix", "QTran", "SQN"), _ABSENT),
     **dict.fromkeys(("GTrXLDQN", "QACDIST", "WQMix"), _ABSENT),
 }

@@ -57,7 +57,7 @@ def test_no_field_takes_what_is_no_number_of_its_kind(cls, name):
     is_float, _ = FIELDS[cls, name]
     wrong = [math.nan, "1", True, 1j]
     wrong += ([] if name in ENDLESS else [math.inf, -math.inf]) if is_float else [1.5, math.inf]
-    if name not in ("seed", "stop_value", "v_min", "v_max", "target_entropy", "lagrange_thresh"):
+    if name not in ("seed", "stop_value", "v_min", "v_max", "target_entropy", "target_return", "lagrange_thresh"):
         wrong += [-1, *([] if is_float else [2**63])]
     for value in wrong:
         with pytest.raises(ConfigError, match=name):
