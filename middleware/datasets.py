@@ -7,12 +7,15 @@ from collections.abc import Callable, Mapping
 from os import PathLike
 from typing import Any
 
+import torch
+
 from ding_lite.basics import command_line, foreign_arguments, library_versions
 from ding_lite.config import RunConfig
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
+from ding_lite.data import Tree, has_leaf, map_leaves, nested, with_leaves
 from ding_lite.datasets import DatasetError, DatasetWriter, Epochs, OfflineDataset, open_dataset
 from ding_lite.engine import contract
-from ding_lite.envs import SpaceError, same_layout, space_from
+from ding_lite.envs import SpaceError, clipper, same_layout, space_from
 from ding_lite.middleware.arguments import require_mode, require_settings
 from ding_lite.middleware.collected import COLLECTED_TERMS, collected_data
 from ding_lite.middleware.fetchers import columns_read
@@ -113,8 +116,10 @@ def offline_data_fetcher(
 ) -> Callable[[OfflineRLContext], None]:
     """Fetch a minibatch of a dataset: shuffled, each transition once in a pass.
 
-    A pass has equal parts of about the batch size. For a policy that learns from windows, each transition is the last one of a
-    window once in a pass. In an asynchronous run the next batch is fetched while the policy learns;
+    Box actions are clipped to their bounds, as they were for the environment. A pass has equal parts of about the batch size.
+    For a policy that learns from windows, each transition is the last one of a window once in a pass.
+
+    In an asynchronous run the next batch is fetched while the policy learns;
     the result is the same.
 
     Writes:
@@ -143,17 +148,29 @@ def offline_data_fetcher(
     if policy is not None:
         _require_spaces(data, policy)
     columns = columns_read(policy, reward_model)
+    try:
+        clip: Callable[[Any], Any] | None = clipper(data.action_space)
+    except DatasetError:  # it does not say its spaces
+        clip = None
     epochs = Epochs(len(data), cfg.policy.learn.batch_size, cfg.seed)
     length: int | None = getattr(cfg.policy, "context_length", None)
 
     @contract(writes=("train_data", "train_epoch"), uses=(epochs,), stage="process")
     def fetch(ctx: OfflineRLContext) -> None:
         rows = epochs.next()
-        ctx.train_data = data.take(rows, columns) if length is None else data.windows(rows, length, columns)
+        batch = data.take(rows, columns) if length is None else data.windows(rows, length, columns)
+        ctx.train_data = batch if clip is None or not has_leaf(batch, "action") else _clipped(batch, clip)
         ctx.train_epoch = epochs.epoch
 
     fetch.__qualname__ = "offline_data_fetcher.<locals>.fetch"
     return fetch
+
+
+def _clipped(batch: Tree, clip: Callable[[Any], Any]) -> Tree:
+    """The batch with actions within their bounds."""
+    action = map_leaves(lambda leaf: leaf.numpy(), nested(batch.action))
+    clipped = clip(action)
+    return batch if clipped is action else with_leaves(batch, action=map_leaves(torch.from_numpy, clipped))
 
 
 def _require_spaces(data: OfflineDataset, policy: LearnMode) -> None:

@@ -6,12 +6,13 @@ import json
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 from recordings import SPACES, Recording, fingerprint
 from states import same
 
 from ding_lite.config import DQNConfig, PPOConfig
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
-from ding_lite.data import ReplayBuffer, has_leaf
+from ding_lite.data import Episodes, ReplayBuffer, has_leaf
 from ding_lite.datasets import DatasetError, DatasetWriter, OfflineDataset
 from ding_lite.datasets import writers as writers_module
 from ding_lite.engine import PipelineError, Task, contract
@@ -258,6 +259,21 @@ class TestFetching:
             found.append(policy.state_dict()["model"])
         assert same(found[0], found[1])
         assert same(found[0], found[2])
+
+    def test_box_actions_are_clipped_as_they_were_for_the_environment(self, tmp_path):
+        space, rng = spaces.Box(np.float32([-1, 0]), np.float32([1, np.inf])), np.random.default_rng(0)
+        rows = {name: column[:, 0] for name, column in Recording(num_envs=1).rollout(20).columns.items()}
+        rows["action"] = (3 * rng.normal(size=(20, 2))).astype(np.float32)
+        writer = DatasetWriter(tmp_path / "data")
+        writer.begin(SPACES["box"], space, {})
+        writer.add(Episodes(rows, [20]))
+        writer.flush()
+        task = Task()
+        with task.start(ctx=OfflineRLContext()):
+            task.use(offline_data_fetcher(small(tmp_path, **{"policy.learn.batch_size": 20}), tmp_path / "data")).run(1)
+            found = task.ctx.train_data.action
+        clipped = np.clip(rows["action"], space.low, space.high)
+        assert sorted(found.tolist()) == sorted(clipped.tolist()) != sorted(rows["action"].tolist())
 
     def test_an_empty_dataset_and_other_spaces_are_refused(self, recorded, tmp_path):
         cfg = small(tmp_path)
