@@ -47,6 +47,9 @@ class BCConfig(OfflineRunConfig):
     exp_name: str = "runs/bc"
     """Folder of the run, for metrics, configuration and checkpoints."""
 
+    best_share: float = ranged_field(1.0, low=1e-6, high=1)
+    """Share of the episodes to learn from, those with the highest returns."""
+
     policy: BCPolicyConfig = dataclasses.field(default_factory=BCPolicyConfig)
     """The algorithm."""
 

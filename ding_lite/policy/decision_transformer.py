@@ -19,7 +19,7 @@ from ding_lite.policy.bc import imitation_errors
 from ding_lite.policy_base import LearnConfig, Policy, PolicyConfig
 from ding_lite.policy_check import dummy_elements
 from ding_lite.policy_parts import ScheduledLearningRate
-from ding_lite.run_configs import EnvConfig, OfflineRunConfig, mujoco_envs
+from ding_lite.run_configs import OfflineEnvConfig, OfflineRunConfig
 
 
 @dataclasses.dataclass
@@ -105,14 +105,16 @@ class DecisionTransformerMuJoCoConfig(DecisionTransformerConfig):
     exp_name: str = "runs/decision_transformer_mujoco"
     """Folder of the run, for metrics, configuration and checkpoints."""
 
-    dataset: str = "datasets/hopper_medium_replay"
+    dataset: str = "datasets/hopper_replay"
     """The dataset: its folder, or a file in the HDF5 layout of Minari or D4RL."""
 
     max_step: int = ranged_field(100_000, low=1)
     """Maximum number of iterations. Each takes one gradient step."""
 
-    env: EnvConfig = dataclasses.field(default_factory=lambda: mujoco_envs("Hopper-v5", stop_value=3800.0))
-    """Environments."""
+    env: OfflineEnvConfig = dataclasses.field(
+        default_factory=lambda: OfflineEnvConfig.default("Hopper-v5", evaluator_env_num=10, n_evaluator_episode=10)
+    )
+    """Environments, for evaluation."""
 
     policy: DecisionTransformerPolicyConfig = dataclasses.field(
         default_factory=lambda: DecisionTransformerPolicyConfig().override(_MUJOCO)

@@ -1,6 +1,6 @@
 """The configuration of a run, with sections for environments, logging and the policy."""
 
-from ding_lite.run_configs.env_configs import AtariEnvConfig, EnvConfig, mujoco_envs, pendulum_envs
+from ding_lite.run_configs.env_configs import AtariEnvConfig, EnvConfig, OfflineEnvConfig, mujoco_envs, pendulum_envs
 from ding_lite.run_configs.run_configs import (
     LogConfig,
     OfflinePendulumRunConfig,
@@ -14,6 +14,7 @@ __all__ = [
     "AtariEnvConfig",
     "EnvConfig",
     "LogConfig",
+    "OfflineEnvConfig",
     "OfflinePendulumRunConfig",
     "OfflineRunConfig",
     "OnPolicyRunConfig",

@@ -23,6 +23,9 @@ class EnvConfig(Config):
         ("make_kwargs", "env_kwargs", "kwargs"), "set env_config, a dict with the keyword arguments of the environment."
     )
 
+    stops_at_threshold: ClassVar[bool] = True
+    """Whether the default of stop_value is gymnasium's reward threshold."""
+
     id: str = "CartPole-v1"
     """Id of the environment, for `gymnasium.make`. Changing it sets stop_value to the reward threshold that gymnasium has for
     this environment. An evaluator with other environments sets it to their name."""
@@ -107,7 +110,7 @@ class EnvConfig(Config):
                 )
             super().__setattr__("id", name)
         if "stop_value" not in given:
-            super().__setattr__("stop_value", threshold)
+            super().__setattr__("stop_value", threshold if self.stops_at_threshold else None)
 
     def options(self) -> dict[str, Any]:
         """Keyword arguments of `make_envs` that are the same for collection and evaluation.
@@ -126,8 +129,23 @@ class EnvConfig(Config):
             self.__dict__["_given"] |= {name}
         if changed:
             spec = _spec(self.id)
-            super().__setattr__("stop_value", None if spec is None else spec.reward_threshold)
+            stops = spec is not None and self.stops_at_threshold
+            super().__setattr__("stop_value", spec.reward_threshold if stops else None)
             self.__dict__["_given"] -= {"stop_value"}
+
+
+@dataclasses.dataclass
+class OfflineEnvConfig(EnvConfig):
+    """Environments for the evaluation of a policy that learns from a dataset. By default a run takes all of its gradient steps:
+    its value at the end counts, and not the best one on the way."""
+
+    stops_at_threshold: ClassVar[bool] = False
+
+    id: str = "CartPole-v1"
+    """Id of the environment, for `gymnasium.make`."""
+
+    stop_value: float | None = None
+    """Mean return of an evaluation that ends the run; None to run until max_step."""
 
 
 @dataclasses.dataclass

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 from ding_lite.basics import Config, ConfigError, di_engine_settings, ranged_field, seed_field
 from ding_lite.engine import current_task
 from ding_lite.policy_base import OnPolicyConfig, PolicyConfig
-from ding_lite.run_configs.env_configs import EnvConfig, pendulum_envs
+from ding_lite.run_configs.env_configs import EnvConfig, OfflineEnvConfig, pendulum_envs
 from ding_lite.sinks import result_line
 
 ConfigType = TypeVar("ConfigType", bound=Config)
@@ -147,6 +147,9 @@ class OfflineRunConfig(RunConfig):
     max_step: int = ranged_field(10_000, low=1)
     """Maximum number of iterations. Each takes one gradient step."""
 
+    env: OfflineEnvConfig = dataclasses.field(default_factory=OfflineEnvConfig.default)
+    """Environments, for evaluation."""
+
 
 @dataclasses.dataclass
 class OfflinePendulumRunConfig(OfflineRunConfig):
@@ -155,5 +158,7 @@ class OfflinePendulumRunConfig(OfflineRunConfig):
     dataset: str = "datasets/pendulum_replay"
     """The dataset: its folder, or a file in the HDF5 layout of Minari or D4RL."""
 
-    env: EnvConfig = dataclasses.field(default_factory=pendulum_envs)
-    """Environments."""
+    env: OfflineEnvConfig = dataclasses.field(
+        default_factory=lambda: OfflineEnvConfig.default("Pendulum-v1", n_evaluator_episode=16, evaluator_env_num=16)
+    )
+    """Environments, for evaluation."""

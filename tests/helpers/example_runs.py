@@ -1,14 +1,21 @@
 """Helpers of tests that run the examples in this process."""
 
+import functools
 import importlib.util
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import gymnasium
 import pytest
 
 from ding_lite.config import RunConfig
+from ding_lite.datasets import DatasetWriter
+from ding_lite.envs import LocalVectorEnv
+from ding_lite.policy import BCPolicy
+from ding_lite.rollout import LocalWorker
 
 EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"
 
@@ -35,6 +42,8 @@ SMALL = {
     "policy.collect.n_sample": 64,
     "policy.collect.n_episode": 4,
     "policy.learn.batch_size": 8,
+    "policy.context_length": 4,
+    "policy.model.size": 8,
     "policy.learn.update_per_collect": 3,
     "policy.learn.learning_starts": 8,
     "policy.learn.epoch_per_collect": 2,
@@ -96,7 +105,23 @@ def small(name, folder, **settings):
     atari = ATARI if name.endswith("_atari") else {}
     override_known(cfg, {**SMALL, **atari, "exp_name": str(folder), "seed": 3, "max_step": ITERATIONS, **settings})
     cfg.log.every_s = cfg.log.show_every_s = 1e9
+    if hasattr(cfg, "dataset"):
+        cfg.dataset = dataset_of(cfg.env.id).name
     return module, cfg
+
+
+@functools.cache
+def dataset_of(env_id: str) -> Any:
+    """The folder of a dataset of some episodes with random actions; it is removed when the process ends."""
+    folder = tempfile.TemporaryDirectory()
+    envs = LocalVectorEnv([functools.partial(gymnasium.make, env_id, max_episode_steps=30)] * 4, 0)
+    policy = BCPolicy(None, envs.single_observation_space, envs.single_action_space)
+    writer = DatasetWriter(folder.name)
+    writer.begin(envs.single_observation_space, envs.single_action_space, {})
+    writer.add(LocalWorker(envs, policy.collect_mode).collect(60, True).trajectories)
+    writer.flush()
+    writer.close()
+    return folder
 
 
 def spied(module):
