@@ -39,7 +39,9 @@ class AgentEnv:
     """
 
     def __init__(self, factory: Callable[[], Any], index: int, run_seed: int) -> None:
-        self._factory, self._is_dirty = factory, False
+        self._is_dirty = False
+        self.factory = factory
+        """Function that made the environment."""
         self.env, self.index = _made_by(factory, index), index
         self.possible = tuple(self.env.possible_agents)
         """All agents that may take part."""
@@ -78,7 +80,7 @@ class AgentEnv:
         if self._is_dirty:
             with suppress(Exception):
                 self.env.close()
-            self.env = _made_by(self._factory, self.index)
+            self.env = _made_by(self.factory, self.index)
         self._is_dirty = changes is not None
         self.starts = EpisodeStarts(cast("Any", self), run_seed, self.index, None, self.env)
         self.starts.load_changes(changes)

@@ -179,7 +179,8 @@ def rendering(factory: Callable[..., Any], render_mode: str) -> Callable[..., An
     """A factory of environments like those of this one, made with this `render_mode`.
 
     Args:
-        factory: of an environment, as `make_envs` passes it on, or a function with the argument `render_mode`.
+        factory: of an environment, as `make_envs` or `make_agent_envs` passes it on, or a function with the argument
+            `render_mode`, or with **kwargs.
         render_mode: such as "rgb_array" or "human".
 
     Raises:
@@ -190,7 +191,7 @@ def rendering(factory: Callable[..., Any], render_mode: str) -> Callable[..., An
         return partial(factory.func, rendering(inner, render_mode), *others, **factory.keywords)
     takes = isinstance(factory, partial) and factory.func in (_made, _made_atari)
     maker = factory.args[0] if isinstance(factory, partial) and factory.func is called else factory
-    if not takes and "render_mode" not in _parameters(maker):
+    if not takes and "render_mode" not in _parameters(maker) and not _takes_any(maker):
         raise ValueError(
             f"the environment is made by {getattr(maker, '__name__', maker)!r:.80}, which has no argument render_mode: "
             "give it one, and pass it to the environment."
@@ -276,6 +277,17 @@ def _parameters(function: Callable[..., Any]) -> list[str]:
     except (TypeError, ValueError):  # some builtin functions
         return []
     return [it.name for it in parameters if it.kind in (it.POSITIONAL_OR_KEYWORD, it.KEYWORD_ONLY)]
+
+
+def _takes_any(function: Callable[..., Any]) -> bool:
+    """Whether a function, such as PettingZoo's `parallel_env`, has **kwargs; a class has them for its wrappers."""
+    if isinstance(function, type):
+        return False
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # some builtin functions
+        return False
+    return any(it.kind is it.VAR_KEYWORD for it in parameters)
 
 
 def _wrapped(factory: EnvFactory, wrappers: Sequence[Callable[[gymnasium.Env[Any, Any]], gymnasium.Env[Any, Any]]]) -> Any:

@@ -18,6 +18,7 @@ from ding_lite.envs.changes import Change
 from ding_lite.envs.env_data_checks import EnvDataError
 from ding_lite.envs.episode_starts import EpisodeResult
 from ding_lite.envs.error_locations import with_location
+from ding_lite.envs.recipes import recipe_of
 from ding_lite.envs.saved_states import only_piece_of
 from ding_lite.envs.steps import RunningEpisode
 from ding_lite.metrics import mean_of
@@ -46,6 +47,11 @@ class AgentVectorEnv(AgentVectorBase):
 
     def _made(self, factory: AgentEnvFactory, index: int, seed: int) -> AgentEnv:
         return AgentEnv(factory, index, seed)
+
+    @property
+    def recipe(self) -> dict[str, Any] | str:
+        """How one of its environments is made, as plain data; or a text that says why another program cannot make it."""
+        return recipe_of(self.agent_envs[0].factory)
 
     @property
     def envs(self) -> list[Any]:

@@ -17,6 +17,7 @@ from ding_lite.envs.agent_progress import ProgressAgentVectorEnv
 from ding_lite.envs.agent_slots import AgentSlots
 from ding_lite.envs.multi_agent import AgentEnvFactory, AgentVectorEnv
 from ding_lite.envs.pieces import ENV, MakeHost, Pieces, len_of
+from ding_lite.envs.recipes import recipe_of
 from ding_lite.envs.steps import RunningEpisode, Step
 from ding_lite.processes import Copied, gather_results, release_hosts
 
@@ -43,6 +44,8 @@ class SplitAgentVectorEnv(Pieces, AgentVectorBase):
         )
         super().__init__(self.num_envs, seed, first.spaces)
         self.env_name, self.spec = first.name, first.spec
+        self.recipe = recipe_of(factories[0])
+        """How one of its environments is made, as plain data; or a text that says why another program cannot make it."""
 
     def assign_slots(self, policy_of: Callable[[Any], str] | Mapping[Any, str], names: Sequence[str]) -> dict[str, AgentSlots]:
         """Assign each agent to a policy; see `AgentVectorBase.assign_slots`."""

@@ -90,12 +90,15 @@ class AgentWorker:
         }
         return AgentRollout(trajectories, episodes, num_steps * self.num_envs)
 
-    def play_episodes(self, count: int | Sequence[int], is_stopping: Callable[[], bool] = lambda: False) -> list[EpisodeResult]:
+    def play_episodes(
+        self, count: int | Sequence[int], is_stopping: Callable[[], bool] = lambda: False, **settings: Any
+    ) -> list[EpisodeResult]:
         """Run `count` episodes from their start, and return them by environment and number.
 
         Args:
             count: total number of episodes, split evenly; or the number for each environment; see `EpisodeBudget`.
             is_stopping: checked before each step; once it is true, the evaluation stops.
+            **settings: for `compute_actions` of each policy, such as eps with modes that explore.
 
         Raises:
             WorkCancelled: `is_stopping()` became true.
@@ -111,7 +114,7 @@ class AgentWorker:
                     break
                 if is_stopping():
                     raise WorkCancelled("the run ended during an evaluation.")
-                outputs = self._act({name: one.slots.current for name, one in self.actors.items()})
+                outputs = self._act({name: one.slots.current for name, one in self.actors.items()}, **settings)
                 episodes += budget.count(self._advance(outputs, out), now)
         return sorted(episodes, key=lambda episode: (episode.env, episode.number))
 
