@@ -169,10 +169,10 @@ class AgentEnv:
         acted, step = self.acting, self._length
         self.starts.actions.append(remembered)
         try:
-            obs, rewards, terminations, truncations, _ = self.step(actions)
+            obs, rewards, terminations, truncations, infos = self.step(actions)
         except (Exception, SystemExit) as error:  # noqa: BLE001  user code; raised below
             raise with_location(error, self.place()._replace(step=step))  # noqa: B904  mostly it is the same error
-        return AgentStepResult(acted, obs, rewards, terminations, truncations, self.acting, None)
+        return AgentStepResult(acted, obs, rewards, terminations, truncations, self.acting, None, infos)
 
     def finished(self) -> EpisodeResult:
         """The finished episode: the sum of all rewards, and the return and the last info of each agent."""

@@ -20,6 +20,7 @@ from ding_lite.envs.action_masks import ActionMask
 from ding_lite.envs.adapters import VectorEnvAdapter
 from ding_lite.envs.atari import AtariMode, AtariPreprocessing, atari_mode, make_atari
 from ding_lite.envs.factories import EnvFactory, called, copied_settings, settings_of
+from ding_lite.envs.info_columns import require_names
 from ding_lite.envs.infos import MeanInfo
 from ding_lite.envs.pieces import sizes_and_hosts
 from ding_lite.envs.steps import Stepper
@@ -105,8 +106,7 @@ def make_envs(
     factory = env_factory(env, env_config=env_config, atari=atari, **kwargs)
     if isinstance(log_info, str):
         raise TypeError(f"make_envs(log_info={log_info!r}) wants several names, got one string: write ({log_info!r},).")
-    if isinstance(info_columns, str) or not all(isinstance(name, str) for name in info_columns):
-        raise TypeError(f"make_envs(info_columns={info_columns!r}) wants several names: write info_columns=('x_position',).")
+    require_names(info_columns, "make_envs")
     if action_mask:
         wrappers = (ActionMask, *wrappers)
     if log_info:

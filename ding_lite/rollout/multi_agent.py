@@ -13,7 +13,7 @@ import torch
 from ding_lite.basics import add_note
 from ding_lite.data import RolloutBuffer, Trajectories, allocate, map_leaves
 from ding_lite.engine import WorkCancelled
-from ding_lite.envs import AgentSlots, AgentVectorBase, EpisodeResult, SpaceError, action_masks, column_limits
+from ding_lite.envs import INFO, AgentSlots, AgentVectorBase, EpisodeResult, SpaceError, action_masks, column_limits
 from ding_lite.metrics import MetricsLogger
 from ding_lite.policy import ActMode
 from ding_lite.rollout.evaluation import EpisodeBudget
@@ -56,6 +56,12 @@ class AgentWorker:
         self.actors = actors_for(env, policies, policy_of)
         """Actors by the name of the policy."""
         self._times = MetricsLogger(owner="the worker")
+        for name, policy in policies.items():
+            if env.info_columns and INFO in getattr(policy, "outputs", ()):
+                raise ValueError(
+                    f"the policy {name!r} returns the extra output {INFO!r}, and the environments record columns of infos "
+                    "under this name: give the output another name."
+                )
 
     def collect(self, num_steps: int, **kwargs: Any) -> AgentRollout:
         """Act for `num_steps` steps in every environment.
@@ -138,7 +144,8 @@ class AgentWorker:
         for name, one in self.actors.items():
             one.recurrent_state.observe_step(outputs[name]["action"], steps[name].reward)
             if storages is not None:
-                storages[name].add(t, outputs[name], *steps[name][:-1])
+                infos = {INFO: self.env.step_info(name)} if self.env.info_columns else {}
+                storages[name].add(t, {**outputs[name], **infos}, *steps[name][:-1])
         return finished
 
     def reduce_metrics(self) -> list[dict[Any, Any]]:
