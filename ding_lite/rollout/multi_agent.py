@@ -13,10 +13,11 @@ import torch
 from ding_lite.basics import add_note
 from ding_lite.data import RolloutBuffer, Trajectories, allocate, map_leaves
 from ding_lite.engine import WorkCancelled
-from ding_lite.envs import INFO, AgentSlots, AgentVectorBase, EpisodeResult, SpaceError, action_masks, column_limits
+from ding_lite.envs import INFO, AgentSlots, AgentVectorBase, EpisodeResult, SpaceError, Step, action_masks, column_limits
 from ding_lite.metrics import MetricsLogger
 from ding_lite.policy import ActMode
 from ding_lite.rollout.evaluation import EpisodeBudget
+from ding_lite.rollout.final_masks import FinalMasks, last_step
 from ding_lite.rollout.recurrent_states import RecurrentState
 
 
@@ -144,6 +145,7 @@ class AgentWorker:
         for name, one in self.actors.items():
             one.recurrent_state.observe_step(outputs[name]["action"], steps[name].reward)
             if storages is not None:
+                one.require_final_choice(steps[name], out[name], finished, self.env)
                 infos = {INFO: self.env.step_info(name)} if self.env.info_columns else {}
                 storages[name].add(t, {**outputs[name], **infos}, *steps[name][:-1])
         return finished
@@ -214,6 +216,7 @@ class Actor:
         self.recurrent_state = RecurrentState(policy, cast("Any", slots))
         """The recurrent state of each row."""
         self._masks = action_masks(slots.single_observation_space, slots.single_action_space)
+        self._final_masks = FinalMasks.of(self._masks, policy)
 
     def act(self, obs: Any, **kwargs: Any) -> dict[str, Any]:
         """The policy's action and extra outputs for these observations [rows, ...], arrays by name.
@@ -228,6 +231,29 @@ class Actor:
         except Exception as error:
             add_note(error, f"raised by {self._described}")
             raise
+
+    def require_final_choice(self, step: Step, obs: Any, finished: Sequence[EpisodeResult], env: AgentVectorBase) -> None:
+        """Raise an error if a truncated state allows no action, and the policy's targets need one.
+
+        Args:
+            step: the step of its rows, with the next observations `obs`.
+            finished: episodes that ended with it.
+            env: the environments.
+
+        Raises:
+            ActionMaskError: naming agent, environment and step.
+        """
+
+        def where(row: int) -> str:
+            ended = last_step(finished, self.slots.rows[row][0])
+            if not ended:  # other agents continue
+                env.describe_rows(self.slots)
+                episode = self.slots.running_episodes[row]
+                ended = f" in step {episode.length - 1} of its episode {episode.number}"
+            return f"{self._name_of(row)}{ended}"
+
+        if self._final_masks is not None:
+            self._final_masks.require(step.truncated, step.final_obs, obs, where)
 
     def _name_of(self, row: int) -> str:
         index, agent = self.slots.rows[row]
