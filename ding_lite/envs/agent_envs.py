@@ -15,6 +15,7 @@ from ding_lite.envs.changes import Change
 from ding_lite.envs.env_data_checks import EnvDataError, shown
 from ding_lite.envs.episode_starts import EpisodeResult, EpisodeStarts
 from ding_lite.envs.error_locations import EnvLocation, ErrorLocation, exit_error, with_location
+from ding_lite.envs.factories import TURNS, takes_turns
 from ding_lite.envs.names import name_of_env
 from ding_lite.envs.results import to_rewards
 from ding_lite.envs.spaces import SpaceError, require_elements, same_layout, space_spec
@@ -332,12 +333,8 @@ def _made_by(factory: Callable[[], Any], index: int) -> Any:
     except Exception as error:
         add_note(error, f"raised while environment {index} was made")
         raise
-    if hasattr(env, "agent_iter"):
-        raise TypeError(
-            f"the factory of environment {index} returned {env} of type {type(env).__name__}, whose agents take turns: return "
-            "a parallel environment, made by parallel_env of the same module, or by "
-            "pettingzoo.utils.conversions.aec_to_parallel."
-        )
+    if takes_turns(env):
+        raise TypeError(f"the factory of environment {index} returned {shown(env, 80)} of type {type(env).__name__}, {TURNS}")
     for name in _WANTED:
         if not hasattr(env, name):
             raise TypeError(

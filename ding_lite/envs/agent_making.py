@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Literal, SupportsIndex
 
 from ding_lite.basics import seed_of
-from ding_lite.envs.factories import called, settings_of
+from ding_lite.envs.factories import TURNS, called, settings_of, takes_turns
 from ding_lite.envs.info_columns import require_names
 from ding_lite.envs.multi_agent import AgentEnvFactory, AgentVectorEnv
 from ding_lite.envs.pieces import sizes_and_hosts
@@ -45,11 +45,13 @@ def make_agent_envs(
 
     Raises:
         ValueError: num_envs < 1, workers is not in 1 to num_envs, or the backend is unknown.
-        TypeError: `factory` is not a function, or does not return such an environment.
+        TypeError: `factory` is not a function, or does not return such an environment, such as one whose agents take turns.
         SpaceError: the copies have different agents or spaces.
     """
     if not isinstance(num_envs, SupportsIndex) or num_envs < 1:
         raise ValueError(f"make_agent_envs(num_envs={num_envs!r}): at least 1 environment is needed.")
+    if not callable(factory) and takes_turns(factory):
+        raise TypeError(f"make_agent_envs() got a {type(factory).__name__}, {TURNS}")
     if not callable(factory):
         raise TypeError(
             f"make_agent_envs() wants a function that returns a new environment, such as rps_v2.parallel_env, got {factory!r}."

@@ -19,7 +19,7 @@ from ding_lite.basics import add_note, did_you_mean, require_extra, seed_of
 from ding_lite.envs.action_masks import ActionMask
 from ding_lite.envs.adapters import VectorEnvAdapter
 from ding_lite.envs.atari import AtariMode, AtariPreprocessing, atari_mode, make_atari
-from ding_lite.envs.factories import EnvFactory, called, copied_settings, settings_of
+from ding_lite.envs.factories import EnvFactory, called, copied_settings, require_one_agent, settings_of
 from ding_lite.envs.info_columns import require_names
 from ding_lite.envs.infos import MeanInfo
 from ding_lite.envs.pieces import sizes_and_hosts
@@ -172,6 +172,7 @@ def env_factory(
             )
         factory = partial(called, env, **own) if own else env
         return factory if limit is None else partial(_limited, factory, limit)
+    require_one_agent(env, "make_envs() got")
     raise TypeError(f"make_envs() wants an environment id or a function that returns a new environment, got {env!r}.")
 
 
