@@ -48,7 +48,55 @@ _TIANSHOU = {
     "ReplayBuffer": "`from ding_lite.data import ReplayBuffer`.",
 }
 
-NAMES = {"DI-engine": _DI_ENGINE, "Stable-Baselines3": _STABLE_BASELINES3, "Tianshou": _TIANSHOU}
+_ALGORITHM = (
+    "the middleware that a script passes to `task.use(fn)` are the algorithm, and `task.run(max_step=500)` runs them: "
+    "examples/ppo.py is a whole script."
+)
+_BUILT = '`from ding_lite.policy import build_policy`, whose hooks have the same names: `build_policy("MyPolicy", loss_fn=fn)`.'
+_CALLBACKS = (
+    "a middleware of your own, `task.use(fn)`, reads and writes the context in every iteration; code after its `yield` runs "
+    "at the end of the iteration. Events are `task.on(event, fn)`."
+)
+_CONFIG = "`from ding_lite.config import {0}`."
+_MODEL = "for another network, a subclass of the policy overrides `Policy.make_model`, `from ding_lite.policy import Policy`."
+_OWN_POLICY = "`from ding_lite.policy import Policy`."
+_TUNE = (
+    "a script is one run, `task.run(max_step=500)`: start it once for each setting, and compare the runs with "
+    "ding-lite report runs/."
+)
+_RLLIB = {
+    "SampleBatch": "`from ding_lite.policy import SampleBatch` has the names of columns. A batch is a tree, "
+    "`from ding_lite.data import tree`.",
+    "MultiAgentBatch": "the data of each policy is in ctx.parts, with `from ding_lite.middleware import AgentsCollector`.",
+    **dict.fromkeys(("build_policy_class", "build_tf_policy", "build_torch_policy"), _BUILT),
+    **dict.fromkeys(("Policy", "TFPolicy", "TorchPolicy", "TorchPolicyV2"), _OWN_POLICY),
+    **dict.fromkeys(("Algorithm", "Trainable", "Trainer", "build_trainer", "with_common_config"), _ALGORITHM),
+    "A2CTrainer": _POLICY.format("A2C", "a2c"),
+    "DDPGTrainer": _POLICY.format("DDPG", "ddpg"),
+    "DQNTrainer": _POLICY.format("DQN", "dqn"),
+    **dict.fromkeys(("IMPALA", "Impala", "ImpalaTrainer"), _POLICY.format("IMPALA", "impala")),
+    "PGTrainer": _POLICY.format("REINFORCE", "reinforce"),
+    "PPOTrainer": _POLICY.format("PPO", "ppo"),
+    "SACTrainer": _POLICY.format("SAC", "sac"),
+    "TD3Trainer": _POLICY.format("TD3", "td3"),
+    "AlgorithmConfig": "each algorithm has its own configuration, such as PPOConfig, `from ding_lite.config import PPOConfig`.",
+    **{
+        name: _CONFIG.format(name)
+        for name in ("A2CConfig", "DDPGConfig", "DQNConfig", "IMPALAConfig", "PPOConfig", "SACConfig")
+    },
+    "ImpalaConfig": _CONFIG.format("IMPALAConfig"),
+    "TD3Config": _CONFIG.format("TD3Config"),
+    **dict.fromkeys(("ray", "tune", "Tuner", "air"), _TUNE),
+    **dict.fromkeys(("Callbacks", "DefaultCallbacks", "RLlibCallback"), _CALLBACKS),
+    "MultiAgentEnv": "environments have PettingZoo's parallel API, and `make_agent_envs(fn, 8, seed=cfg.seed)` makes them, "
+    "`from ding_lite.envs import make_agent_envs`.",
+    "register_env": f"a function needs no registration, `make_envs(fn, 8, seed=cfg.seed)`; with an id {_MADE}",
+    **dict.fromkeys(("ModelCatalog", "TFModelV2", "TorchModelV2", "RLModule"), _MODEL),
+    **dict.fromkeys(("EnvRunner", "RolloutWorker", "WorkerSet"), _WORKERS),
+    "MetricsLogger": "`from ding_lite.metrics import MetricsLogger`.",
+}
+
+NAMES = {"DI-engine": _DI_ENGINE, "Stable-Baselines3": _STABLE_BASELINES3, "Tianshou": _TIANSHOU, "RLlib": _RLLIB}
 """For each library, its names with what to write instead, as code in backticks."""
 
 __getattr__ = foreign_names("ding_lite", NAMES, ALIASES)

@@ -6,6 +6,9 @@ import operator
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from gymnasium.vector import VectorEnv
+
+from ding_lite.envs import VectorEnvAdapter, stepper
 from ding_lite.policy import CollectMode, EvalMode, LearnMode, Policy, PolicyConfig
 
 RUN_CONFIG = "the run's configuration, such as DQNConfig"
@@ -55,16 +58,22 @@ def require_evaluations(middleware: str, cfg: object) -> None:
 def require_info_columns(middleware: str, cfg: Any, env: object) -> None:
     """Refuse environments that do not record the columns of infos that the configuration names.
 
+    Vector environments of other libraries record them from now on.
+
     Raises:
         ValueError: naming the columns.
     """
     wanted = tuple(getattr(cfg.env, "info_columns", ()))
+    if wanted and isinstance(env, VectorEnv):
+        adapter = stepper(env)
+        if isinstance(adapter, VectorEnvAdapter):
+            adapter.record_infos(wanted)
+            return
     missing = [name for name in wanted if name not in getattr(env, "info_columns", ())]
     if missing:
         raise ValueError(
             f"cfg.env.info_columns = {wanted}, but {middleware} got environments that do not record {missing[0]!r}: make them "
-            "with make_envs(..., **cfg.env.options()). Environments of other libraries, or of several agents, cannot record "
-            "infos."
+            "with make_envs(..., **cfg.env.options()), or make_agent_envs(..., info_columns=cfg.env.info_columns)."
         )
 
 

@@ -54,8 +54,20 @@ _STABLE_BASELINES3 = {
     "StopTrainingOnRewardThreshold": "`interaction_evaluator(cfg, policy.eval_mode, env)` ends the run at cfg.env.stop_value.",
 }
 _TIANSHOU = {"Collector": "it is `StepCollector(cfg, policy.collect_mode, env)`, or EpisodeCollector for whole episodes."}
+_CALLBACKS = (
+    "a middleware of your own, `task.use(fn)`, reads and writes the context in every iteration; code after its `yield` runs "
+    "at the end of the iteration."
+)
+_RLLIB = {
+    **dict.fromkeys(("Callbacks", "DefaultCallbacks", "RLlibCallback"), _CALLBACKS),
+    **dict.fromkeys(
+        ("ParallelRollouts", "synchronous_parallel_sample"), "it is `StepCollector(cfg, policy.collect_mode, env)`."
+    ),
+    **dict.fromkeys(("multi_gpu_train_one_step", "train_one_step"), "it is `multistep_trainer(cfg, policy.learn_mode)`."),
+    "standardize_fields": "advantages are standardised in each gradient step, with `cfg.policy.learn.adv_norm`.",
+}
 
-NAMES = {"DI-engine": _DI_ENGINE, "Stable-Baselines3": _STABLE_BASELINES3, "Tianshou": _TIANSHOU}
+NAMES = {"DI-engine": _DI_ENGINE, "Stable-Baselines3": _STABLE_BASELINES3, "Tianshou": _TIANSHOU, "RLlib": _RLLIB}
 """For each library, its names with what to write instead, as code in backticks."""
 
 _LOG_FREQ = "`online_logger(cfg, train_show_freq=50)` sets how often learning is logged."

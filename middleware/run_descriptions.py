@@ -18,7 +18,8 @@ def describe_run(task: Task) -> dict[str, Any]:
 
     Returns:
         algorithm, the names of the policies' classes, joined; policies, for each its class and spaces; environments, for each
-        its stage, name, number, and how another program makes one; search_path, the folders of the script for its own modules.
+        its stage, name, number, how another program makes one, and with several agents the policy of each; search_path, the
+        folders of the script for its own modules.
     """
     policies: list[dict[str, Any]] = []
     environments: dict[int, dict[str, Any]] = {}
@@ -49,7 +50,12 @@ def _json_ready(value: Any) -> Any:
 
 def _environments(envs: Any) -> dict[str, Any]:
     recipe = getattr(envs, "recipe", None)
-    if recipe is None:
-        agents = getattr(envs, "possible_agents", None)
-        recipe = f"it has the agents {', '.join(map(str, agents))}" if agents else "it is not made by make_envs()"
-    return {"name": name_of_envs(envs), "num_envs": int(envs.num_envs), "recipe": recipe}
+    found = {
+        "name": name_of_envs(envs),
+        "num_envs": int(envs.num_envs),
+        "recipe": "it is not made by make_envs()" if recipe is None else recipe,
+    }
+    slots_of = getattr(envs, "slots_of", None)
+    if slots_of:
+        found["agents"] = {str(agent): name for name, slots in slots_of.items() for agent in slots.agents}
+    return found

@@ -22,7 +22,8 @@ from ding_lite.data.foreign_names import ATTRIBUTES as BUFFER_ATTRIBUTES
 from ding_lite.engine.foreign_names import ATTRIBUTES as TASK_ATTRIBUTES
 from ding_lite.envs import make_envs
 from ding_lite.middleware.foreign_names import ARGUMENTS
-from ding_lite.policy import CollectConfig, DQNPolicy, Policy, PPOPolicy
+from ding_lite.policy import CollectConfig, DQNPolicy, Policy, PPOPolicy, build_policy
+from ding_lite.policy_base.foreign_hooks import FOREIGN_HOOKS
 
 PACKAGES = ["ding_lite", *(f"ding_lite.{name}" for name in ("config", "data", "envs", "middleware", "nn", "policy"))]
 TABLES = {package: importlib.import_module(f"{package}.foreign_names") for package in PACKAGES}
@@ -62,6 +63,32 @@ DI_ENGINE = {
         ProcedureCloningBFSPolicy BCQPolicy QGPOPolicy PPOFPolicy PromptPGPolicy PromptAWRPolicy HAPPOPolicy""",
 }
 """What the packages of DI-engine 0.5.3 export under these names, without its registries."""
+
+
+RLLIB = {
+    "ding_lite": """
+        SampleBatch MultiAgentBatch build_policy_class build_torch_policy build_tf_policy Policy TorchPolicy TFPolicy Algorithm
+        Trainer Trainable PPOTrainer DQNTrainer ImpalaTrainer A2CTrainer SACTrainer PPO DQN SAC IMPALA PPOConfig DQNConfig
+        SACConfig IMPALAConfig ImpalaConfig AlgorithmConfig tune Tuner ray Callbacks DefaultCallbacks RLlibCallback
+        MultiAgentEnv register_env ModelCatalog TorchModelV2 RolloutWorker MetricsLogger""",
+    "ding_lite.policy": """
+        SampleBatch MultiAgentBatch build_policy_class build_torch_policy build_tf_policy Policy TorchPolicy TFPolicy
+        TorchPolicyV2 PPOTFPolicy PPOTorchPolicy DQNTorchPolicy SACTorchPolicy VTraceTorchPolicy A3CTorchPolicy""",
+    "ding_lite.envs": "MultiAgentEnv PettingZooEnv ParallelPettingZooEnv VectorEnv BaseEnv ExternalEnv EnvContext register_env",
+    "ding_lite.middleware": "DefaultCallbacks synchronous_parallel_sample train_one_step multi_gpu_train_one_step "
+    "standardize_fields",
+    "ding_lite.data": "SampleBatch ReplayBuffer PrioritizedReplayBuffer MultiAgentReplayBuffer JsonReader JsonWriter",
+    "ding_lite.nn": "ModelCatalog TorchModelV2 FullyConnectedNetwork ActionDistribution TorchDistributionWrapper",
+}
+"""What users of RLlib try to import."""
+
+RLLIB_HOOKS = """
+    name framework loss_fn get_default_config stats_fn postprocess_fn extra_action_out_fn extra_grad_process_fn
+    extra_learn_fetches_fn optimizer_fn validate_spaces before_init before_loss_init after_init _after_loss_init
+    action_sampler_fn action_distribution_fn make_model make_model_and_action_dist compute_gradients_fn apply_gradients_fn
+    mixins view_requirements_fn get_batch_divisibility_req grad_stats_fn obs_include_prev_action_reward extra_action_fetches_fn
+    extra_actions_fetches_fn gradients_fn make_action_sampler"""
+"""The arguments of RLlib's `build_policy_class` and `build_tf_policy`, in all of its versions."""
 
 
 class Unknown:
@@ -180,6 +207,37 @@ def test_each_name_that_di_engine_exports_answers(package):
 
     assert package != "ding_lite.middleware" or len(names) == 43
     assert [name for name in names if name not in here | aliases] == []
+
+
+@pytest.mark.parametrize("package", RLLIB)
+def test_each_name_that_users_of_rllib_try_answers(package):
+    here = {*importlib.import_module(package).__all__, *(name for where, _, name in ROWS if where == package)}
+    assert [name for name in RLLIB[package].split() if name not in here] == []
+
+
+@pytest.mark.parametrize("hook", FOREIGN_HOOKS)
+def test_a_hook_of_rllib_gives_advice(hook):
+    with pytest.raises(TypeError) as caught:
+        build_policy("Mine", loss_fn=print, **{hook: None})
+    assert str(caught.value) == f"build_policy() has no argument {hook!r}: {FOREIGN_HOOKS[hook]}"
+    assert str(caught.value).endswith(".")
+    require_code(FOREIGN_HOOKS[hook])
+
+    with pytest.raises(TypeError) as caught:
+        PPOPolicy.with_updates(**{hook: print})
+    assert str(caught.value) == f"PPOPolicy: there is no hook {hook!r}: {FOREIGN_HOOKS[hook]}"
+
+
+def test_every_hook_of_rllib_is_an_argument_or_gives_advice():
+    known = inspect.signature(build_policy).parameters
+    assert [hook for hook in RLLIB_HOOKS.split() if hook not in {*known, *FOREIGN_HOOKS}] == []
+    assert not set(known) & set(FOREIGN_HOOKS)
+
+
+def test_a_framework_by_its_place_gives_advice_and_mixins_may_be_none():
+    with pytest.raises(TypeError, match="has no argument 'framework': torch is the only framework"):
+        build_policy("Mine", "torch", loss_fn=lambda policy, model, dist_class, batch: 0)
+    assert build_policy("Mine", loss_fn=lambda policy, model, dist_class, batch: 0, mixins=None).__name__ == "Mine"
 
 
 @pytest.mark.parametrize("package", PACKAGES)

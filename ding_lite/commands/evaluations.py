@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -53,7 +53,9 @@ def show_episodes(run_dir: Path, **options: Any) -> None:
     def play() -> None:
         for episode, path in play_run(run_dir, **options):
             where = "" if path is None else f": {path}"
-            print(printable(f"return {episode.return_:g} in {episode.length} steps{where}"), flush=True)
+            by_agent = episode.info.get("return") if "policy_return" in episode.info else None
+            parts = "" if by_agent is None else f" ({_listed(by_agent)})"
+            print(printable(f"return {episode.return_:g}{parts} in {episode.length} steps{where}"), flush=True)
 
     _reported(play)
 
@@ -68,7 +70,13 @@ def _lines(found: RunEvaluation) -> list[str]:
         f"  {len(found.returns)} episodes, seed {found.seed}, mean length {length:.6g}",
         f"  return: mean {found.mean:.6g}, standard deviation {found.std:.4g}, {spread}",
         f"  interquartile mean {found.iqm:.6g}, 95% interval {low:.6g} to {high:.6g}",
+        *(["  mean return by agent: " + _listed(found.agent_returns)] if found.agent_returns else []),
+        *(["  mean return by policy: " + _listed(found.policy_returns)] if found.policy_returns else []),
     ]
+
+
+def _listed(returns: Mapping[Any, float]) -> str:
+    return ", ".join(f"{name} {value:.6g}" for name, value in returns.items())
 
 
 def _reported(work: Callable[[], Result]) -> Result:

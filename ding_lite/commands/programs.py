@@ -98,8 +98,9 @@ def evaluate(
         seed: Seed of the environments; the default is far from the usual seeds of training.
         env: An id, or module:function for a function that makes an environment. None for the environments of the run's
             evaluator.
-        name: Name of the policy, if the run has several.
-        policy_class: The class of the policy as module:name, if the run's file names none that can be imported.
+        name: Name of the policy, if the run saved several for one agent.
+        policy_class: The class of the policy as module:name, if the run's file names none that can be imported; with several
+            policies as policy=module:name, separated by commas.
         explore: Act as in training instead of greedily.
         eps: With explore, the probability of random actions, for policies that explore by it, such as DQN.
         out: Path of a JSON file for all numbers, with the return of each episode.
@@ -130,8 +131,9 @@ def play(
         episodes: Number of episodes.
         seed: Seed of the first episode; the default is far from the usual seeds of training.
         env: An id, or module:function for a function of render_mode that makes an environment. None for that of the run.
-        name: Name of the policy, if the run has several.
-        policy_class: The class of the policy as module:name, if the run's file names none that can be imported.
+        name: Name of the policy, if the run saved several for one agent.
+        policy_class: The class of the policy as module:name, if the run's file names none that can be imported; with several
+            policies as policy=module:name, separated by commas.
     """
     shown = importlib.import_module("ding_lite.commands.evaluations")
     options = {"env": env, "name": name, "policy_class": policy_class}

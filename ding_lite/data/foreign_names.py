@@ -49,6 +49,12 @@ _OTHERS = {
         "PrioritizedVectorReplayBuffer": _PRIORITIZED,
         "to_torch": "a batch is a tree of tensors already, and `to_device(batch, policy.device)` moves it.",
     },
+    "RLlib": {
+        "SampleBatch": 'a batch is a tree, `tree({"obs": obs, "action": action})`; its columns have names in '
+        "`from ding_lite.policy import SampleBatch`.",
+        "MultiAgentReplayBuffer": "each policy has a buffer of its own: `for_policy(name, data_pusher(cfg, buffer_))`.",
+        **dict.fromkeys(("JsonReader", "JsonWriter"), _DATASET),
+    },
 }
 
 NAMES = {"DI-engine": _DI_ENGINE, **_OTHERS}

@@ -49,6 +49,10 @@ class ActionMasks:
         """The column of a mask, for the first value of each choice, [num_choices]."""
         return self._begins
 
+    def has_choice(self, obs: Any) -> Array:
+        """Whether each observation allows an action, [B] bool."""
+        return np.asarray(self._counts(_mask_of(obs)).all(-1))
+
     def require_choice(self, obs: Any, name_of: Callable[[int], str], idle: Array | None = None) -> None:
         """Check that every observation allows an action.
 
@@ -60,7 +64,7 @@ class ActionMasks:
         Raises:
             ActionMaskError: naming the first row without an allowed action.
         """
-        has_choice = self._counts(_mask_of(obs)).all(-1)
+        has_choice = self.has_choice(obs)
         if has_choice.all():
             return
         stuck = ~has_choice if idle is None else ~(has_choice | idle)

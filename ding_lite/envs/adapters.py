@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
@@ -23,6 +24,7 @@ from ding_lite.envs.env_data_checks import (
 )
 from ding_lite.envs.episode_starts import EpisodeResult
 from ding_lite.envs.error_locations import EnvLocation, ErrorLocation, with_location
+from ding_lite.envs.info_columns import InfoColumns, require_names
 from ding_lite.envs.names import name_of_envs
 from ding_lite.envs.results import final_obs, to_rewards
 from ding_lite.envs.spaces import SpaceError, integer_bounds, space_spec, to_gymnasium, to_nested
@@ -76,6 +78,20 @@ class VectorEnvAdapter:
         self._ended: np.ndarray[Any, Any] = np.ones(self.num_envs, np.bool_)
         self._valid: np.ndarray[Any, Any] | None = None
         self._raw_infos: list[tuple[Any, Any]] = []  # infos of the environments that are true in a mask, the latest last
+        self.info_columns: tuple[str, ...] = ()
+        """Keys of infos whose values a collector records."""
+        self._info_columns = InfoColumns(())
+        self._finished: list[EpisodeResult] = []  # of the last step
+
+    def record_infos(self, names: Sequence[str]) -> None:
+        """Let collectors record these keys of the infos of steps as columns, `batch.info.NAME`; see `InfoColumns`.
+
+        Raises:
+            TypeError: not several names.
+        """
+        require_names(names, "record_infos")
+        if tuple(names) != self.info_columns:
+            self.info_columns, self._info_columns = tuple(names), InfoColumns(names)
 
     def first_seed(self, seed: int) -> int | None:
         """The random seed for the first episodes: `seed`, or None if the environment was reset before.
@@ -169,6 +185,7 @@ class VectorEnvAdapter:
             self._resets = None
             finals = self._finals(ended, indices, infos, out)
             finished = self._finish(indices, infos)
+        self._finished = finished
         self.current, self._ended, self.last, self.stepped_by = out, ended, None, None
         return Step(reward, terminated, truncated, finals, valid, finished)
 
@@ -204,6 +221,15 @@ class VectorEnvAdapter:
             action = map_leaves(lambda leaf: np.asarray(leaf)[index], self._nested)
             place = place._replace(step=self._clock - self._begun_at[index] - 1, action=action)
         return place
+
+    def _place_of_step(self, index: int) -> ErrorLocation:
+        """The place of its last step, also if that step ended its episode."""
+        length = next((episode.length for episode in self._finished if episode.env == index), None)
+        number = self._numbers[index] - (length is not None)
+        known = EnvLocation(index, name_of_envs(self.env), number, run_seed=self._seed)
+        action = map_leaves(lambda leaf: np.asarray(leaf)[index], self._nested)
+        step = (self._clock - self._begun_at[index] if length is None else length) - 1
+        return ErrorLocation(f"environment {index}", self._episode(number), step=step, action=action, known=known)
 
     def _place_of_all(self, taken: int = 0) -> ErrorLocation:
         """The place of the joint step of all environments.
@@ -256,6 +282,47 @@ class VectorEnvAdapter:
             {name: value for name, value in _info_of(infos, index).items() if name not in _FINAL}
             for index, infos in enumerate(latest)
         ]
+
+    def step_info(self) -> dict[str, np.ndarray[Any, Any]]:
+        """The columns [B, ...] of `info_columns` in the infos of the last step, where they are arrays [B, ...] by key.
+
+        An array "_KEY" [B] says which environments have the key. The values of an episode's last step are in "final_info" if
+        the same step has reset the environment. In a step that is only a reset, floats are NaN, and other values 0.
+
+        Raises:
+            EnvDataError: a value is missing, does not fit its column, or is not in such an array.
+        """
+        of_step = self._raw_infos[0][0]
+        infos = self._wanted(of_step)
+        if self.mode is AutoresetMode.SAME_STEP and self._ended.any():
+            last = self._wanted(of_step.get("final_info", of_step))
+            infos = [last[index] if ended else infos[index] for index, ended in enumerate(self._ended.tolist())]
+        resets = () if self._valid is None else (~self._valid).nonzero()[0].tolist()
+        for index in resets:
+            infos[index] = {}
+        try:
+            columns = self._info_columns.gather(infos, resets)
+        except EnvDataError as error:
+            raise error if error.env is None else with_location(error, self._place_of_step(error.env))  # noqa: B904  the same error
+        if self._numbers[0] > 0:
+            self._info_columns.warn_of_missing(name_of_envs(self.env))
+        return columns
+
+    def _wanted(self, infos: Any) -> list[dict[str, Any]]:
+        """The infos by environment, with columns of the wanted keys checked."""
+        if not isinstance(infos, dict):
+            return [{} for _ in range(self.num_envs)]
+        for name in self.info_columns:
+            column, mask = infos.get(name), infos.get(f"_{name}")
+            for described, given in ((name, column), (f"_{name}", mask)):
+                if given is not None and not (isinstance(given, np.ndarray) and given.shape[:1] == self._shape):
+                    raise EnvDataError(
+                        f"{self.env} returned infos in which {described!r} is {shown(given, 60)} of type "
+                        f"{type(given).__name__}, expected an array with one row for each of its {self.num_envs} environments, "
+                        f"and an array {'_' + name!r} of booleans if some have none: correct the environment, or leave "
+                        f"{name!r} out of info_columns."
+                    )
+        return [{str(name): value for name, value in _info_of(infos, index).items()} for index in range(self.num_envs)]
 
     @property
     def running_episodes(self) -> list[RunningEpisode]:

@@ -42,13 +42,14 @@ class AgentVectorBase(ChangingEnvs):
         num_envs: N.
         seed: random seed of the run.
         spaces: observation space and action space of each agent that may take part.
+        info_columns: keys of infos whose values a collector records.
     """
 
     first_env = 0
     """Index of its first environment, if it is one of several pieces."""
 
-    def __init__(self, num_envs: int, seed: int, spaces: Mapping[Any, AgentSpaces]) -> None:
-        self.num_envs, self.run_seed = num_envs, seed
+    def __init__(self, num_envs: int, seed: int, spaces: Mapping[Any, AgentSpaces], info_columns: Sequence[str] = ()) -> None:
+        self.num_envs, self.run_seed, self.info_columns = num_envs, seed, tuple(info_columns)
         self.possible_agents = tuple(spaces)
         """All agents that may take part."""
         self.slots_of: dict[str, AgentSlots] = {}
@@ -140,6 +141,16 @@ class AgentVectorBase(ChangingEnvs):
         """
 
     @abc.abstractmethod
+    def step_info(self, name: str) -> dict[str, np.ndarray[Any, Any]]:
+        """The columns of `info_columns` in the infos of the last step, [rows, ...] with the rows of this policy.
+
+        Where an agent took no part in the step, floats are NaN, and other values 0.
+
+        Raises:
+            EnvDataError: a value is missing, or does not fit its column.
+        """
+
+    @abc.abstractmethod
     def describe_rows(self, slots: AgentSlots) -> None:
         """Set `infos` and `running_episodes` of these rows."""
 
@@ -163,13 +174,13 @@ def require_agents_state(state: Any, num_envs: int, rows_of: Mapping[str, tuple[
     Raises:
         TypeError, ValueError: naming the invalid entry.
     """
-    require_state(state, _KIND, ("run_seed", "seats"), ("episodes", "returns", "changes"))
+    require_state(state, _KIND, ("run_seed", "seats"), ("episodes", "returns", "changes", "info_columns"))
     whole_number(state, "run_seed", _KIND, 0, 2**63 - 1)
     saved = state["seats"]
     if saved is None:
         require_unbegun(state, num_envs, _KIND)
         return
-    require_state(state, _KIND, ("run_seed", "seats", "episodes"), ("returns",))
+    require_state(state, _KIND, ("run_seed", "seats", "episodes"), ("returns", "info_columns"))
     if not isinstance(saved, Mapping) or not all(
         isinstance(one, Mapping) and {"current", "restarted"} <= set(one) for one in saved.values()
     ):

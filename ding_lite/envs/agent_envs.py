@@ -15,6 +15,7 @@ from ding_lite.envs.changes import Change
 from ding_lite.envs.env_data_checks import EnvDataError, shown
 from ding_lite.envs.episode_starts import EpisodeResult, EpisodeStarts
 from ding_lite.envs.error_locations import EnvLocation, ErrorLocation, exit_error, with_location
+from ding_lite.envs.factories import TURNS, takes_turns
 from ding_lite.envs.names import name_of_env
 from ding_lite.envs.results import to_rewards
 from ding_lite.envs.spaces import SpaceError, require_elements, same_layout, space_spec
@@ -39,7 +40,9 @@ class AgentEnv:
     """
 
     def __init__(self, factory: Callable[[], Any], index: int, run_seed: int) -> None:
-        self._factory, self._is_dirty = factory, False
+        self._is_dirty = False
+        self.factory = factory
+        """Function that made the environment."""
         self.env, self.index = _made_by(factory, index), index
         self.possible = tuple(self.env.possible_agents)
         """All agents that may take part."""
@@ -78,7 +81,7 @@ class AgentEnv:
         if self._is_dirty:
             with suppress(Exception):
                 self.env.close()
-            self.env = _made_by(self._factory, self.index)
+            self.env = _made_by(self.factory, self.index)
         self._is_dirty = changes is not None
         self.starts = EpisodeStarts(cast("Any", self), run_seed, self.index, None, self.env)
         self.starts.load_changes(changes)
@@ -167,10 +170,10 @@ class AgentEnv:
         acted, step = self.acting, self._length
         self.starts.actions.append(remembered)
         try:
-            obs, rewards, terminations, truncations, _ = self.step(actions)
+            obs, rewards, terminations, truncations, infos = self.step(actions)
         except (Exception, SystemExit) as error:  # noqa: BLE001  user code; raised below
             raise with_location(error, self.place()._replace(step=step))  # noqa: B904  mostly it is the same error
-        return AgentStepResult(acted, obs, rewards, terminations, truncations, self.acting, None)
+        return AgentStepResult(acted, obs, rewards, terminations, truncations, self.acting, None, infos)
 
     def finished(self) -> EpisodeResult:
         """The finished episode: the sum of all rewards, and the return and the last info of each agent."""
@@ -330,12 +333,8 @@ def _made_by(factory: Callable[[], Any], index: int) -> Any:
     except Exception as error:
         add_note(error, f"raised while environment {index} was made")
         raise
-    if hasattr(env, "agent_iter"):
-        raise TypeError(
-            f"the factory of environment {index} returned {env} of type {type(env).__name__}, whose agents take turns: return "
-            "a parallel environment, made by parallel_env of the same module, or by "
-            "pettingzoo.utils.conversions.aec_to_parallel."
-        )
+    if takes_turns(env):
+        raise TypeError(f"the factory of environment {index} returned {shown(env, 80)} of type {type(env).__name__}, {TURNS}")
     for name in _WANTED:
         if not hasattr(env, name):
             raise TypeError(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, SupportsIndex
 
 from ding_lite.basics import seed_of
-from ding_lite.envs.factories import called, settings_of
+from ding_lite.envs.factories import TURNS, called, settings_of, takes_turns
+from ding_lite.envs.info_columns import require_names
 from ding_lite.envs.multi_agent import AgentEnvFactory, AgentVectorEnv
 from ding_lite.envs.pieces import sizes_and_hosts
 from ding_lite.envs.worker_agent_envs import SplitAgentVectorEnv
@@ -24,6 +25,7 @@ def make_agent_envs(
     restart: bool = False,
     timeout_s: float = 60.0,
     start_timeout_s: float = 120.0,
+    info_columns: Sequence[str] = (),
 ) -> AgentVectorEnv | SplitAgentVectorEnv:
     """N copies of a multi-agent environment, stepped in this process or in worker processes.
 
@@ -38,18 +40,23 @@ def make_agent_envs(
         workers: number of pieces into which the copies are split, each with its own random generators for acting. Results
             depend on this number, but not on the backend.
         backend, restart, timeout_s, start_timeout_s: as for `make_envs`.
+        info_columns: keys of the infos of steps that a collector records as columns, as for `make_envs`: for each agent those
+            of its own info.
 
     Raises:
         ValueError: num_envs < 1, workers is not in 1 to num_envs, or the backend is unknown.
-        TypeError: `factory` is not a function, or does not return such an environment.
+        TypeError: `factory` is not a function, or does not return such an environment, such as one whose agents take turns.
         SpaceError: the copies have different agents or spaces.
     """
     if not isinstance(num_envs, SupportsIndex) or num_envs < 1:
         raise ValueError(f"make_agent_envs(num_envs={num_envs!r}): at least 1 environment is needed.")
+    if not callable(factory) and takes_turns(factory):
+        raise TypeError(f"make_agent_envs() got a {type(factory).__name__}, {TURNS}")
     if not callable(factory):
         raise TypeError(
             f"make_agent_envs() wants a function that returns a new environment, such as rps_v2.parallel_env, got {factory!r}."
         )
+    require_names(info_columns, "make_agent_envs")
     own = settings_of(env_config, "make_agent_envs")
     factories = [partial(called, factory, **own) if own else factory] * num_envs
     seed = seed_of(seed, "make_agent_envs(seed={})")
@@ -63,4 +70,6 @@ def make_agent_envs(
         timeout_s=timeout_s,
         start_timeout_s=start_timeout_s,
     )
-    return AgentVectorEnv(factories, seed) if pieces is None else SplitAgentVectorEnv(factories, seed, *pieces)
+    if pieces is None:
+        return AgentVectorEnv(factories, seed, info_columns=info_columns)
+    return SplitAgentVectorEnv(factories, seed, *pieces, info_columns)

@@ -19,9 +19,16 @@ from ding_lite.envs.spaces import to_nested
 class ProgressAgentVectorEnv(AgentVectorEnv):
     """An AgentVectorEnv that records in `progress` which environment it steps, when, and with which actions."""
 
-    def __init__(self, factories: Sequence[AgentEnvFactory], seed: int, first_env: int, progress: NDArray[np.int64]) -> None:
+    def __init__(
+        self,
+        factories: Sequence[AgentEnvFactory],
+        seed: int,
+        first_env: int,
+        progress: NDArray[np.int64],
+        info_columns: Sequence[str] = (),
+    ) -> None:
         self._fields = ProgressFields(progress, len(factories))
-        super().__init__(factories, seed, first_env)
+        super().__init__(factories, seed, first_env, info_columns)
         self._fields.place[:2] = NOWHERE, STEPS
 
     def _made(self, factory: AgentEnvFactory, index: int, seed: int) -> AgentEnv:

@@ -31,6 +31,7 @@ class AgentStepResult(NamedTuple):
     """Agents of the next step."""
     begun: Mapping[Any, Any] | None
     """The first observations of the next episode, if it has begun."""
+    infos: Mapping[Any, Any]
 
 
 class AgentSlots:

@@ -15,6 +15,33 @@ from ding_lite.envs.spaces import SpaceError, require_elements, same_layout
 EnvFactory = Callable[[], gymnasium.Env[Any, Any]]
 
 
+TURNS = (
+    "whose agents take turns (PettingZoo's AEC API), which is not supported: all agents of an environment act in each step. "
+    "Pass a function that makes a parallel environment to make_agent_envs: parallel_env of the same module if it has one; "
+    "otherwise pettingzoo.utils.conversions.aec_to_parallel(env) if all agents act at the same time, or "
+    "turn_based_aec_to_parallel(env) if one acts at a time, where the actions of all others are ignored."
+)
+"""The end of messages about environments whose agents take turns."""
+
+
+def takes_turns(env: Any) -> bool:
+    """Whether this is an environment with PettingZoo's AEC API, or a class of them."""
+    turns = callable(getattr(env, "last", None)) and hasattr(env, "agent_selection")
+    return callable(getattr(env, "agent_iter", None)) or turns
+
+
+def require_one_agent(env: Any, start: str) -> None:
+    """Raise an error if this is an environment of several agents.
+
+    Raises:
+        TypeError: with `start`, and what to do.
+    """
+    if takes_turns(env):
+        raise TypeError(f"{start} a {type(env).__name__}, {TURNS}")
+    if hasattr(env, "possible_agents"):
+        raise TypeError(f"{start} a {type(env).__name__}, which has several agents: make it with make_agent_envs(function, 8).")
+
+
 def made_by(factory: EnvFactory, index: int) -> gymnasium.Env[Any, Any]:
     """A new environment with this index; errors of the factory get a note with the index.
 
@@ -31,6 +58,7 @@ def made_by(factory: EnvFactory, index: int) -> gymnasium.Env[Any, Any]:
         add_note(error, f"raised while environment {index} was made")
         raise
     if not isinstance(env, gymnasium.Env):
+        require_one_agent(env, f"the factory of environment {index} returned")
         raise TypeError(
             f"the factory of environment {index} returned a {type(env).__name__}, expected a new gymnasium.Env. Wrap "
             "environments of the old gym with a library such as shimmy."

@@ -52,8 +52,16 @@ _STABLE_BASELINES3 = {
     "Monitor": _RETURNS,
 }
 _TIANSHOU = {"DummyVectorEnv": _MADE, "SubprocVectorEnv": _PROCESSES, "ShmemVectorEnv": _PROCESSES}
+_AGENTS = "it is `make_agent_envs(fn, 8, seed=cfg.seed)`, with a function that makes one with PettingZoo's parallel API."
+_RLLIB = {
+    **dict.fromkeys(("MultiAgentEnv", "ParallelPettingZooEnv", "make_multi_agent"), _AGENTS),
+    "PettingZooEnv": f"agents cannot take turns, so make a parallel environment, by parallel_env of the same module: {_AGENTS}",
+    **dict.fromkeys(("VectorEnv", "register_env"), _MADE),
+    "EnvContext": '`make_envs(fn, 8, env_config={"size": 3})` passes keyword arguments to the function.',
+    "ExternalEnv": "environments that call the policy do not exist; `policy.predict(obs)` acts in a program of your own.",
+}
 
-NAMES = {"DI-engine": _DI_ENGINE, "Stable-Baselines3": _STABLE_BASELINES3, "Tianshou": _TIANSHOU}
+NAMES = {"DI-engine": _DI_ENGINE, "Stable-Baselines3": _STABLE_BASELINES3, "Tianshou": _TIANSHOU, "RLlib": _RLLIB}
 """For each library, its names with what to write instead, as code in backticks."""
 
 __getattr__ = foreign_names("ding_lite.envs", NAMES)

@@ -29,10 +29,11 @@ class InfoColumns:
     Args:
         names: keys of the infos.
         first_env: index of the first environment.
+        rows: environment and agent of each row, if rows are agents; None for one row per environment.
     """
 
-    def __init__(self, names: Sequence[str], first_env: int = 0) -> None:
-        self.names, self._first_env = tuple(names), first_env
+    def __init__(self, names: Sequence[str], first_env: int = 0, rows: Sequence[tuple[int, Any]] | None = None) -> None:
+        self.names, self._first_env, self._rows = tuple(names), first_env, rows
         self._specs: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {}
         self._unseen, self._known = set(names), dict[str, None]()
 
@@ -40,8 +41,8 @@ class InfoColumns:
         """The column [B, ...] of each name.
 
         Args:
-            infos: the info of each environment.
-            paused: environments whose values are not used.
+            infos: the info of each environment, or row.
+            paused: environments, or rows, whose values are not used.
 
         Raises:
             EnvDataError: a value is neither a number nor an array, differs in shape from the first one, or is missing.
@@ -105,8 +106,10 @@ class InfoColumns:
         )
 
     def _error(self, index: int, problem: str) -> EnvDataError:
-        env = self._first_env + index
-        return EnvDataError(f"environment {env} returned an info in which {problem}: correct info_columns, or the info.", env)
+        env, agent = (self._first_env + index, None) if self._rows is None else self._rows[index]
+        who = f"environment {env}" if self._rows is None else f"agent {agent!r} of environment {env}"
+        given = "returned" if self._rows is None else "got"
+        return EnvDataError(f"{who} {given} an info in which {problem}: correct info_columns, or the info.", env)
 
     def state_dict(self) -> dict[str, Any]:
         """Shape and dtype of each known column, and whether a value was seen, or a warning given."""
@@ -116,6 +119,16 @@ class InfoColumns:
         """Restore a saved state."""
         self._specs = {name: (tuple(shape), np.dtype(dtype)) for name, (shape, dtype, _) in state.items()}
         self._unseen -= {name for name, (_, _, is_seen) in state.items() if is_seen}
+
+
+def require_names(names: Sequence[str], who: str) -> None:
+    """Raise an error if these are not several names.
+
+    Raises:
+        TypeError: naming the function that got them.
+    """
+    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+        raise TypeError(f"{who}(info_columns={names!r}) wants several names: write info_columns=('x_position',).")
 
 
 def require_same_columns(parts: Sequence[Mapping[str, np.ndarray[Any, Any]]], lead: int) -> None:

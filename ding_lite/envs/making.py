@@ -19,7 +19,8 @@ from ding_lite.basics import add_note, did_you_mean, require_extra, seed_of
 from ding_lite.envs.action_masks import ActionMask
 from ding_lite.envs.adapters import VectorEnvAdapter
 from ding_lite.envs.atari import AtariMode, AtariPreprocessing, atari_mode, make_atari
-from ding_lite.envs.factories import EnvFactory, called, copied_settings, settings_of
+from ding_lite.envs.factories import EnvFactory, called, copied_settings, require_one_agent, settings_of
+from ding_lite.envs.info_columns import require_names
 from ding_lite.envs.infos import MeanInfo
 from ding_lite.envs.pieces import sizes_and_hosts
 from ding_lite.envs.steps import Stepper
@@ -105,8 +106,7 @@ def make_envs(
     factory = env_factory(env, env_config=env_config, atari=atari, **kwargs)
     if isinstance(log_info, str):
         raise TypeError(f"make_envs(log_info={log_info!r}) wants several names, got one string: write ({log_info!r},).")
-    if isinstance(info_columns, str) or not all(isinstance(name, str) for name in info_columns):
-        raise TypeError(f"make_envs(info_columns={info_columns!r}) wants several names: write info_columns=('x_position',).")
+    require_names(info_columns, "make_envs")
     if action_mask:
         wrappers = (ActionMask, *wrappers)
     if log_info:
@@ -172,6 +172,7 @@ def env_factory(
             )
         factory = partial(called, env, **own) if own else env
         return factory if limit is None else partial(_limited, factory, limit)
+    require_one_agent(env, "make_envs() got")
     raise TypeError(f"make_envs() wants an environment id or a function that returns a new environment, got {env!r}.")
 
 
@@ -179,7 +180,8 @@ def rendering(factory: Callable[..., Any], render_mode: str) -> Callable[..., An
     """A factory of environments like those of this one, made with this `render_mode`.
 
     Args:
-        factory: of an environment, as `make_envs` passes it on, or a function with the argument `render_mode`.
+        factory: of an environment, as `make_envs` or `make_agent_envs` passes it on, or a function with the argument
+            `render_mode`, or with **kwargs.
         render_mode: such as "rgb_array" or "human".
 
     Raises:
@@ -190,7 +192,7 @@ def rendering(factory: Callable[..., Any], render_mode: str) -> Callable[..., An
         return partial(factory.func, rendering(inner, render_mode), *others, **factory.keywords)
     takes = isinstance(factory, partial) and factory.func in (_made, _made_atari)
     maker = factory.args[0] if isinstance(factory, partial) and factory.func is called else factory
-    if not takes and "render_mode" not in _parameters(maker):
+    if not takes and "render_mode" not in _parameters(maker) and not _takes_any(maker):
         raise ValueError(
             f"the environment is made by {getattr(maker, '__name__', maker)!r:.80}, which has no argument render_mode: "
             "give it one, and pass it to the environment."
@@ -276,6 +278,17 @@ def _parameters(function: Callable[..., Any]) -> list[str]:
     except (TypeError, ValueError):  # some builtin functions
         return []
     return [it.name for it in parameters if it.kind in (it.POSITIONAL_OR_KEYWORD, it.KEYWORD_ONLY)]
+
+
+def _takes_any(function: Callable[..., Any]) -> bool:
+    """Whether a function, such as PettingZoo's `parallel_env`, has **kwargs; a class has them for its wrappers."""
+    if isinstance(function, type):
+        return False
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # some builtin functions
+        return False
+    return any(it.kind is it.VAR_KEYWORD for it in parameters)
 
 
 def _wrapped(factory: EnvFactory, wrappers: Sequence[Callable[[gymnasium.Env[Any, Any]], gymnasium.Env[Any, Any]]]) -> Any:

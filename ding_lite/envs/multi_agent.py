@@ -10,6 +10,8 @@ from contextlib import contextmanager, suppress
 from copy import deepcopy
 from typing import Any, cast
 
+import numpy as np
+
 from ding_lite.basics import add_note, arrays, plain, seed_of
 from ding_lite.envs.agent_bases import AgentVectorBase, MultiAgentStep, require_agents_state
 from ding_lite.envs.agent_envs import AgentEnv, require_own_envs, require_same_agents
@@ -18,6 +20,9 @@ from ding_lite.envs.changes import Change
 from ding_lite.envs.env_data_checks import EnvDataError
 from ding_lite.envs.episode_starts import EpisodeResult
 from ding_lite.envs.error_locations import with_location
+from ding_lite.envs.info_columns import InfoColumns
+from ding_lite.envs.names import name_of_envs
+from ding_lite.envs.recipes import recipe_of
 from ding_lite.envs.saved_states import only_piece_of
 from ding_lite.envs.steps import RunningEpisode
 from ding_lite.metrics import mean_of
@@ -35,17 +40,27 @@ class AgentVectorEnv(AgentVectorBase):
         factories: one per copy, each returning a new environment.
         seed: random seed of the run.
         first_env: index of the first environment, if this is one of several pieces.
+        info_columns: keys of infos whose values a collector records.
     """
 
-    def __init__(self, factories: Sequence[AgentEnvFactory], seed: int = 0, first_env: int = 0) -> None:
+    def __init__(
+        self, factories: Sequence[AgentEnvFactory], seed: int = 0, first_env: int = 0, info_columns: Sequence[str] = ()
+    ) -> None:
         self.first_env = first_env
         self.agent_envs = [self._made(factory, index, seed) for index, factory in enumerate(factories, first_env)]
         require_own_envs(self.agent_envs)
         require_same_agents(self.agent_envs)
-        super().__init__(len(self.agent_envs), seed, self.agent_envs[0].spaces)
+        super().__init__(len(self.agent_envs), seed, self.agent_envs[0].spaces, info_columns)
+        self._info_columns: dict[str, InfoColumns] = {}
+        self._played: Sequence[AgentStepResult] = ()
 
     def _made(self, factory: AgentEnvFactory, index: int, seed: int) -> AgentEnv:
         return AgentEnv(factory, index, seed)
+
+    @property
+    def recipe(self) -> dict[str, Any] | str:
+        """How one of its environments is made, as plain data; or a text that says why another program cannot make it."""
+        return recipe_of(self.agent_envs[0].factory)
 
     @property
     def envs(self) -> list[Any]:
@@ -92,6 +107,7 @@ class AgentVectorEnv(AgentVectorBase):
                 begun = agent_env.begin()
                 one = one._replace(obs=final, acting=agent_env.acting, begun=begun)
             played.append(one)
+        self._played = played
         with self._placing(played):
             return MultiAgentStep({name: slots.to_rows(played, out[name]) for name, slots in self.slots_of.items()}, finished)
 
@@ -115,6 +131,23 @@ class AgentVectorEnv(AgentVectorBase):
             has_begun = bool(played) and played[at].begun is not None
             place = agent_env.ended_at if has_begun and not error.is_next else agent_env.place()
             raise with_location(error, place or agent_env.place())  # noqa: B904  the same error
+
+    def step_info(self, name: str) -> dict[str, np.ndarray[Any, Any]]:
+        """The columns of a policy's rows in the infos of the last step; see `AgentVectorBase.step_info`."""
+        slots, columns = self.slots_of[name], self._columns_of(name)
+        played = [(self._played[index - self.first_env], agent) for index, agent in slots.rows]
+        infos = [one.infos.get(agent, {}) if agent in one.acted else {} for one, agent in played]
+        absent = {row for row, (one, agent) in enumerate(played) if agent not in one.acted}
+        with self._placing(self._played):
+            found = columns.gather(infos, absent)
+        if self.agent_envs[0].starts.number > 0:
+            columns.warn_of_missing(f"{name_of_envs(self)} for the policy {name!r}")
+        return found
+
+    def _columns_of(self, name: str) -> InfoColumns:
+        if name not in self._info_columns:
+            self._info_columns[name] = InfoColumns(self.info_columns, rows=self.slots_of[name].rows)
+        return self._info_columns[name]
 
     def describe_rows(self, slots: AgentSlots) -> None:
         """Set `infos` and `running_episodes` of these rows."""
@@ -147,6 +180,8 @@ class AgentVectorEnv(AgentVectorBase):
             "episodes": [agent_env.starts.state_dict() for agent_env in self.agent_envs],
             "returns": [agent_env.earned for agent_env in self.agent_envs],
         }
+        if self.info_columns:
+            state["info_columns"] = {name: self._columns_of(name).state_dict() for name in self.slots_of}
         return plain(state)  # type: ignore[no-any-return]
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -183,7 +218,9 @@ class AgentVectorEnv(AgentVectorBase):
     def _go_to(self, state: Mapping[str, Any]) -> None:
         """Replay the saved episodes."""
         unbegun = arrays(state.get("changes")) or [None] * self.num_envs
-        self.run_seed = int(state["run_seed"])
+        self.run_seed, self._info_columns = int(state["run_seed"]), {}
+        for name, saved in state.get("info_columns", {}).items():
+            self._columns_of(name).load_state_dict(saved)
         for agent_env, changes in zip(self.agent_envs, unbegun):
             agent_env.begin_replay(self.run_seed, changes)
         if state["seats"] is None:

@@ -7,6 +7,7 @@ import functools
 import importlib
 import sys
 from collections.abc import Callable, Mapping
+from types import ModuleType
 from typing import Any
 
 from gymnasium.envs.registration import EnvSpec
@@ -75,6 +76,21 @@ def _import_path(value: Any) -> str:
     found: Any = None if module == "__main__" else sys.modules.get(module)
     for part in name.split("."):
         found = getattr(found, part, None)
-    if found is not value:
+    if found is value:
+        return f"{module}:{name}"
+    place = _place_of_closure(value) if "<locals>" in name else None
+    if place is None:
         raise _NoRecipeError(f"it is made by {name!r} of {module}, which other programs cannot import")
-    return f"{module}:{name}"
+    return place
+
+
+def _place_of_closure(value: Any) -> str | None:
+    """Where a module offers a function that another function has made, such as PettingZoo's `parallel_env`; None if nowhere."""
+    places = [
+        f"{module}:{name}"
+        for module, loaded in sys.modules.copy().items()
+        if module not in ("__main__", "__mp_main__") and isinstance(loaded, ModuleType)
+        for name, offered in vars(loaded).copy().items()
+        if offered is value
+    ]
+    return min(places, key=lambda place: (len(place), place), default=None)

@@ -15,8 +15,10 @@ from ding_lite.envs.agent_bases import AgentVectorBase, MultiAgentStep, require_
 from ding_lite.envs.agent_envs import AgentTraits, require_same_agents
 from ding_lite.envs.agent_progress import ProgressAgentVectorEnv
 from ding_lite.envs.agent_slots import AgentSlots
+from ding_lite.envs.info_columns import require_same_columns
 from ding_lite.envs.multi_agent import AgentEnvFactory, AgentVectorEnv
 from ding_lite.envs.pieces import ENV, MakeHost, Pieces, len_of
+from ding_lite.envs.recipes import recipe_of
 from ding_lite.envs.steps import RunningEpisode, Step
 from ding_lite.processes import Copied, gather_results, release_hosts
 
@@ -31,18 +33,30 @@ class SplitAgentVectorEnv(Pieces, AgentVectorBase):
         seed: random seed of the run.
         sizes: number of environments in each piece.
         make_host: function of a piece's first environment and size that returns its host.
+        info_columns: keys of infos whose values a collector records.
 
     Raises:
         Exception: the error of an environment's constructor.
         SpaceError: the copies have different agents or spaces.
     """
 
-    def __init__(self, factories: Sequence[AgentEnvFactory], seed: int, sizes: Sequence[int], make_host: MakeHost) -> None:
+    def __init__(
+        self,
+        factories: Sequence[AgentEnvFactory],
+        seed: int,
+        sizes: Sequence[int],
+        make_host: MakeHost,
+        info_columns: Sequence[str] = (),
+    ) -> None:
+        names = tuple(info_columns)
         first: AgentTraits = self._start(
-            sizes, make_host, _make, lambda piece: (factories[piece], seed, piece.start), require_same_agents
+            sizes, make_host, _make, lambda piece: (factories[piece], seed, piece.start, names), require_same_agents
         )
-        super().__init__(self.num_envs, seed, first.spaces)
+        super().__init__(self.num_envs, seed, first.spaces, names)
+        self._columns: Sequence[Mapping[str, dict[str, np.ndarray[Any, Any]]]] = ()
         self.env_name, self.spec = first.name, first.spec
+        self.recipe = recipe_of(factories[0])
+        """How one of its environments is made, as plain data; or a text that says why another program cannot make it."""
 
     def assign_slots(self, policy_of: Callable[[Any], str] | Mapping[Any, str], names: Sequence[str]) -> dict[str, AgentSlots]:
         """Assign each agent to a policy; see `AgentVectorBase.assign_slots`."""
@@ -65,7 +79,8 @@ class SplitAgentVectorEnv(Pieces, AgentVectorBase):
         """Step with the actions of each policy; see `AgentVectorBase.advance`."""
         self._require_begun()
         answers = self.ask(_advance, [self._actions_of(piece, actions) for piece in self.slices])
-        played = [copied.value for _, copied in answers]
+        played = [copied.value[0] for _, copied in answers]
+        self._columns = [copied.value[1] for _, copied in answers]
         self._show([now for now, _ in answers], out)
         steps = {name: self._joined(name, [one.steps[name] for one in played]) for name in self.slots_of}
         return MultiAgentStep(steps, [episode for one in played for episode in one.finished])
@@ -105,6 +120,12 @@ class SplitAgentVectorEnv(Pieces, AgentVectorBase):
                 joined_flags([answer[name][which] for answer in answers], sizes, missing=False) for which in (1, 2)
             )
             slots.current, slots.last, slots.stepped_by = current, None, None
+
+    def step_info(self, name: str) -> dict[str, np.ndarray[Any, Any]]:
+        """The columns of a policy's rows in the infos of the last step; see `AgentVectorBase.step_info`."""
+        parts = [columns[name] for columns in self._columns]
+        require_same_columns(parts, lead=1)
+        return {column: np.concatenate([part[column] for part in parts]) for column in self.info_columns}
 
     def describe_rows(self, slots: AgentSlots) -> None:
         """Set `infos` and `running_episodes` of these rows."""
@@ -149,12 +170,14 @@ def rows_of(piece: slice, slots: AgentSlots) -> slice:
 # Functions that run in the process of the environments.
 
 
-def _make(objects: dict[str, Any], factories: Sequence[AgentEnvFactory], seed: int, first_env: int) -> Copied[AgentTraits]:
+def _make(
+    objects: dict[str, Any], factories: Sequence[AgentEnvFactory], seed: int, first_env: int, info_columns: Sequence[str]
+) -> Copied[AgentTraits]:
     progress = objects.get("progress")
     env = (
-        AgentVectorEnv(factories, seed, first_env)
+        AgentVectorEnv(factories, seed, first_env, info_columns)
         if progress is None
-        else ProgressAgentVectorEnv(factories, seed, first_env, progress)
+        else ProgressAgentVectorEnv(factories, seed, first_env, progress, info_columns)
     )
     objects[ENV] = env
     traits = AgentTraits.of(env.agent_envs[0])
@@ -174,11 +197,12 @@ def _begin(objects: dict[str, Any], seed: int | None) -> dict[str, Any]:
     return _current(objects)
 
 
-def _advance(objects: dict[str, Any], actions: Mapping[str, Any]) -> tuple[dict[str, Any], Copied[MultiAgentStep]]:
+def _advance(objects: dict[str, Any], actions: Mapping[str, Any]) -> tuple[dict[str, Any], Copied[Any]]:
     env: AgentVectorEnv = objects[ENV]
     out = {name: allocate(slots.obs_spec, slots.num_envs) for name, slots in env.slots_of.items()}
     step = env.advance(actions, out)
-    return _current(objects), Copied(step)
+    columns = {name: env.step_info(name) for name in env.slots_of} if env.info_columns else {}
+    return _current(objects), Copied((step, columns))
 
 
 def _current(objects: dict[str, Any]) -> dict[str, Any]:

@@ -30,7 +30,13 @@ _DI_ENGINE = {
     **dict.fromkeys(("GTrXLDQN", "QACDIST", "WQMix"), _ABSENT),
 }
 
-NAMES = {"DI-engine": _DI_ENGINE}
+_RLLIB = {
+    **dict.fromkeys(("ModelCatalog", "RLModule", "TFModelV2", "TorchModelV2"), f"networks are torch modules: {_OWN}"),
+    "FullyConnectedNetwork": f"the policy makes its network as cfg.policy.model says; {_OWN}",
+    "TorchDistributionWrapper": "it is `ActionDistribution`, and `action_distribution(action_space)` gives that of a space.",
+}
+
+NAMES = {"DI-engine": _DI_ENGINE, "RLlib": _RLLIB}
 """For each library, its names with what to write instead, as code in backticks."""
 
 __getattr__ = foreign_names("ding_lite.nn", NAMES)

@@ -47,7 +47,7 @@ from ding_lite.policy.r2d2 import R2D2Config, R2D2Policy, R2D2PolicyConfig
 from ding_lite.policy.rainbow import RainbowConfig, RainbowPolicy, RainbowPolicyConfig
 from ding_lite.policy.reinforce import REINFORCEConfig, REINFORCEPolicy, REINFORCEPolicyConfig
 from ding_lite.policy.sac import SACConfig, SACMuJoCoConfig, SACPolicy, SACPolicyConfig
-from ding_lite.policy.saved_policies import checkpoint_path, load_policy
+from ding_lite.policy.saved_policies import checkpoint_path, load_policy, saved_names
 from ding_lite.policy.td3 import TD3Config, TD3MuJoCoConfig, TD3Policy, TD3PolicyConfig
 from ding_lite.policy.td3_bc import TD3BCConfig, TD3BCPolicy, TD3BCPolicyConfig
 from ding_lite.policy_base import (
@@ -268,6 +268,7 @@ __all__ = [
     "mean_stats",
     "quantile_regression",
     "repeated_steps",
+    "saved_names",
     "states_in",
     "time_major",
     "weighted_loss",

@@ -50,7 +50,21 @@ _STABLE_BASELINES3 = {
     "says."
 }
 
-NAMES = {"DI-engine": _DI_ENGINE, "Stable-Baselines3": _STABLE_BASELINES3}
+_BUILT = 'it is `build_policy("MyPolicy", loss_fn=fn)`, whose hooks have the same names; torch is the only framework.'
+_TEMPLATES = ("build_policy_class", "build_tf_policy", "build_torch_policy")
+_RLLIB = {
+    **dict.fromkeys(_TEMPLATES, _BUILT),
+    **dict.fromkeys(("TFPolicy", "TorchPolicy", "TorchPolicyV2"), "it is `Policy`."),
+    **dict.fromkeys(("PPOTF1Policy", "PPOTF2Policy", "PPOTFPolicy", "PPOTorchPolicy"), "it is `PPOPolicy`."),
+    **dict.fromkeys(("DQNTFPolicy", "DQNTorchPolicy"), "it is `DQNPolicy`."),
+    **dict.fromkeys(("ImpalaTorchPolicy", "VTraceTFPolicy", "VTraceTorchPolicy"), "it is `IMPALAPolicy`."),
+    **dict.fromkeys(("SACTFPolicy", "SACTorchPolicy"), "it is `SACPolicy`."),
+    **dict.fromkeys(("A3CTorchPolicy", "A3CTFPolicy"), "the nearest are `A2CPolicy` and `IMPALAPolicy`."),
+    "MultiAgentBatch": "each policy learns from its own rollout, in ctx.parts: `for_policy(name, "
+    "multistep_trainer(cfg, policy.learn_mode))`.",
+}
+
+NAMES = {"DI-engine": _DI_ENGINE, "Stable-Baselines3": _STABLE_BASELINES3, "RLlib": _RLLIB}
 """For each library, its names with what to write instead, as code in backticks."""
 
 ALIASES = {

@@ -99,6 +99,16 @@ def checkpoint_path(run: str | PathLike[str], which: str = "best") -> Path:
     return folder / (which if which.endswith(".pt") else f"{which}.pt")
 
 
+def saved_names(path: Path) -> tuple[str, ...] | None:
+    """The names of the policies in a checkpoint; None if it holds one without a name.
+
+    Raises:
+        CheckpointError: there is no such file, or it is damaged.
+    """
+    several = load_checkpoint(path).get("policies")
+    return tuple(several) if isinstance(several, Mapping) else None
+
+
 def _chosen(state: Mapping[str, Any], name: str | None, path: Path) -> Mapping[str, Any]:
     """The state of one policy."""
     several = state.get("policies")

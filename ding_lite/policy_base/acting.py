@@ -79,6 +79,10 @@ class ActingPolicy(Protocol):
         """Keyword arguments of `compute_actions` that the pipeline must set."""
 
     @property
+    def bootstraps_from_actions(self) -> bool:
+        """Whether targets have the value of the best allowed action in the next state."""
+
+    @property
     def previous(self) -> tuple[str, ...]:
         """Those of prev_action_batch and prev_reward_batch that are parameters of `compute_actions`."""
 
@@ -458,6 +462,11 @@ class CollectMode(ActMode):
     def acting_settings(self) -> tuple[str, ...]:
         """Keyword arguments of `compute_actions` that the pipeline must set, because the policy would not explore otherwise."""
         return self._policy.acting_settings
+
+    @property
+    def bootstraps_from_actions(self) -> bool:
+        """Whether targets of the policy have the value of the best allowed action in the next state."""
+        return self._policy.bootstraps_from_actions
 
     @property
     def has_critic(self) -> bool:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ding_lite.basics import foreign_arguments
 from ding_lite.policy_base.configs import PolicyConfig
 from ding_lite.policy_base.derivations import Hook, derive
+from ding_lite.policy_base.foreign_hooks import FOREIGN_HOOKS
 from ding_lite.policy_base.policy import Policy
 
 
+@foreign_arguments(FOREIGN_HOOKS)
 def build_policy(
     name: str,
     *,
@@ -23,7 +26,7 @@ def build_policy(
     before_init: Hook | None = None,
     before_loss_init: Hook | None = None,
     after_init: Hook | None = None,
-    mixins: Sequence[type] = (),
+    mixins: Sequence[type] | None = None,
     get_default_config: Callable[[], PolicyConfig | Mapping[str, Any]] | None = None,
     base: type[Policy] = Policy,
 ) -> type[Policy]:
@@ -54,7 +57,8 @@ def build_policy(
         base: the base class.
 
     Raises:
-        TypeError: a hook is not a function, or takes another number of arguments.
+        TypeError: a hook is not a function, or takes another number of arguments; or an argument is a hook of RLlib that does
+            not exist here, with what to use instead.
 
     Example:
         >>> def loss_fn(policy, model, dist_class, batch):
@@ -76,4 +80,4 @@ def build_policy(
         "after_init": after_init,
         "get_default_config": get_default_config,
     }
-    return derive(base, name, mixins, {hook: fn for hook, fn in given.items() if fn is not None})
+    return derive(base, name, mixins or (), {hook: fn for hook, fn in given.items() if fn is not None})

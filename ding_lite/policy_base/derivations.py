@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from ding_lite.basics import did_you_mean
 from ding_lite.data import Tree
 from ding_lite.policy_base.configs import PolicyConfig
+from ding_lite.policy_base.foreign_hooks import FOREIGN_HOOKS
 from ding_lite.policy_base.hooks import Hooks
 from ding_lite.policy_check import HookError
 
@@ -64,6 +65,8 @@ def derive(base: type[Base], name: str, mixins: Sequence[type], hooks: Mapping[s
         raise TypeError(f"{name}: mixins={mixins!r:.80} is not a list of classes: write mixins=[LearningRateSchedule].")
     methods: dict[str, Any] = {"__module__": _module_of(hooks) or base.__module__, "__init__": _constructor_of(base)}
     for hook, fn in hooks.items():
+        if hook in FOREIGN_HOOKS:
+            raise TypeError(f"{name}: there is no hook {hook!r}: {FOREIGN_HOOKS[hook]}")
         if hook not in _METHODS:
             hint = did_you_mean(hook, _METHODS)
             raise TypeError(f"{name}: there is no hook {hook!r}{hint} The arguments are {', '.join(_METHODS)}, mixins.")

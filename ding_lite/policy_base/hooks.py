@@ -62,6 +62,10 @@ class Hooks:
     """Keyword arguments of `compute_actions` without which it would not explore, such as eps. The pipeline sets them in
     ctx.collect_kwargs; a pipeline that does not is refused."""
 
+    bootstraps_from_actions: ClassVar[bool] = False
+    """Whether targets have the value of the best allowed action in the next state, so that a truncated state needs an action
+    that its `action_mask` allows."""
+
     stats_take_rollouts: ClassVar[bool] = False
     """Whether `stats` takes the batch of `learn_on_batch` instead of the batch of `loss`."""
 

@@ -95,12 +95,17 @@ class ActorCriticLearning(LearningRateSchedule, EntropyCoeffSchedule, ValueNetwo
         return loss, {name: part.detach() for name, part in parts.items()}
 
     def stats(self, batch: Tree) -> dict[str, Any]:
-        """The current learning rate, cur_lr; and vf_explained_var, if the batch has value and return_."""
+        """The current learning rate, cur_lr; and vf_explained_var, if the batch has value and return_ and it is defined there.
+
+        It is undefined for a single row, and if all returns are equal.
+        """
         stats = super().stats(batch)
         if has_leaf(batch, "value") and has_leaf(batch, "return_"):
             columns = (batch.value, batch.return_)
             value, return_ = (leaf[batch.valid] for leaf in columns) if has_leaf(batch, "valid") else columns
-            stats["vf_explained_var"] = explained_variance(value, return_)
+            # Once per batch, after its gradient steps, so that waiting for the device costs little.
+            if return_.numel() > 1 and (explained := explained_variance(value, return_)).isfinite():
+                stats["vf_explained_var"] = explained
         return stats
 
 

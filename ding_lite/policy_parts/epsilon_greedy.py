@@ -112,6 +112,7 @@ class GreedyActing(Base):
     """
 
     acting_settings: ClassVar[tuple[str, ...]] = ("eps",)
+    bootstraps_from_actions: ClassVar[bool] = True
     action_space: spaces.Discrete
 
     def check_spaces(self) -> None:

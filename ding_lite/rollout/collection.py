@@ -28,6 +28,7 @@ from ding_lite.envs import (
 from ding_lite.metrics import MetricsLogger
 from ding_lite.policy import ActMode, EvalMode
 from ding_lite.rollout.evaluation import EpisodeBudget, Unit, play_episodes
+from ding_lite.rollout.final_masks import FinalMasks, last_step
 from ding_lite.rollout.random_actions import RandomActions
 from ding_lite.rollout.recurrent_states import RecurrentState
 from ding_lite.rollout.rollout_results import NO_POLICY, EpisodeRollout, Rollout
@@ -60,6 +61,7 @@ class LocalWorker:
         self._random_actions = RandomActions(env, policy.seed + self.first_env)
         self._times = MetricsLogger(owner="the worker")
         self._masks = action_masks(env.single_observation_space, env.single_action_space)
+        self._final_masks = FinalMasks.of(self._masks, policy)
         self._infos: Any = self.env if getattr(self.env, "info_columns", ()) else None
         """The environments, if columns of their infos are recorded."""
         if self._infos is not None and INFO in getattr(policy, "outputs", ()):
@@ -136,6 +138,15 @@ class LocalWorker:
         if self._recurrent_state is not None:
             self._recurrent_state.observe_step(action, step.reward)
         return step
+
+    def _require_final_choice(self, masks: FinalMasks, step: Step, obs: Any) -> None:
+        """Raise ActionMaskError if a truncated state allows no action, and the policy's targets need one."""
+
+        def where(row: int) -> str:
+            env = self.first_env + row
+            return f"environment {env}{last_step(step.finished, env)}"
+
+        masks.require(step.truncated, step.final_obs, obs, where)
 
     def collect(self, num_steps: int, random: bool = False, **kwargs: Any) -> Rollout:
         """Act for `num_steps` steps in every environment.
@@ -255,7 +266,7 @@ class LocalWorker:
             self.begin()
         storage = RolloutBuffer(num_steps, self.num_envs, self.obs_spec)
         obs_at, add, advance, env_action = storage.obs_at, storage.add, self.env.advance, self.policy.env_action
-        recurrent_state, infos = self._recurrent_state, self._infos
+        recurrent_state, infos, final_masks = self._recurrent_state, self._infos, self._final_masks
         obs = obs_at(0)
         map_leaves(np.copyto, obs, self.env.current)
         episodes: list[EpisodeResult] = []
@@ -266,8 +277,11 @@ class LocalWorker:
                 outputs = act(obs)
                 obs = obs_at(t + 1)
                 acted = clock()
-                reward, terminated, truncated, final_obs, valid, finished = advance(env_action(outputs["action"]), obs)
+                step = advance(env_action(outputs["action"]), obs)
+                reward, terminated, truncated, final_obs, valid, finished = step
                 stepped = clock()
+                if final_masks is not None:
+                    self._require_final_choice(final_masks, step, obs)
                 acting, stepping = acting + acted - begun, stepping + stepped - acted
                 if recurrent_state is not None:
                     recurrent_state.observe_step(outputs["action"], reward)
@@ -301,6 +315,8 @@ class LocalWorker:
                 acted = perf_counter_ns()
                 step = self.step(outputs, obs)
                 acting, stepping = acting + acted - begun, stepping + perf_counter_ns() - acted
+                if self._final_masks is not None:
+                    self._require_final_choice(self._final_masks, step, obs)
                 if self._infos is not None:
                     outputs = {**outputs, INFO: self._infos.step_info()}
                 storage.add(t, outputs, *step[:-1])

@@ -13,10 +13,11 @@ import torch
 from ding_lite.basics import add_note
 from ding_lite.data import RolloutBuffer, Trajectories, allocate, map_leaves
 from ding_lite.engine import WorkCancelled
-from ding_lite.envs import AgentSlots, AgentVectorBase, EpisodeResult, SpaceError, action_masks, column_limits
+from ding_lite.envs import INFO, AgentSlots, AgentVectorBase, EpisodeResult, SpaceError, Step, action_masks, column_limits
 from ding_lite.metrics import MetricsLogger
 from ding_lite.policy import ActMode
 from ding_lite.rollout.evaluation import EpisodeBudget
+from ding_lite.rollout.final_masks import FinalMasks, last_step
 from ding_lite.rollout.recurrent_states import RecurrentState
 
 
@@ -56,6 +57,12 @@ class AgentWorker:
         self.actors = actors_for(env, policies, policy_of)
         """Actors by the name of the policy."""
         self._times = MetricsLogger(owner="the worker")
+        for name, policy in policies.items():
+            if env.info_columns and INFO in getattr(policy, "outputs", ()):
+                raise ValueError(
+                    f"the policy {name!r} returns the extra output {INFO!r}, and the environments record columns of infos "
+                    "under this name: give the output another name."
+                )
 
     def collect(self, num_steps: int, **kwargs: Any) -> AgentRollout:
         """Act for `num_steps` steps in every environment.
@@ -90,12 +97,15 @@ class AgentWorker:
         }
         return AgentRollout(trajectories, episodes, num_steps * self.num_envs)
 
-    def play_episodes(self, count: int | Sequence[int], is_stopping: Callable[[], bool] = lambda: False) -> list[EpisodeResult]:
+    def play_episodes(
+        self, count: int | Sequence[int], is_stopping: Callable[[], bool] = lambda: False, **settings: Any
+    ) -> list[EpisodeResult]:
         """Run `count` episodes from their start, and return them by environment and number.
 
         Args:
             count: total number of episodes, split evenly; or the number for each environment; see `EpisodeBudget`.
             is_stopping: checked before each step; once it is true, the evaluation stops.
+            **settings: for `compute_actions` of each policy, such as eps with modes that explore.
 
         Raises:
             WorkCancelled: `is_stopping()` became true.
@@ -111,7 +121,7 @@ class AgentWorker:
                     break
                 if is_stopping():
                     raise WorkCancelled("the run ended during an evaluation.")
-                outputs = self._act({name: one.slots.current for name, one in self.actors.items()})
+                outputs = self._act({name: one.slots.current for name, one in self.actors.items()}, **settings)
                 episodes += budget.count(self._advance(outputs, out), now)
         return sorted(episodes, key=lambda episode: (episode.env, episode.number))
 
@@ -135,7 +145,9 @@ class AgentWorker:
         for name, one in self.actors.items():
             one.recurrent_state.observe_step(outputs[name]["action"], steps[name].reward)
             if storages is not None:
-                storages[name].add(t, outputs[name], *steps[name][:-1])
+                one.require_final_choice(steps[name], out[name], finished, self.env)
+                infos = {INFO: self.env.step_info(name)} if self.env.info_columns else {}
+                storages[name].add(t, {**outputs[name], **infos}, *steps[name][:-1])
         return finished
 
     def reduce_metrics(self) -> list[dict[Any, Any]]:
@@ -204,6 +216,7 @@ class Actor:
         self.recurrent_state = RecurrentState(policy, cast("Any", slots))
         """The recurrent state of each row."""
         self._masks = action_masks(slots.single_observation_space, slots.single_action_space)
+        self._final_masks = FinalMasks.of(self._masks, policy)
 
     def act(self, obs: Any, **kwargs: Any) -> dict[str, Any]:
         """The policy's action and extra outputs for these observations [rows, ...], arrays by name.
@@ -218,6 +231,29 @@ class Actor:
         except Exception as error:
             add_note(error, f"raised by {self._described}")
             raise
+
+    def require_final_choice(self, step: Step, obs: Any, finished: Sequence[EpisodeResult], env: AgentVectorBase) -> None:
+        """Raise an error if a truncated state allows no action, and the policy's targets need one.
+
+        Args:
+            step: the step of its rows, with the next observations `obs`.
+            finished: episodes that ended with it.
+            env: the environments.
+
+        Raises:
+            ActionMaskError: naming agent, environment and step.
+        """
+
+        def where(row: int) -> str:
+            ended = last_step(finished, self.slots.rows[row][0])
+            if not ended:  # other agents continue
+                env.describe_rows(self.slots)
+                episode = self.slots.running_episodes[row]
+                ended = f" in step {episode.length - 1} of its episode {episode.number}"
+            return f"{self._name_of(row)}{ended}"
+
+        if self._final_masks is not None:
+            self._final_masks.require(step.truncated, step.final_obs, obs, where)
 
     def _name_of(self, row: int) -> str:
         index, agent = self.slots.rows[row]

@@ -1,16 +1,15 @@
-"""Saved runs: the policy of a run in new environments like its own, to evaluate it or to watch it."""
+"""Saved runs: the policies of a run in new environments like its own, to evaluate them or to watch them."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
 import json
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -20,11 +19,21 @@ import numpy as np
 from gymnasium.wrappers import NormalizeObservation, NormalizeReward
 
 from ding_lite.basics import load_checkpoint, seed_of, temporary_beside, writing
-from ding_lite.envs import EpisodeResult, LocalVectorEnv, env_factory, layers_with_state, made_from, rendering
-from ding_lite.policy import Policy, checkpoint_path, load_policy
+from ding_lite.envs import (
+    AgentVectorEnv,
+    EpisodeResult,
+    LocalVectorEnv,
+    env_factory,
+    layers_with_state,
+    made_from,
+    name_of_envs,
+    rendering,
+)
+from ding_lite.metrics import mean_of
+from ding_lite.policy import checkpoint_path
 from ding_lite.reports import ReportError, bootstrap_band, iqm
-from ding_lite.rollout.collection import LocalWorker
-from ding_lite.rollout.video_files import FilmedEnv, VideoWriter
+from ding_lite.rollout.saved_players import PolicyClass, SavedPlayers, imported
+from ding_lite.rollout.video_files import FilmedAgentEnv, FilmedEnv, VideoWriter
 
 _RECORD = "run.json"
 _AT_ONCE = 8  # environments
@@ -32,13 +41,13 @@ _AT_ONCE = 8  # environments
 
 @dataclass(frozen=True)
 class RunEvaluation:
-    """The episodes of a saved policy."""
+    """The episodes of a saved policy, or of the policies of several agents."""
 
     run: str
     """Folder of the run."""
 
     algorithm: str
-    """Class of the policy."""
+    """Class of the policy; of several policies, their classes, joined."""
 
     env: str
     """Name of the environments."""
@@ -53,10 +62,16 @@ class RunEvaluation:
     """Seed of the environments. Episode n of environment k has the same seed in each evaluation with this seed."""
 
     returns: tuple[float, ...]
-    """Undiscounted return of each episode."""
+    """Undiscounted return of each episode; with several agents, the sum over them, as their evaluator logs it."""
 
     lengths: tuple[int, ...]
     """Steps of each episode."""
+
+    agent_returns: Mapping[str, float] = field(default_factory=dict)
+    """Mean return of each agent, over the episodes in which it took part; empty for runs with one agent."""
+
+    policy_returns: Mapping[str, float] = field(default_factory=dict)
+    """Mean return of the agents of each policy; empty for runs with one agent."""
 
     @property
     def mean(self) -> float:
@@ -83,7 +98,8 @@ class RunEvaluation:
         """All of it as plain data."""
         low, high = self.interval
         summary = {"mean": self.mean, "std": self.std, "iqm": self.iqm, "iqm_low": low, "iqm_high": high}
-        return {**vars(self), "returns": list(self.returns), "lengths": list(self.lengths), **summary}
+        found = {**vars(self), "returns": list(self.returns), "lengths": list(self.lengths), **summary}
+        return {name: value for name, value in found.items() if value != {}}
 
 
 def evaluate_run(
@@ -94,13 +110,15 @@ def evaluate_run(
     seed: int = 1_000_000,
     env: str | Callable[[], Any] | None = None,
     name: str | None = None,
-    policy_class: str | type[Policy] | None = None,
+    policy_class: PolicyClass | Mapping[str, PolicyClass] | None = None,
+    policy_of: Callable[[Any], str] | Mapping[Any, str] | None = None,
     deterministic: bool = True,
     eps: float | None = None,
 ) -> RunEvaluation:
     """Run whole episodes with the policy of a saved run, in new environments like those of the run's evaluator.
 
-    The environments are those that `run.json` names; modules that it names are imported, so evaluate only runs that you trust.
+    In a run with several agents, all of its policies act, each for its agents. The environments are those that `run.json`
+    names; modules that it names are imported, so evaluate only runs that you trust.
 
     Args:
         run: the folder of the run.
@@ -109,14 +127,16 @@ def evaluate_run(
         seed: seed of the environments; the default is far from the usual seeds of training, so that episodes are new ones.
         env: an id, or a function that returns a new environment, or its place as "module:function"; None for the environments
             of the run.
-        name: as for `load_policy`.
-        policy_class: the class, or its place as "module:name", if the checkpoint names none that can be imported.
+        name: as for `load_policy`; a run with several agents takes none.
+        policy_class: the class, or its place as "module:name", if the checkpoint names none that can be imported. With several
+            policies a mapping from names to classes, also for policies without weights that the run has not saved.
+        policy_of: function or mapping from an agent to the name of its policy; None for the one of the run.
         deterministic: whether to act greedily. False explores as in training.
         eps: with deterministic=False, the probability of random actions, for policies that explore by it, such as DQN.
 
     Raises:
         CheckpointError, StateError: the policy cannot be loaded; see `load_policy`.
-        ReportError: `run.json` is damaged, or the environment cannot be made here.
+        ReportError: `run.json` is damaged, the environment cannot be made here, or a policy was not saved.
         ValueError: episodes < 1; or the policy explores by `eps`, which is missing.
 
     Example:
@@ -129,24 +149,23 @@ def evaluate_run(
     record = _record_of(run)
     _extend_search_path(record)
     factory = _factory(record, env, run)
-    policy = load_policy(run, which, name=name, policy_class=_class_at(policy_class))
-    envs = _new_envs(factory, min(episodes, _AT_ONCE), seed)
+    players = SavedPlayers(run, which, name, policy_class, policy_of or _assignment(record))
+    envs = _new_envs(factory, min(episodes, _AT_ONCE), seed, players)
     settings: dict[str, Any] = {} if eps is None else {"eps": eps}
     try:
-        if not deterministic:
-            policy.predict_mode.require_settings(settings)
+        worker = players.worker(envs, None if deterministic else settings)
         _warn_of_statistics(envs)
-        mode = policy.eval_mode if deterministic else policy.collect_mode
-        played = LocalWorker(envs, mode).play_episodes(episodes, **({} if deterministic else settings))
+        played = worker.play_episodes(episodes, **({} if deterministic else settings))
         return RunEvaluation(
             str(run),
-            type(policy).__name__,
-            envs.env_name,
+            players.algorithm,
+            name_of_envs(envs),
             which,
             _train_iter(checkpoint_path(run, which)),
             seed,
             tuple(episode.return_ for episode in played),
             tuple(episode.length for episode in played),
+            *((_means(played, "return"), _means(played, "policy_return")) if players.has_agents else ()),
         )
     finally:
         envs.close()
@@ -161,19 +180,21 @@ def play_run(
     seed: int = 1_000_000,
     env: str | Callable[..., Any] | None = None,
     name: str | None = None,
-    policy_class: str | type[Policy] | None = None,
+    policy_class: PolicyClass | Mapping[str, PolicyClass] | None = None,
+    policy_of: Callable[[Any], str] | Mapping[Any, str] | None = None,
 ) -> Iterator[tuple[EpisodeResult, Path | None]]:
     """Show episodes of the policy of a saved run in a window, or film them.
 
     Args:
-        run, which, seed, name, policy_class: as for `evaluate_run`.
+        run, which, seed, name, policy_class, policy_of: as for `evaluate_run`.
         video: path of an mp4 file; with several episodes, a number is added to its name. None opens the window of the
             environment, render_mode="human".
         episodes: number of episodes.
         env: as for `evaluate_run`, but a function needs the argument `render_mode`.
 
     Yields:
-        Each episode after its end, and the path of its video.
+        Each episode after its end, and the path of its video. With several agents, the return is the sum over them, and the
+        episode's `info["return"]` has that of each agent.
 
     Raises:
         CheckpointError, StateError: the policy cannot be loaded; see `load_policy`.
@@ -192,7 +213,7 @@ def play_run(
         factory = rendering(_factory(record, env, run), render_mode)
     except ValueError as error:
         raise ReportError(f"the run in {run} cannot be shown: {error}") from None
-    policy = load_policy(run, which, name=name, policy_class=_class_at(policy_class))
+    players = SavedPlayers(run, which, name, policy_class, policy_of or _assignment(record))
     for number in range(episodes):
         path = None if video is None else _numbered(Path(video), number, episodes)
         with contextlib.ExitStack() as stack:
@@ -201,13 +222,15 @@ def play_run(
                 with writing(path):
                     path.parent.mkdir(parents=True, exist_ok=True)
                 film = stack.enter_context(VideoWriter(temporary_beside(path)))
-                wrapped = functools.partial(_filmed, factory, film)
-            envs = _new_envs(wrapped, 1, seed + number)
+                wrapped = functools.partial(_filmed, factory, film, players.has_agents)
+            envs = _new_envs(wrapped, 1, seed + number, players)
             stack.callback(envs.close)
-            if envs.render_mode != render_mode:
-                raise ReportError(f"{envs.env_name} does not support render_mode={render_mode!r}, it has {envs.render_mode!r}.")
+            has = getattr(envs.envs[0], "render_mode", None)
+            if has != render_mode:
+                raise ReportError(f"{name_of_envs(envs)} does not support render_mode={render_mode!r}, it has {has!r}.")
+            worker = players.worker(envs)
             _warn_of_statistics(envs)
-            (episode,) = LocalWorker(envs, policy.eval_mode).play_episodes(1)
+            (episode,) = worker.play_episodes(1)
             if film is not None and path is not None:
                 film.finish()
                 with writing(path):
@@ -228,7 +251,10 @@ def _record_of(run: str | PathLike[str]) -> Mapping[str, Any]:
         raise ReportError(f"{path} cannot be read: {error}.") from None
     envs = found.get("environments", []) if isinstance(found, dict) else None
     folders = found.get("search_path", []) if isinstance(found, dict) else None
-    is_whole = isinstance(envs, list) and all(isinstance(one, dict) and {"stage", "name", "recipe"} <= set(one) for one in envs)
+    is_whole = isinstance(envs, list) and all(
+        isinstance(one, dict) and {"stage", "name", "recipe"} <= set(one) and isinstance(one.get("agents", {}), dict)
+        for one in envs
+    )
     if not is_whole or not isinstance(folders, list) or not all(isinstance(folder, str) for folder in folders):
         raise ReportError(f"{path} is damaged: its entries 'environments' and 'search_path' are not those of a run.")
     return found  # type: ignore[no-any-return]
@@ -238,8 +264,7 @@ def _factory(record: Mapping[str, Any], env: str | Callable[..., Any] | None, ru
     """A function that makes one environment like those of the run, or the given one."""
     if env is not None:
         return _given_factory(env)
-    by_stage = {known["stage"]: known for known in reversed(record.get("environments", []))}
-    known = by_stage.get("evaluate") or by_stage.get("collect")
+    known = _environments(record)
     fix = "name the environment: --env ID, or --env module:function for a function that makes it"
     if known is None:
         raise ReportError(f"{Path(run) / _RECORD} does not say which environments the run had: {fix}.")
@@ -254,42 +279,45 @@ def _factory(record: Mapping[str, Any], env: str | Callable[..., Any] | None, ru
     return made
 
 
+def _environments(record: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """What the record says of the evaluator's environments, or of the collector's; None if there are none."""
+    by_stage: dict[str, Mapping[str, Any]] = {known["stage"]: known for known in reversed(record.get("environments", []))}
+    return by_stage.get("evaluate") or by_stage.get("collect")
+
+
+def _assignment(record: Mapping[str, Any]) -> Callable[[Any], str | None] | None:
+    """A function from an agent of the run to the name of its policy; None if the run has one agent."""
+    agents = (_environments(record) or {}).get("agents")
+    return None if agents is None else lambda agent: agents.get(str(agent))
+
+
+def _means(episodes: Sequence[EpisodeResult], kind: str) -> dict[str, float]:
+    """The means of these numbers in the infos of episodes, each over the episodes that have it."""
+    found: dict[str, list[float]] = {}
+    for episode in episodes:
+        for name, value in episode.info[kind].items():
+            found.setdefault(str(name), []).append(value)
+    return {name: mean_of(values) for name, values in found.items()}
+
+
 def _given_factory(env: str | Callable[..., Any]) -> Callable[..., Any]:
     """The function by which `make_envs` makes one of these environments."""
-    found = _imported(env) if isinstance(env, str) and ":" in env else env
+    found = imported(env) if isinstance(env, str) and ":" in env else env
     try:
         return env_factory(found if callable(found) else env)
     except (gymnasium.error.Error, ImportError) as error:
         raise ReportError(f"the environment {env} cannot be made: {error}") from None
 
 
-def _class_at(place: str | type[Policy] | None) -> type[Policy] | None:
-    if not isinstance(place, str):
-        return place
-    found = _imported(place)
-    if not (isinstance(found, type) and issubclass(found, Policy)):
-        raise ReportError(f"there is no class of policies at {place!r}: name it as module:name, such as my_module:MyPolicy.")
-    return found
-
-
-def _imported(place: str) -> Any:
-    """The object at "module:name"; None if there is none."""
-    module, _, path = place.partition(":")
+def _new_envs(factory: Callable[[], Any], count: int, seed: int, players: SavedPlayers) -> LocalVectorEnv | AgentVectorEnv:
     try:
-        return functools.reduce(getattr, path.split("."), importlib.import_module(module))
-    except (ImportError, AttributeError):
-        return None
-
-
-def _new_envs(factory: Callable[[], Any], count: int, seed: int) -> LocalVectorEnv:
-    try:
-        return LocalVectorEnv([factory] * count, seed)
+        return (AgentVectorEnv if players.has_agents else LocalVectorEnv)([factory] * count, seed)
     except gymnasium.error.Error as error:
         raise ReportError(f"the environment cannot be made: {error}") from None
 
 
-def _filmed(factory: Callable[[], Any], video: VideoWriter) -> Any:
-    return FilmedEnv(factory(), video)
+def _filmed(factory: Callable[[], Any], video: VideoWriter, has_agents: bool) -> Any:
+    return (FilmedAgentEnv if has_agents else FilmedEnv)(factory(), video)
 
 
 def _numbered(path: Path, number: int, count: int) -> Path:
@@ -309,7 +337,7 @@ def _extend_search_path(record: Mapping[str, Any]) -> None:
     sys.path += [folder for folder in record.get("search_path", []) if folder not in sys.path]
 
 
-def _warn_of_statistics(envs: LocalVectorEnv) -> None:
+def _warn_of_statistics(envs: LocalVectorEnv | AgentVectorEnv) -> None:
     """Warn if a wrapper has statistics of training, which new environments do not have."""
     layer: Any = envs.envs[0]
     while isinstance(layer, gymnasium.Wrapper):

@@ -151,3 +151,43 @@ class FilmedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
                 self._video.is_cut = truncated = True
             self._is_on = not (terminated or truncated)
         return obs, reward, terminated, truncated, info
+
+
+class FilmedAgentEnv:
+    """A wrapper of a multi-agent environment that records the first episode, as FilmedEnv does.
+
+    Args:
+        env: with PettingZoo's parallel API, made with render_mode="rgb_array".
+        video: gets the frames.
+    """
+
+    def __init__(self, env: Any, video: VideoWriter) -> None:
+        self.env = env
+        self._video, self._steps, self._is_on = video, 0, True
+        if video.fps is None:
+            video.fps = (getattr(env, "metadata", None) or {}).get("render_fps") or _USUAL_FPS
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "env":  # during unpickling, before it is set
+            raise AttributeError(name)
+        return getattr(self.env, name)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Any]:
+        """Begin an episode."""
+        result: tuple[Any, Any] = self.env.reset(seed=seed, options=options)
+        if self._is_on:
+            self._video.add(self.env.render())
+        return result
+
+    def step(self, actions: dict[Any, Any]) -> tuple[Any, ...]:
+        """One step of the environment; the recording stops at its maximum length."""
+        obs, rewards, terminations, truncations, infos = self.env.step(actions)
+        if self._is_on:
+            self._video.add(self.env.render())
+            self._steps += 1
+            is_over = all(terminations[agent] or truncations[agent] for agent in actions)
+            if self._steps == _MOST_STEPS and not is_over:
+                self._video.is_cut = True
+                truncations = dict.fromkeys(truncations, True)
+            self._is_on = not (is_over or self._video.is_cut)
+        return obs, rewards, terminations, truncations, infos

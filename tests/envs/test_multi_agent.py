@@ -10,7 +10,7 @@ from gymnasium.error import ResetNeeded
 
 from ding_lite.data import allocate
 from ding_lite.engine import load_checkpoint, save_checkpoint
-from ding_lite.envs import EnvDataError, SpaceError, episode_seed, make_agent_envs
+from ding_lite.envs import EnvDataError, SpaceError, episode_seed, make_agent_envs, make_envs
 
 BOX, MOVES = spaces.Box(-9, 9, (2,), np.float32), spaces.Box(-1, 1, (2,), np.float32)
 
@@ -208,7 +208,7 @@ def test_what_makes_no_environments_of_agents_is_refused():
         make_agent_envs(Drifting, 0)
     with pytest.raises(TypeError, match="wants a function that returns a new environment, such as rps_v2.parallel_env, got"):
         make_agent_envs("rps_v2")
-    with pytest.raises(TypeError, match="whose agents take turns: return a parallel environment, made by parallel_env"):
+    with pytest.raises(TypeError, match=r"environment 0 returned .* of type Turns, whose agents take turns .*not supported"):
         make_agent_envs(Turns)
     with pytest.raises(TypeError, match="returned a Nameless, which has no 'possible_agents'"):
         make_agent_envs(Nameless)
@@ -217,6 +217,60 @@ def test_what_makes_no_environments_of_agents_is_refused():
     with pytest.raises(OSError, match="no display") as caught:
         make_agent_envs(raises(OSError("no display")))
     assert caught.value.__notes__ == ["raised while environment 0 was made"]
+
+
+class ByTurns:
+    """The face of PettingZoo's AEC API."""
+
+    possible_agents = ("x", "y")
+    agent_selection = "x"
+
+    def last(self):
+        pass
+
+    def step(self, action):
+        pass
+
+    def reset(self, seed=None, options=None):
+        pass
+
+    def observation_space(self, agent):
+        return BOX
+
+    def action_space(self, agent):
+        return MOVES
+
+
+class Iterated(ByTurns):
+    last = None
+
+    def agent_iter(self):
+        pass
+
+
+@pytest.mark.parametrize("kind", [ByTurns, Iterated])
+@pytest.mark.parametrize("make", [make_agent_envs, make_envs])
+@pytest.mark.parametrize("is_made", [False, True])
+def test_agents_that_take_turns_are_refused_by_name_with_what_to_do(kind, make, is_made):
+    given = kind() if is_made else lambda: kind()
+    with pytest.raises(TypeError, match=rf"{kind.__name__}, whose agents take turns \(PettingZoo's AEC API\)") as caught:
+        make(given, 2)
+    for name in ("not supported", "make_agent_envs", "parallel_env", "aec_to_parallel(env)", "turn_based_aec_to_parallel(env)"):
+        assert name in str(caught.value)
+
+
+def test_a_parallel_environment_is_sent_to_the_function_for_several_agents():
+    for given in (Drifting, Drifting()):
+        with pytest.raises(TypeError, match=r"Drifting, which has several agents: make it with make_agent_envs\("):
+            make_envs(given, 2)
+
+
+def test_the_conversion_that_the_message_names_makes_environments():
+    conversions = pytest.importorskip("pettingzoo.utils.conversions")
+    classic = pytest.importorskip("pettingzoo.classic.rps_v2")
+    with pytest.raises(TypeError, match="whose agents take turns"):
+        make_agent_envs(classic.env)
+    assert make_agent_envs(lambda: conversions.aec_to_parallel(classic.env()), 2).possible_agents == ("player_0", "player_1")
 
 
 def raises(error):

@@ -165,3 +165,25 @@ def test_copies_that_act_elsewhere_take_nothing_along_that_is_attached():
 def test_only_one_optimizer_is_offered_by_each_name():
     with pytest.raises(ConfigError, match="optimizer"):
         A2CPolicyConfig().override({"learn.optimizer": "sgd"})
+
+
+@pytest.mark.parametrize("kind", ALGORITHMS)
+def test_the_explained_variance_is_logged_only_where_it_is_defined(kind):
+    def learned(change):
+        policy, batch = made(kind, **({"baseline": True} if kind is REINFORCEPolicy else {})), rollout()
+        return policy.learn_mode.forward(tree(change(policy, batch)))
+
+    def single(policy, batch):
+        return {name: leaf[:1, :1] for name, leaf in batch.items()}
+
+    def all_alike(policy, batch):
+        return {**batch, "return_": torch.ones(T, B)}
+
+    def one_valid(policy, batch):
+        return {**batch, "valid": torch.arange(T * B).reshape(T, B) == 3}
+
+    assert learned(lambda policy, batch: batch)["vf_explained_var"].isfinite()
+    for change in (single, all_alike, one_valid):
+        output = learned(change)
+        assert "vf_explained_var" not in output
+        assert all(torch.as_tensor(number).isfinite().all() for number in output.values())

@@ -11,7 +11,7 @@ from masked_envs import MaskedEnv
 
 from ding_lite.data import ReplayBuffer
 from ding_lite.envs import ActionMaskError, make_agent_envs, make_envs
-from ding_lite.policy import DQNPolicy, PPOPolicy
+from ding_lite.policy import C51Policy, DQNPolicy, IQNPolicy, PPOPolicy, QRDQNPolicy, R2D2Policy, RainbowPolicy
 from ding_lite.rollout import AgentWorker, LocalWorker, make_agent_worker, make_worker
 
 SMALL = {"seed": 0, "model.encoder_hidden_size_list": [8]}
@@ -148,3 +148,116 @@ def test_the_taxi_only_moves_where_it_can():
     assert (allowed(batch.action.numpy()[..., None]) == 1).all()
     for state, mask in zip(batch.obs.obs.flatten().tolist(), batch.obs.action_mask.flatten(0, 1)):
         assert mask.tolist() == bare.action_mask(state).tolist()
+
+
+class Cut(MaskedEnv):
+    """Every episode is truncated in step 3; with `is_blank`, with a mask that allows nothing."""
+
+    def __init__(self, is_blank=True):
+        super().__init__()
+        self.is_blank = is_blank
+
+    def step(self, action):
+        obs, reward, _, _, info = super().step(action)
+        if self.t == 4 and self.is_blank:
+            obs = {**obs, "action_mask": np.zeros_like(obs["action_mask"])}
+        return obs, reward, False, self.t == 4, info
+
+    def reset(self, *, seed=None, options=None):
+        found = super().reset(seed=seed)
+        self.length = 99
+        return found
+
+
+def dqn_for(envs, kind=DQNPolicy):
+    return kind(kind.config_type().override(SMALL), envs.single_observation_space, envs.single_action_space)
+
+
+CUT = (
+    r"environment 1 in step 3 of its episode 0.* was truncated with a final observation whose 'action_mask' allows no action\. "
+    r"DQNPolicy learns from the value of the best allowed action.*or set terminated instead of truncated"
+)
+
+
+@pytest.mark.parametrize("collect", ["collect", "collect_episodes"])
+def test_a_truncated_state_without_an_allowed_action_is_an_error_for_targets_that_need_one(collect):
+    makers = iter([False, True])
+    envs = make_envs(lambda: Cut(next(makers)), 2)
+    with pytest.raises(ActionMaskError, match=CUT):
+        getattr(LocalWorker(envs, dqn_for(envs).collect_mode), collect)(12, eps=0.5)
+    envs.begin(envs.new_obs(), 1)
+    with pytest.raises(ActionMaskError, match=CUT):
+        LocalWorker(envs, dqn_for(envs).collect_mode).collect(12, random=True)
+
+
+@pytest.mark.parametrize("mode", AutoresetMode)
+def test_the_same_holds_in_environments_of_gymnasium(mode):
+    makers = iter([False, True])
+    envs = SyncVectorEnv([lambda: Cut(next(makers))] * 2, autoreset_mode=mode)
+    with pytest.raises(ActionMaskError, match=CUT):
+        LocalWorker(envs, dqn_for(envs).collect_mode).collect(12, eps=0.5)
+
+
+def test_a_critic_of_states_needs_no_mask_of_a_truncated_state():
+    envs = make_envs(Cut, 2)
+    policy = ppo_for(envs)
+    batch = policy.with_values(LocalWorker(envs, policy.collect_mode).collect(12).trajectories.batch)
+    assert batch.truncated.any()
+    assert batch.next_value.isfinite().all()
+    LocalWorker(envs, dqn_for(envs).eval_mode).play_episodes(2)  # nothing is learned from an evaluation
+
+
+@pytest.mark.parametrize("kind", [DQNPolicy, C51Policy, RainbowPolicy, QRDQNPolicy, IQNPolicy, R2D2Policy])
+def test_all_policies_with_such_targets_ask_for_a_mask(kind):
+    envs = make_envs(Cut, 2)
+    policy = dqn_for(envs, kind)
+    assert policy.collect_mode.bootstraps_from_actions
+    assert not PPOPolicy.bootstraps_from_actions
+    settings = {} if kind is RainbowPolicy else {"eps": 0.5}
+    with pytest.raises(ActionMaskError, match="was truncated"):
+        LocalWorker(envs, policy.collect_mode).collect(5, **settings)
+
+
+@pytest.mark.parametrize("kind", [DQNPolicy, C51Policy, RainbowPolicy, QRDQNPolicy, IQNPolicy])
+def test_a_target_from_other_data_without_an_allowed_action_is_finite(kind):
+    envs = make_envs(partial(Cut, is_blank=False), 2)
+    policy = dqn_for(envs, kind)
+    settings = {} if kind is RainbowPolicy else {"eps": 0.5}
+    batch = LocalWorker(envs, policy.collect_mode).collect(8, **settings).trajectories.rows()
+    batch["next_obs"]["action_mask"][:] = 0
+    buffer = ReplayBuffer(100, seed=0)
+    buffer.push(batch)
+    assert policy.loss(buffer.sample(32))[0].isfinite()
+
+
+def test_an_agent_that_is_truncated_without_an_allowed_action_is_named_with_its_step():
+    class Two:
+        """The second agent leaves in step 1."""
+
+        possible_agents = ("first", "second")
+
+        def observation_space(self, agent):
+            return spaces.Dict({"obs": spaces.Box(0, 9, (1,), np.float32), "action_mask": spaces.MultiBinary(2)})
+
+        def action_space(self, agent):
+            return spaces.Discrete(2)
+
+        def see(self):
+            masks = {agent: np.full(2, agent in self.agents, np.int8) for agent in self.possible_agents}
+            return {agent: {"obs": np.zeros(1, np.float32), "action_mask": mask} for agent, mask in masks.items()}
+
+        def reset(self, seed=None, options=None):
+            self.t, self.agents = 0, list(self.possible_agents)
+            return self.see(), {}
+
+        def step(self, actions):
+            self.t += 1
+            ended = {agent: self.t == (2 if agent == "second" else 5) for agent in actions}
+            self.agents = [agent for agent in self.agents if not ended[agent]]
+            return self.see(), dict.fromkeys(actions, 0.0), dict.fromkeys(actions, False), ended, {}
+
+    env = make_agent_envs(Two, 2)
+    policy = DQNPolicy(DQNPolicy.config_type().override(SMALL), env.observation_space("first"), env.action_space("first"))
+    worker = AgentWorker(env, {"all": policy.collect_mode}, lambda agent: "all")
+    with pytest.raises(ActionMaskError, match="agent 'second' of environment 0 in step 1 of its episode 0 was truncated"):
+        worker.collect(4, eps=0.5)

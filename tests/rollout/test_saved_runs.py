@@ -264,6 +264,7 @@ def test_exploring_wants_the_probability_of_random_actions(lines, tmp_path, caps
         {"environments": [{}]},
         {"search_path": 5},
         {"environments": [{"stage": "evaluate", "name": "E", "recipe": None}]},
+        {"environments": [{"stage": "evaluate", "name": "E", "recipe": None, "agents": ["a"]}]},
     ],
 )
 def test_a_damaged_record_is_named(lines, tmp_path, damage):

@@ -1,0 +1,36 @@
+"""Hooks of RLlib's `build_policy_class` and `build_tf_policy` that `build_policy` does not have, with what to use instead."""
+
+_FRAMEWORK = 'torch is the only framework, so leave it out, and pass hooks by name: `build_policy("MyPolicy", loss_fn=fn)`.'
+_ACTING = "acting is a method: a subclass of `Policy` overrides `Policy.compute_actions`, and build_policy(..., base=MyPolicy)"
+_DISTRIBUTION = (
+    "the distribution follows from the action space, and make_model returns the network alone. For another distribution, the "
+    "network has an attribute distribution, which `Policy.dist_class` and `Policy.drawn` use."
+)
+_OUTPUTS = "it is extra_action_out_fn, `build_policy(name, extra_action_out_fn=fn)`."
+_PREVIOUS = "name prev_action_batch and prev_reward_batch in the signature of `Policy.compute_actions` to get them."
+_LOGGED = "stats_fn, loss_fn as (loss, dict) and gradients_fn return what is logged: `build_policy(name, stats_fn=fn)`."
+_GRADIENTS = "it is gradients_fn, (policy, optimizer, loss), `build_policy(name, gradients_fn=fn)`, which"
+
+FOREIGN_HOOKS = {
+    "framework": _FRAMEWORK,
+    "extra_action_fetches_fn": _OUTPUTS,
+    "extra_actions_fetches_fn": _OUTPUTS,
+    "extra_learn_fetches_fn": _LOGGED,
+    "grad_stats_fn": f"{_GRADIENTS} returns a dict to log.",
+    "extra_grad_process_fn": f"{_GRADIENTS} changes the gradients in place and returns a dict to log.",
+    "compute_gradients_fn": f"{_GRADIENTS} returns a list of (gradient, parameter), or changes the gradients in place.",
+    "apply_gradients_fn": "the optimizer applies gradients: optimizer_fn makes it, `build_policy(name, optimizer_fn=fn)`, and "
+    "gradients_fn changes gradients before. A subclass may override `Policy.before_step` and `Policy.after_step`.",
+    "validate_spaces": "before_init may raise an error for spaces, `build_policy(name, before_init=fn)`; a subclass overrides "
+    "`Policy.check_spaces`.",
+    "_after_loss_init": "it is after_init, `build_policy(name, after_init=fn)`.",
+    "action_sampler_fn": f"{_ACTING} adds hooks to it.",
+    "make_action_sampler": f"{_ACTING} adds hooks to it.",
+    "action_distribution_fn": f"{_ACTING} adds hooks to it; {_DISTRIBUTION}",
+    "make_model_and_action_dist": f"it is make_model, `build_policy(name, make_model=fn)`: {_DISTRIBUTION}",
+    "view_requirements_fn": f"leave it out: the dry run finds the columns that hooks read, `Policy.columns`; {_PREVIOUS}",
+    "obs_include_prev_action_reward": _PREVIOUS,
+    "get_batch_divisibility_req": "leave it out: a batch may have any number of rows, cfg.policy.learn.batch_size, and "
+    '`Policy.learn_on_batch` splits it. Losses of whole sequences take rollouts: `Policy.loss_takes` is "rollouts".',
+}
+"""For each argument, what to use instead, as code in backticks."""
