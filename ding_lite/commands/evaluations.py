@@ -1,4 +1,4 @@
-"""`ding-lite eval` and `ding-lite play`, apart from the other commands because they import torch."""
+"""`ding-lite eval`, `ding-lite play` and `ding-lite collect`, apart from the other commands because they import torch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from ding_lite.basics import CheckpointError, printable, write_atomically
 from ding_lite.policy_state import StateError
 from ding_lite.reports import ReportError
-from ding_lite.rollout import RunEvaluation, evaluate_run, play_run
+from ding_lite.rollout import RunEvaluation, evaluate_run, play_run, record_run
 
 Result = TypeVar("Result")
 
@@ -58,6 +58,27 @@ def show_episodes(run_dir: Path, **options: Any) -> None:
             print(printable(f"return {episode.return_:g}{parts} in {episode.length} steps{where}"), flush=True)
 
     _reported(play)
+
+
+def record_episodes(run_dir: Path, out: Path, **options: Any) -> None:
+    """Record episodes of the policy of a run as a dataset, and print what it holds.
+
+    Args:
+        run_dir: folder of the run.
+        out: folder of the dataset.
+        **options: for `record_run`.
+
+    Raises:
+        ReportError: the policy, the environment or the dataset cannot be made.
+    """
+    dataset = _reported(partial(record_run, run_dir, out, **options))
+    returns = dataset.returns
+    print(
+        printable(
+            f"{dataset.name}: {len(dataset):,} transitions in {dataset.num_episodes:,} episodes, return: mean "
+            f"{returns.mean():.6g}, min {returns.min():.6g}, max {returns.max():.6g}"
+        )
+    )
 
 
 def _lines(found: RunEvaluation) -> list[str]:

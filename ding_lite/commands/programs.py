@@ -15,7 +15,8 @@ from ding_lite.reports import ReportError, plot_runs, watch_run, write_page
 
 _ABOUT = (
     "Show runs of ding_lite: a report with all results, a plot of one metric, a live run in the terminal, the returns of its "
-    "saved policy on new episodes, episodes in a window or as a video, or the replay of an episode that ended in an error."
+    "saved policy on new episodes, episodes in a window or as a video, a dataset of such episodes, or the replay of an episode "
+    "that ended in an error."
 )
 
 
@@ -140,6 +141,42 @@ def play(
     shown.show_episodes(run_dir, which=which, video=video, episodes=episodes, seed=seed, **options)
 
 
+def collect(
+    run_dir: Path,
+    out: Path,
+    steps: int = 100_000,
+    which: str = "best",
+    seed: int = 1_000_000,
+    env: str | None = None,
+    name: str | None = None,
+    policy_class: str | None = None,
+    greedy: bool = False,
+    eps: float | None = None,
+    append: bool = False,
+) -> None:
+    """Record whole episodes of the saved policy of a run as a dataset, for offline RL.
+
+    Modules that the files of a run name are imported: record only runs that you trust.
+
+    Args:
+        run_dir: Folder of the run.
+        out: Folder of the dataset.
+        steps: Transitions; the episodes that are under way then are completed.
+        which: The checkpoint: best, final, latest, or the name of a file in the folder ckpt, such as iteration_300.
+        seed: Seed of the environments; the default is far from the usual seeds of training.
+        env: An id, or module:function for a function that makes an environment. None for the environments of the run's
+            evaluator.
+        name: Name of the policy, if the run saved several for one agent.
+        policy_class: The class of the policy as module:name, if the run's file names none that can be imported.
+        greedy: Act greedily instead of as in training.
+        eps: The probability of random actions, for policies that explore by it, such as DQN.
+        append: Add to a dataset that exists.
+    """
+    shown = importlib.import_module("ding_lite.commands.evaluations")
+    options = {"env": env, "name": name, "policy_class": policy_class, "deterministic": greedy, "eps": eps, "append": append}
+    shown.record_episodes(run_dir, out, steps=steps, which=which, seed=seed, **options)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line.
 
@@ -168,6 +205,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 "watch": _annotated(watch, run_dir=folder),
                 "eval": _annotated(evaluate, run_dirs=folders),
                 "play": _annotated(play, run_dir=folder),
+                "collect": _annotated(collect, run_dir=folder),
                 "replay": _annotated(replay, file=Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]),
             },
             prog="ding-lite",

@@ -4,6 +4,7 @@ from ding_lite.rollout.collection import LocalWorker
 from ding_lite.rollout.episode_statistics import EpisodeHistory, summarize_episodes
 from ding_lite.rollout.evaluation import Unit, play_episodes
 from ding_lite.rollout.multi_agent import AgentRollout, AgentWorker
+from ding_lite.rollout.recorded_runs import record_run
 from ding_lite.rollout.rollout_results import EpisodeRollout, Rollout
 from ding_lite.rollout.saved_runs import RunEvaluation, evaluate_run, play_run
 from ding_lite.rollout.videos import EpisodeRecorder, VideoRecorder
@@ -28,5 +29,6 @@ __all__ = [
     "make_worker",
     "play_episodes",
     "play_run",
+    "record_run",
     "summarize_episodes",
 ]

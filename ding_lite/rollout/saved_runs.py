@@ -4,38 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import os
 import sys
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
-from gymnasium.wrappers import NormalizeObservation, NormalizeReward
 
 from ding_lite.basics import load_checkpoint, seed_of, temporary_beside, writing
 from ding_lite.envs import (
-    AgentVectorEnv,
     EpisodeResult,
-    LocalVectorEnv,
-    env_factory,
-    layers_with_state,
-    made_from,
     name_of_envs,
     rendering,
 )
 from ding_lite.metrics import mean_of
 from ding_lite.policy import checkpoint_path
 from ding_lite.reports import ReportError, bootstrap_band, iqm
-from ding_lite.rollout.saved_players import PolicyClass, SavedPlayers, imported
+from ding_lite.rollout.saved_envs import assignment_of, extend_search_path, factory_of, new_envs, record_of, warn_of_statistics
+from ding_lite.rollout.saved_players import PolicyClass, SavedPlayers
 from ding_lite.rollout.video_files import FilmedAgentEnv, FilmedEnv, VideoWriter
 
-_RECORD = "run.json"
 _AT_ONCE = 8  # environments
 
 
@@ -146,15 +137,15 @@ def evaluate_run(
     if not isinstance(episodes, int) or episodes < 1:
         raise ValueError(f"evaluate_run(episodes={episodes!r}): at least 1 episode is needed, a whole number.")
     seed = seed_of(seed, "evaluate_run(seed={})")
-    record = _record_of(run)
-    _extend_search_path(record)
-    factory = _factory(record, env, run)
-    players = SavedPlayers(run, which, name, policy_class, policy_of or _assignment(record))
-    envs = _new_envs(factory, min(episodes, _AT_ONCE), seed, players)
+    record = record_of(run)
+    extend_search_path(record)
+    factory = factory_of(record, env, run)
+    players = SavedPlayers(run, which, name, policy_class, policy_of or assignment_of(record))
+    envs = new_envs(factory, min(episodes, _AT_ONCE), seed, players)
     settings: dict[str, Any] = {} if eps is None else {"eps": eps}
     try:
         worker = players.worker(envs, None if deterministic else settings)
-        _warn_of_statistics(envs)
+        warn_of_statistics(envs)
         played = worker.play_episodes(episodes, **({} if deterministic else settings))
         return RunEvaluation(
             str(run),
@@ -202,18 +193,18 @@ def play_run(
         ImportError: a video without the extra `video`.
         WriteError: the video cannot be written.
     """
-    record = _record_of(run)
+    record = record_of(run)
     if video is None and sys.platform == "linux" and not os.environ.keys() & {"DISPLAY", "WAYLAND_DISPLAY"}:
         raise ReportError("there is no display for a window: write a video with --video out.mp4.")
     render_mode = "human" if video is None else "rgb_array"
     if video is not None:
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # otherwise pygame fails without a display
-    _extend_search_path(record)
+    extend_search_path(record)
     try:
-        factory = rendering(_factory(record, env, run), render_mode)
+        factory = rendering(factory_of(record, env, run), render_mode)
     except ValueError as error:
         raise ReportError(f"the run in {run} cannot be shown: {error}") from None
-    players = SavedPlayers(run, which, name, policy_class, policy_of or _assignment(record))
+    players = SavedPlayers(run, which, name, policy_class, policy_of or assignment_of(record))
     for number in range(episodes):
         path = None if video is None else _numbered(Path(video), number, episodes)
         with contextlib.ExitStack() as stack:
@@ -223,72 +214,19 @@ def play_run(
                     path.parent.mkdir(parents=True, exist_ok=True)
                 film = stack.enter_context(VideoWriter(temporary_beside(path)))
                 wrapped = functools.partial(_filmed, factory, film, players.has_agents)
-            envs = _new_envs(wrapped, 1, seed + number, players)
+            envs = new_envs(wrapped, 1, seed + number, players)
             stack.callback(envs.close)
             has = getattr(envs.envs[0], "render_mode", None)
             if has != render_mode:
                 raise ReportError(f"{name_of_envs(envs)} does not support render_mode={render_mode!r}, it has {has!r}.")
             worker = players.worker(envs)
-            _warn_of_statistics(envs)
+            warn_of_statistics(envs)
             (episode,) = worker.play_episodes(1)
             if film is not None and path is not None:
                 film.finish()
                 with writing(path):
                     os.replace(film.path, path)
         yield episode, path
-
-
-def _record_of(run: str | PathLike[str]) -> Mapping[str, Any]:
-    """What `run.json` says; empty if there is none."""
-    path = Path(run) / _RECORD
-    if not Path(run).exists():
-        raise ReportError(f"there is no folder {run}: pass the folder of a run, such as runs/dqn.")
-    try:
-        found = json.loads(path.read_bytes())
-    except OSError:
-        return {}
-    except (ValueError, RecursionError) as error:
-        raise ReportError(f"{path} cannot be read: {error}.") from None
-    envs = found.get("environments", []) if isinstance(found, dict) else None
-    folders = found.get("search_path", []) if isinstance(found, dict) else None
-    is_whole = isinstance(envs, list) and all(
-        isinstance(one, dict) and {"stage", "name", "recipe"} <= set(one) and isinstance(one.get("agents", {}), dict)
-        for one in envs
-    )
-    if not is_whole or not isinstance(folders, list) or not all(isinstance(folder, str) for folder in folders):
-        raise ReportError(f"{path} is damaged: its entries 'environments' and 'search_path' are not those of a run.")
-    return found  # type: ignore[no-any-return]
-
-
-def _factory(record: Mapping[str, Any], env: str | Callable[..., Any] | None, run: str | PathLike[str]) -> Callable[..., Any]:
-    """A function that makes one environment like those of the run, or the given one."""
-    if env is not None:
-        return _given_factory(env)
-    known = _environments(record)
-    fix = "name the environment: --env ID, or --env module:function for a function that makes it"
-    if known is None:
-        raise ReportError(f"{Path(run) / _RECORD} does not say which environments the run had: {fix}.")
-    if isinstance(known["recipe"], str):
-        raise ReportError(f"the environment {known['name']} cannot be made here, because {known['recipe']}: {fix}.")
-    try:
-        made: Callable[..., Any] = made_from(known["recipe"])
-        if not callable(made):
-            raise TypeError(f"{made!r:.60} is no function")
-    except (ImportError, AttributeError, TypeError, ValueError, KeyError, RecursionError) as error:
-        raise ReportError(f"the environment {known['name']} cannot be made here: {error}. Otherwise {fix}.") from None
-    return made
-
-
-def _environments(record: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """What the record says of the evaluator's environments, or of the collector's; None if there are none."""
-    by_stage: dict[str, Mapping[str, Any]] = {known["stage"]: known for known in reversed(record.get("environments", []))}
-    return by_stage.get("evaluate") or by_stage.get("collect")
-
-
-def _assignment(record: Mapping[str, Any]) -> Callable[[Any], str | None] | None:
-    """A function from an agent of the run to the name of its policy; None if the run has one agent."""
-    agents = (_environments(record) or {}).get("agents")
-    return None if agents is None else lambda agent: agents.get(str(agent))
 
 
 def _means(episodes: Sequence[EpisodeResult], kind: str) -> dict[str, float]:
@@ -298,22 +236,6 @@ def _means(episodes: Sequence[EpisodeResult], kind: str) -> dict[str, float]:
         for name, value in episode.info[kind].items():
             found.setdefault(str(name), []).append(value)
     return {name: mean_of(values) for name, values in found.items()}
-
-
-def _given_factory(env: str | Callable[..., Any]) -> Callable[..., Any]:
-    """The function by which `make_envs` makes one of these environments."""
-    found = imported(env) if isinstance(env, str) and ":" in env else env
-    try:
-        return env_factory(found if callable(found) else env)
-    except (gymnasium.error.Error, ImportError) as error:
-        raise ReportError(f"the environment {env} cannot be made: {error}") from None
-
-
-def _new_envs(factory: Callable[[], Any], count: int, seed: int, players: SavedPlayers) -> LocalVectorEnv | AgentVectorEnv:
-    try:
-        return (AgentVectorEnv if players.has_agents else LocalVectorEnv)([factory] * count, seed)
-    except gymnasium.error.Error as error:
-        raise ReportError(f"the environment cannot be made: {error}") from None
 
 
 def _filmed(factory: Callable[[], Any], video: VideoWriter, has_agents: bool) -> Any:
@@ -330,23 +252,3 @@ def _train_iter(path: Path) -> int | None:
     state = load_checkpoint(path)
     found = state.get("evaluated_at", state.get("counters", {}).get("train_iter"))
     return found if isinstance(found, int) else None
-
-
-def _extend_search_path(record: Mapping[str, Any]) -> None:
-    """Let modules beside the script of the run be imported."""
-    sys.path += [folder for folder in record.get("search_path", []) if folder not in sys.path]
-
-
-def _warn_of_statistics(envs: LocalVectorEnv | AgentVectorEnv) -> None:
-    """Warn if a wrapper has statistics of training, which new environments do not have."""
-    layer: Any = envs.envs[0]
-    while isinstance(layer, gymnasium.Wrapper):
-        is_own = type(layer).__module__.startswith("ding_lite.")  # whose state belongs to an episode or a game
-        if isinstance(layer, (NormalizeObservation, NormalizeReward)) or (not is_own and layer in layers_with_state(layer)):
-            warnings.warn(
-                f"the wrapper {type(layer).__name__} has a state that it built up in training, and new environments begin "
-                "without it, so that the returns may differ from those in training: normalise observations in the policy "
-                "instead, by policy.model.normalize_obs.",
-                stacklevel=3,
-            )
-        layer = layer.env

@@ -1,0 +1,181 @@
+"""Datasets for offline RL, collected from nothing by our own policies: expert, medium, replay and mixed.
+
+For each task a policy is trained twice, until its evaluation reaches a medium return, and until it reaches that of an expert:
+
+| dataset | content |
+| --- | --- |
+| TASK_replay | all transitions of the training of the expert, from random actions on |
+| TASK_medium | episodes of the medium policy |
+| TASK_expert | episodes of the expert policy |
+| TASK_mixed | half of the transitions from each of these two |
+
+    python benchmarks/collect_datasets.py                        # all tasks, into datasets/
+    python benchmarks/collect_datasets.py --only cartpole
+
+A dataset that exists is left as it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ding_lite import task
+from ding_lite.config import DQNConfig, PPOMuJoCoConfig, RunConfig, SACConfig
+from ding_lite.contexts import OnlineRLContext
+from ding_lite.data import ReplayBuffer
+from ding_lite.datasets import OfflineDataset
+from ding_lite.envs import make_envs
+from ding_lite.middleware import (
+    CkptSaver,
+    OffPolicyLearner,
+    StepCollector,
+    data_pusher,
+    eps_greedy_handler,
+    gae_estimator,
+    interaction_evaluator,
+    multistep_trainer,
+    offline_data_saver,
+    online_logger,
+    reward_normalizer,
+)
+from ding_lite.policy import DQNPolicy, PPOPolicy, SACPolicy
+from ding_lite.rollout import record_run
+
+KINDS = ("replay", "medium", "expert", "mixed")
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """How the datasets of a task are collected."""
+
+    train: Callable[[Any, Path | None], None]
+    """Trains a policy by this configuration, and records its transitions in this folder."""
+    config: Callable[[], RunConfig]
+    settings: Mapping[str, Any]
+    """Changes of the configuration."""
+    medium: float
+    expert: float
+    """Mean returns of an evaluation at which training ends."""
+    steps: int
+    """Transitions of a dataset, except of replay."""
+    eps: float | None = None
+    """Probability of random actions, for policies that explore by it."""
+
+
+def train_dqn(cfg: DQNConfig, record_in: Path | None) -> None:
+    envs, evaluator_envs, policy = made(cfg, DQNPolicy)
+    buffer_ = ReplayBuffer(cfg.policy.other.replay_buffer_size, seed=cfg.seed)
+    with task.start(ctx=OnlineRLContext()):
+        task.use(interaction_evaluator(cfg, policy.eval_mode, evaluator_envs))
+        task.use(eps_greedy_handler(cfg))
+        task.use(StepCollector(cfg, policy.collect_mode, envs))
+        recorded(cfg, record_in)
+        task.use(data_pusher(cfg, buffer_))
+        task.use(OffPolicyLearner(cfg, policy.learn_mode, buffer_))
+        task.use(CkptSaver(policy, cfg.exp_name))
+        task.use(online_logger(cfg))
+        task.run(max_step=cfg.max_step)
+
+
+def train_sac(cfg: SACConfig, record_in: Path | None) -> None:
+    envs, evaluator_envs, policy = made(cfg, SACPolicy)
+    buffer_ = ReplayBuffer(cfg.policy.other.replay_buffer_size, seed=cfg.seed)
+    with task.start(ctx=OnlineRLContext()):
+        task.use(interaction_evaluator(cfg, policy.eval_mode, evaluator_envs))
+        task.use(StepCollector(cfg, policy.collect_mode, envs, cfg.policy.random_collect_size))
+        recorded(cfg, record_in)
+        task.use(data_pusher(cfg, buffer_))
+        task.use(OffPolicyLearner(cfg, policy.learn_mode, buffer_))
+        task.use(CkptSaver(policy, cfg.exp_name))
+        task.use(online_logger(cfg))
+        task.run(max_step=cfg.max_step)
+
+
+def train_ppo(cfg: PPOMuJoCoConfig, record_in: Path | None) -> None:
+    envs, evaluator_envs, policy = made(cfg, PPOPolicy)
+    with task.start(ctx=OnlineRLContext()):
+        task.use(interaction_evaluator(cfg, policy.eval_mode, evaluator_envs))
+        task.use(StepCollector(cfg, policy.collect_mode, envs))
+        recorded(cfg, record_in)
+        task.use(reward_normalizer(cfg, policy.learn_mode))
+        task.use(gae_estimator(cfg, policy.collect_mode))
+        task.use(multistep_trainer(cfg, policy.learn_mode))
+        task.use(CkptSaver(policy, cfg.exp_name))
+        task.use(online_logger(cfg))
+        task.run(max_step=cfg.max_step)
+
+
+def made(cfg: RunConfig, policy_class: Any) -> Any:
+    """The environments for collection and for evaluation, and the policy."""
+    env = cfg.env
+    envs = make_envs(env.id, env.collector_env_num, seed=cfg.seed, **env.options())
+    evaluator_envs = make_envs(env.id, env.evaluator_env_num, seed=cfg.seed + 1, **env.options())
+    return envs, evaluator_envs, policy_class(cfg.policy, envs.single_observation_space, envs.single_action_space)
+
+
+def recorded(cfg: RunConfig, record_in: Path | None) -> None:
+    if record_in is not None:
+        task.use(offline_data_saver(cfg, record_in))
+
+
+OFTEN = {"policy.eval.evaluator.eval_freq": 200}
+SOURCES = {
+    "cartpole": Source(train_dqn, DQNConfig, OFTEN, medium=150.0, expert=500.0, steps=50_000, eps=0.05),
+    "pendulum": Source(train_sac, SACConfig, OFTEN, medium=-700.0, expert=-170.0, steps=50_000),
+    "hopper": Source(
+        train_ppo,
+        PPOMuJoCoConfig,
+        {"env.id": "Hopper-v5", "policy.eval.evaluator.eval_freq": 640},
+        medium=1000.0,
+        expert=2400.0,
+        steps=200_000,
+    ),
+}
+
+
+def collect(name: str, folder: Path) -> None:
+    """Collect the datasets of a task."""
+    source = SOURCES[name]
+    paths = {kind: folder / f"{name}_{kind}" for kind in KINDS}
+    for level in ("medium", "expert"):
+        run = folder / "runs" / f"{name}_{level}"
+        wanted = [paths[level], paths["mixed"], *([paths["replay"]] if level == "expert" else [])]
+        if all(map(is_there, wanted)):
+            continue
+        cfg = source.config().override({**source.settings, "exp_name": str(run), "env.stop_value": getattr(source, level)})
+        record_in = paths["replay"] if level == "expert" and not is_there(paths["replay"]) else None
+        source.train(cfg, record_in)
+        for kind, share in ((level, 1.0), ("mixed", 0.5)):
+            is_second = kind == "mixed" and level == "expert"
+            if is_second or not is_there(paths[kind]):
+                record_run(run, paths[kind], int(share * source.steps), eps=source.eps, append=is_second)
+    for kind, path in paths.items():
+        found = OfflineDataset(path)
+        print(
+            f"{name}_{kind}: {len(found):,} transitions, {found.num_episodes:,} episodes, return: mean "
+            f"{found.returns.mean():.1f}, highest {found.returns.max():.1f}",
+            flush=True,
+        )
+
+
+def is_there(path: Path) -> bool:
+    return (path / "dataset.json").exists()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=list(SOURCES), metavar="TASK", help="just these")
+    parser.add_argument("--folder", type=Path, default=Path("datasets"), help="folder of the datasets (default: datasets)")
+    arguments = parser.parse_args()
+    for name in arguments.only or SOURCES:
+        collect(name, arguments.folder)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,96 @@
+"""Recorded runs: episodes of the policy of a saved run as a dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from os import PathLike
+from typing import Any
+
+from ding_lite.basics import command_line, library_versions, seed_of
+from ding_lite.datasets import DatasetWriter, OfflineDataset
+from ding_lite.envs import LocalVectorEnv
+from ding_lite.policy import checkpoint_path
+from ding_lite.reports import ReportError
+from ding_lite.rollout.collection import LocalWorker
+from ding_lite.rollout.saved_envs import assignment_of, extend_search_path, factory_of, new_envs, record_of, warn_of_statistics
+from ding_lite.rollout.saved_players import PolicyClass, SavedPlayers
+
+_AT_ONCE = 8  # environments
+_STEPS = 4096  # of a call to collect
+
+
+def record_run(
+    run: str | PathLike[str],
+    path: str | PathLike[str],
+    steps: int = 100_000,
+    which: str = "best",
+    *,
+    seed: int = 1_000_000,
+    env: str | Callable[[], Any] | None = None,
+    name: str | None = None,
+    policy_class: PolicyClass | None = None,
+    deterministic: bool = False,
+    eps: float | None = None,
+    append: bool = False,
+) -> OfflineDataset:
+    """Record whole episodes of the policy of a saved run as a dataset, in new environments like those of its evaluator.
+
+    Modules that the files of the run name are imported: record only runs that you trust.
+
+    Args:
+        run, which, seed, env, name, policy_class: as for `evaluate_run`.
+        path: folder of the dataset.
+        steps: transitions; the episodes that are under way then are completed.
+        deterministic: whether to act greedily. False explores as in training, and the dataset has log_prob where the policy
+            gives it.
+        eps: with deterministic=False, the probability of random actions, for policies that explore by it, such as DQN.
+        append: whether to add to a dataset that exists.
+
+    Returns:
+        The dataset.
+
+    Raises:
+        CheckpointError, StateError: the policy cannot be loaded; see `load_policy`.
+        ReportError: `run.json` is damaged, the environment cannot be made here, or the run has several agents.
+        DatasetError: there is a dataset already, and `append` is False; or its spaces differ.
+        ValueError: steps < 1; or the policy explores by `eps`, which is missing.
+    """
+    if not isinstance(steps, int) or steps < 1:
+        raise ValueError(f"record_run(steps={steps!r}): at least 1 step is needed, a whole number.")
+    seed = seed_of(seed, "record_run(seed={})")
+    record = record_of(run)
+    extend_search_path(record)
+    factory = factory_of(record, env, run)
+    players = SavedPlayers(run, which, name, policy_class, assignment_of(record))
+    if players.has_agents:
+        raise ReportError(f"the run in {run} has several agents, and a dataset is of one: record a run with one agent.")
+    writer = DatasetWriter(path, append)
+    envs = new_envs(factory, _AT_ONCE, seed, players)
+    settings: dict[str, Any] = {} if eps is None or deterministic else {"eps": eps}
+    try:
+        worker = players.worker(envs, None if deterministic else settings)
+        assert isinstance(worker, LocalWorker)
+        assert isinstance(envs, LocalVectorEnv)
+        warn_of_statistics(envs)
+        source = {
+            "run": str(run),
+            "which": which,
+            "checkpoint": str(checkpoint_path(run, which)),
+            "deterministic": deterministic,
+            "seed": seed,
+            "environments": [{"stage": "collect", "name": envs.env_name}],
+            "policies": [{"algorithm": players.algorithm}],
+            "command": command_line(),
+            "versions": library_versions(),
+        }
+        writer.begin(envs.single_observation_space, envs.single_action_space, source)
+        left = steps
+        while left > 0:
+            found = worker.collect_episodes(min(left, _STEPS), False, "steps", **settings).transitions
+            writer.add(found)
+            left -= int(found.lengths.sum())
+        writer.flush()
+    finally:
+        envs.close()
+        writer.close()
+    return OfflineDataset(path)
