@@ -6,7 +6,7 @@ from typing import NamedTuple
 import pytest
 import torch
 from example_runs import ASYNC_NAMES as NAMES
-from example_runs import CHANGING, REPLAYING, small, spied
+from example_runs import CHANGING, OFFLINE, REPLAYING, small, spied
 from states import same
 
 from ding_lite import task
@@ -20,7 +20,7 @@ def run(name, folder, **settings):
     made = spied(module)
     module.main(cfg)
     ctx = task.ctx
-    counters = [getattr(ctx, it) for it in ("total_step", "env_step", "env_episode", "train_iter", "last_eval_iter")]
+    counters = [getattr(ctx, it, 0) for it in ("total_step", "env_step", "env_episode", "train_iter", "last_eval_iter")]
     files = [torch.load(path, weights_only=True) for path in sorted((folder / "ckpt").glob("*.pt"))]
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     evaluated = [[value for key, value in sorted(row.items()) if key.startswith("evaluate/")] for row in rows]
@@ -45,7 +45,7 @@ def test_an_asynchronous_run_equals_the_one_on_one_thread(name, tmp_path):
 
     assert oracle.counters[3] > 0  # it learned
     assert len(oracle.files) >= 2
-    assert len(oracle.left) >= 3
+    assert len(oracle.left) >= (2 if name in OFFLINE else 3)
     assert found.counters == oracle.counters
     assert same(found, oracle)
 

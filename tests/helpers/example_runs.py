@@ -30,7 +30,9 @@ _OTHER = {
     "ppo_atari",
     "sac_mujoco",  # the pipeline of sac.py
     "td3_mujoco",  # the pipeline of td3.py
+    *("cql_continuous", "td3_bc", "iql", "awac"),  # the pipeline of cql.py
 }  # tested elsewhere
+OFFLINE = frozenset({"bc", "cql", "cql_continuous", "td3_bc", "iql", "awac", "decision_transformer"})
 ASYNC_NAMES = sorted(path.stem for path in EXAMPLES.glob("*.py") if path.stem not in _OTHER)
 SMALL = {
     "env.collector_env_num": 4,
