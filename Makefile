@@ -4,7 +4,7 @@ PYTHON ?= python3
 PIP = .venv/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 PY = .venv/bin/python
 
-.PHONY: run test lint learn learn-long bench chaos signals soak clean
+.PHONY: run test lint learn learn-long datasets learn-offline bench chaos signals soak clean
 
 run: .venv/.run
 	$(PY) examples/dqn.py $(ARGS)
@@ -22,6 +22,12 @@ lint: .venv/.dev
 
 learn: .venv/.dev
 	$(PY) benchmarks/learning.py $(ARGS)
+
+datasets: .venv/.dev
+	$(PY) benchmarks/collect_datasets.py $(ARGS)
+
+learn-offline: .venv/.dev
+	$(PY) benchmarks/offline_learning.py $(ARGS)
 
 learn-long: .venv/.dev
 	$(PY) benchmarks/learning.py --long $(ARGS)
