@@ -90,13 +90,15 @@ class OfflineDataSaver:
             self._writer.add(found)
 
     def end_run(self, ctx: OnlineRLContext) -> None:
-        """Write what is held."""
+        """Write what is held, and let others write to the dataset."""
         self._writer.flush()
+        self._writer.close()
 
     def note_error(self, error: Exception) -> None:
         """Write what is held before the run ends by an error. The task calls it."""
         if not isinstance(error, DatasetError):
             self._writer.flush()
+        self._writer.close()
 
     def state_dict(self) -> dict[str, Any]:
         """The files so far, and the steps that are in none."""

@@ -51,6 +51,9 @@ class DatasetWriter:
         self._lock = RunLock(self.path)
         self._index = Index()
         self._is_open = False
+        self._has_begun = False
+        self._listed: list[str] | None = None
+        """The files in the index on disk, as this writer knows it; None if there is no index."""
         self._saved: dict[str, Any] | None = None
         self._rollouts: list[Trajectories] = []
         self._episodes: list[Episodes] = []
@@ -71,15 +74,19 @@ class DatasetWriter:
 
         Raises:
             DatasetError: there is a dataset already, and `append` is False; its spaces differ; or, after `load_state_dict`, it
-                is not the one of the saved run.
+                is not the one of the saved run. Or another writer has written to it since this one has.
             FolderInUseError: another process writes to it.
         """
         if self._is_open:
             return
         self._lock.take()
         found = read_index(self.path) if (self.path / INDEX).exists() else None
+        listed = None if found is None else [chunk.file for chunk in found.chunks]
         if self._saved is not None:
             index = self._continued(found, self._saved)
+        elif self._has_begun:
+            self._require_unchanged()
+            index = self._index
         elif found is None or self.append:
             index = Index() if found is None else found
             index.sources.append({**json_ready(source), "first_chunk": len(index.chunks)})
@@ -97,7 +104,18 @@ class DatasetWriter:
                     f"the dataset {self.path} has the {name.replace('_', ' ')} {known}, and the environments have {own}: write "
                     "to another folder."
                 )
-        self._index, self._saved, self._is_open = index, None, True
+        if not self._has_begun:
+            self._listed = listed
+        self._index, self._saved, self._is_open, self._has_begun = index, None, True, True
+
+    def _require_unchanged(self) -> None:
+        """Raise an error if another writer has changed the dataset."""
+        found = read_index(self.path) if (self.path / INDEX).exists() else None
+        if (None if found is None else [chunk.file for chunk in found.chunks]) != self._listed:
+            raise DatasetError(
+                f"another offline_data_saver has written to the dataset {self.path} since this one has opened it: give each a "
+                "folder of its own."
+            )
 
     def _continued(self, found: Index | None, saved: Mapping[str, Any]) -> Index:
         """The index at the time of the saved state; files that were written later are dropped."""
@@ -152,7 +170,8 @@ class DatasetWriter:
         self._write_index([*self._index.chunks, *tail])
 
     def close(self) -> None:
-        """Free the folder for other processes."""
+        """Let others write to the dataset. What is held stays; `begin` opens the dataset again."""
+        self._is_open = False
         self._lock.free()
 
     def _require_open(self) -> None:
@@ -195,10 +214,11 @@ class DatasetWriter:
                 )
 
     def _write_index(self, chunks: Sequence[Chunk]) -> None:
+        self._require_unchanged()
         write_index(self.path, dataclasses.replace(self._index, chunks=list(chunks)))
-        listed = {chunk.file for chunk in chunks}
+        self._listed = [chunk.file for chunk in chunks]
         for file in self.path.glob("chunk_*.npz"):
-            if file.name not in listed:
+            if file.name not in self._listed:
                 file.unlink(missing_ok=True)
 
     def _cut(self) -> tuple[list[Episodes], Trajectories | None]:
@@ -252,7 +272,8 @@ class DatasetWriter:
         self._rollouts, self._episodes = rollouts, episodes
         parts = [*(it.columns for it in rollouts), *(it.rows() for it in episodes)]
         self._bytes = sum(leaf.nbytes for part in parts for path, leaf in flatten(part) if path[0] != "next_obs")
-        self._saved, self._is_open = dict(state), False
+        self.close()
+        self._saved, self._has_begun = dict(state), False
 
 
 def _valid(rollout: Trajectories) -> np.ndarray[Any, Any]:

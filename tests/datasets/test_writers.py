@@ -95,6 +95,7 @@ def test_a_resumed_writer_goes_on_and_drops_what_was_written_later(tmp_path, sma
     for _ in range(4):  # lost by the crash
         writer.add(Recording(seed=99).rollout(5))
     writer.flush()
+    writer.close()
     resumed = DatasetWriter(tmp_path / "resumed")
     resumed.load_state_dict(state)
     for _ in range(5):
@@ -171,6 +172,27 @@ class TestAppending:
 
 
 class TestErrors:
+    def test_two_writers_at_a_time(self, tmp_path):
+        one, other = DatasetWriter(tmp_path), DatasetWriter(tmp_path, append=True)
+        one.add(Recording().rollout(4))
+        one.flush()
+        other.add(Recording(seed=2).rollout(4))
+        other.flush()
+        with pytest.raises(DatasetError, match="another offline_data_saver has written to the dataset .* give each a folder"):
+            one.flush()
+        one.close()
+        with pytest.raises(DatasetError, match="another offline_data_saver has written to the dataset .* give each a folder"):
+            one.begin(None, None, {})
+        assert len(OfflineDataset(tmp_path)) == 24
+
+    def test_a_closed_writer_goes_on(self, tmp_path):
+        recording, writer = Recording(seed=3), DatasetWriter(tmp_path)
+        for _ in range(3):
+            writer.add(recording.rollout(4))
+            writer.flush()
+            writer.close()
+        require_equal(OfflineDataset(tmp_path), recording)
+
     def test_a_lost_file_of_a_resumed_run(self, tmp_path, small_files):
         state = written(tmp_path / "one", Recording()).state_dict()
         resumed = DatasetWriter(tmp_path / "two")

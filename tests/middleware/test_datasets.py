@@ -10,6 +10,7 @@ from gymnasium import spaces
 from recordings import SPACES, Recording, fingerprint
 from states import same
 
+from ding_lite import task
 from ding_lite.config import DQNConfig, PPOConfig
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
 from ding_lite.data import Episodes, ReplayBuffer, has_leaf
@@ -163,6 +164,28 @@ class TestSaving:
             with pytest.raises(RuntimeError, match="broken"):
                 task.run(10)
         assert len(OfflineDataset(tmp_path / "data")) == 48
+
+    @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+    def test_a_new_run_of_the_process_may_add_after_one_that_broke(self, error, tmp_path):
+        cfg, envs = small(tmp_path), make_envs("CartPole-v1", 4)
+        policy = policy_for(cfg)
+
+        @contract(stage="record")
+        def fails(ctx):
+            if ctx.total_step == 3 and error is not None:
+                raise error
+
+        def run():
+            with task.start(ctx=OnlineRLContext()):
+                task.use(StepCollector(cfg, policy.collect_mode, envs, collect_kwargs={"eps": 0.5}))
+                task.use(offline_data_saver(cfg, tmp_path / "data", append=True)).use(fails).run(5)
+
+        with pytest.raises(error):
+            run()
+        before = len(OfflineDataset(tmp_path / "data")) if error is RuntimeError else 0
+        error = None
+        run()
+        assert len(OfflineDataset(tmp_path / "data")) == before + 60
 
     def test_an_existing_dataset_is_refused_before_the_run(self, tmp_path):
         online(tmp_path, {}, 2)
