@@ -69,7 +69,7 @@ class SACConfig(PendulumRunConfig):
 _SAC_MUJOCO = {
     "random_collect_size": 5000,
     "model.encoder_hidden_size_list": [256, 256],
-    "learn": {"batch_size": 256, "learning_starts": 5000, "learning_rate": 1e-3, "learning_rate_actor": 3e-4},
+    "learn": {"batch_size": 256, "learning_starts": 5000, "learning_rate": 1e-3},
     "other.replay_buffer_size": 1_000_000,
     "eval.evaluator.eval_freq": 5000,
 }
@@ -79,7 +79,7 @@ _SAC_MUJOCO = {
 class SACMuJoCoConfig(SACConfig):
     """SAC, on HalfCheetah-v5 and other tasks of MuJoCo: a million environment steps, one gradient step for each.
 
-    The settings of Haarnoja et al. (2018b), with the learning rates of CleanRL, and with 8 environments instead of one.
+    The settings of Haarnoja et al. (2018b), with the learning rates of tianshou, and with 8 environments instead of one.
     """
 
     exp_name: str = "runs/sac_mujoco"
