@@ -14,12 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from ding_lite.basics import add_note
-from ding_lite.data import Spec, Tree, flatten, has_leaf, holds_objects, nested, rollout_rows, tree
+from ding_lite.data import Spec, Tree, first_leaf, flatten, has_leaf, holds_objects, nested, rollout_rows, tree
 from ding_lite.envs import action_masks, shapes_of, space_spec
 from ding_lite.metrics import MetricsLogger
 from ding_lite.nn import BoundDistribution, action_distribution, seeded
 from ding_lite.policy_base.acting import CollectMode
 from ding_lite.policy_base.configs import PolicyConfig
+from ding_lite.policy_base.data_parallel import StepAverage
 from ding_lite.policy_base.derivations import Hook, derive
 from ding_lite.policy_base.devices import available_device
 from ding_lite.policy_base.hooks import Hooks
@@ -47,6 +48,7 @@ from ding_lite.policy_check import (
     with_stats,
 )
 from ding_lite.policy_state import all_or_nothing
+from ding_lite.ranks import current_ranks, seed_of_rank
 
 _CUDA_CHECK_EVERY = 64  # gradient steps between two checks of the loss on a GPU, because each check waits for the GPU
 _DRY_RUNS = threading.RLock()  # a second thread waits for the results, and hooks may ask for them
@@ -128,6 +130,9 @@ class Policy(PolicyState):
         self.observation_space, self.action_space = observation_space, action_space
         self.device = available_device(self.cfg.device)
         self.seed = self.cfg.seed or 0
+        ranks = current_ranks()
+        self.own_seed = seed_of_rank(self.seed, 0 if ranks is None else ranks.rank)
+        """Seed of the random generators. In a data-parallel run, each process has another one; `seed` is the same."""
         self.train_iter = 0
         """Gradient steps taken."""
         self.version = 0
@@ -331,6 +336,7 @@ class Policy(PolicyState):
     def learn(self, batch: Tree) -> dict[str, Any]:
         """Postprocess a batch and learn from it; called by `learn_mode.forward`. Returns a dict to log."""
         left_out, before, self.num_steps = self._left_out, self.train_iter, {}
+        self._require_equal_weights()
         try:
             processed = self.postprocess(tree(nested(batch)))  # a tree of its own, so that it may assign columns
             require_batch(f"postprocess of {type(self).__name__}", processed)
@@ -382,14 +388,13 @@ class Policy(PolicyState):
             return guard.take(self, lambda: self.gradient_step(batch))
         is_checked = guard is not None or self.device.type == "cpu" or self.train_iter % _CUDA_CHECK_EVERY == 0
         self.before_step()
-        loss, stats = with_stats(self.loss(batch))
-        if is_checked:
-            self._require_finite("loss", loss)
-        for param in self.params:
-            param.grad = None  # as optimizer.zero_grad() does, without the cost of its profiler
-        for name in self._stats_of_weights(stats):
-            stats[name] = stats[name].clone()
-        stats.update(self.compute_gradients(loss) or {})
+        ranks = current_ranks()
+        if ranks is not None:
+            self.averaging = StepAverage(ranks, self.train_iter, self._count_rows(batch))
+        try:
+            stats = self._gradients(batch, is_checked)
+        finally:
+            self.averaging = None
         if is_checked and "grad_norm" in stats:
             self._require_finite("gradient", stats["grad_norm"])
         elif guard is not None and not are_finite([it.grad for it in self.params if it.grad is not None]):
@@ -401,6 +406,59 @@ class Policy(PolicyState):
         for name in stats:
             self.num_steps[name] = self.num_steps.get(name, 0) + 1
         return stats
+
+    def _gradients(self, batch: Tree, is_checked: bool) -> dict[str, Any]:
+        """Compute the loss of a batch and set the gradients. Returns a dict to log."""
+        loss, stats = with_stats(self.loss(batch))
+        averaging = self.averaging
+        if averaging is not None:
+            averaging.begin(loss, stats, self._require_finite_loss if is_checked else None)
+        elif is_checked:
+            self._require_finite_loss(loss)
+        for param in self.params:
+            param.grad = None  # as optimizer.zero_grad() does, without the cost of its profiler
+        for name in self._stats_of_weights(stats):
+            stats[name] = stats[name].clone()
+        stats.update(self.compute_gradients(loss) or {})
+        if averaging is not None:
+            averaging.require_done(type(self).__name__)
+        return stats
+
+    def _count_rows(self, batch: Tree) -> int:
+        """The number of rows over which the loss of a batch is a mean."""
+        if has_leaf(batch, "valid"):
+            return int(batch.valid.sum())
+        leaf = first_leaf(nested(batch["obs"] if has_leaf(batch, "obs") else batch))
+        return leaf.shape[0] * leaf.shape[1] if self._is_rollout(batch) else len(leaf)
+
+    def rows_per_step(self, rows: Mapping[str, Any], batch_size: int) -> float:
+        """The mean number of rows per gradient step, if `rows` are learned in minibatches: `batch_size`, or a number near it.
+
+        Processes that learn together may have different numbers of rows. With this number, they take the same number of steps:
+        that of one process with all rows and the sum of the batch sizes.
+
+        Raises:
+            RankError: a process has fewer rows than there are steps.
+        """
+        ranks, count = current_ranks(), len(first_leaf(rows))
+        return batch_size if ranks is None else count / ranks.steps_per_epoch(count, batch_size)
+
+    def _require_equal_weights(self) -> None:
+        """Check that the processes that learn together have the same weights."""
+        ranks = current_ranks()
+        if ranks is None:
+            return
+        if not ranks.ends_together:
+            raise RuntimeError(
+                "several processes learn together, and nothing ends them together: put task.use(ddp_termination_checker()) "
+                "into the pipeline."
+            )
+        if not self.params or not self.has_loss:
+            raise RuntimeError(
+                f"{type(self).__name__} has no loss, so several processes cannot average its gradients: override loss instead "
+                "of learn_on_batch, or start the script without torchrun."
+            )
+        ranks.require_equal(f"{self.train_iter} gradient steps of {type(self).__name__}", self.weights)
 
     @property
     def _left_out(self) -> int:
@@ -416,6 +474,9 @@ class Policy(PolicyState):
             names = [name for name, tensor in tensors.items() if tensor.untyped_storage().data_ptr() in memory]
             self.dry_run_results["stats_of_weights"] = names
         return [name for name in names if name in stats]
+
+    def _require_finite_loss(self, loss: Tensor | float) -> None:
+        self._require_finite("loss", loss)
 
     def _require_finite(self, what: str, tensor: Tensor | float) -> None:
         value = tensor.item() if isinstance(tensor, Tensor) else float(tensor)
