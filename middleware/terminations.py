@@ -120,6 +120,7 @@ class DDPTerminationChecker:
             return reason
         place = f"the end of iteration {ctx.total_step}"
         asks = self._exchange(ranks, place, ctx, reason is not None)
+        ranks.iteration += 1
         ranks.is_running = not asks and own_run().steps_left > 0
         if not asks:
             return None

@@ -78,6 +78,7 @@ class StepAverage:
             grad.copy_(mean.view_as(grad))
         self._stats.update(zip(names, values.unbind()))
         self._is_done = True
+        self._ranks.steps += 1
 
     def normalized(self, advantage: Tensor, valid: Tensor | None) -> Tensor:
         """`functional.normalized` with the mean and the standard deviation of the advantages of all processes."""

@@ -41,6 +41,8 @@ class Ranks:
         """Whether a `ddp_termination_checker` of the pipeline has begun a run."""
         self.is_running = False
         """Whether a run is between its first and its last iteration."""
+        self.iteration = self.steps = 0
+        """Iterations, and gradient steps of all policies, of this process; for messages."""
         self._is_over = False
 
     def exchange(self, what: str, numbers: Sequence[float] | Tensor = ()) -> Tensor:
@@ -158,8 +160,10 @@ class Ranks:
         if not failed and bool((rows[:, 1:3] == rows[0, 1:3]).all()):
             return
         self._is_over = True
-        count = f" ({rows[self.rank, 2]:.0f} numbers)" if bool((rows[:, 1] == rows[0, 1]).all()) else ""
-        texts = self._gathered_texts(error or f"{what}{count}")
+        place = f"{what}, in iteration {self.iteration}, after {self.steps} gradient steps"
+        if bool((rows[:, 1] == rows[0, 1]).all()):
+            place += f", with {rows[self.rank, 2]:.0f} numbers"
+        texts = self._gathered_texts(error or place)
         if failed:
             raise RankError(f"rank {failed[0]} has ended by an error, so rank {self.rank} ends too: {texts[failed[0]]}")
         places = "; ".join(f"rank {rank} is at {text}" for rank, text in enumerate(texts))
