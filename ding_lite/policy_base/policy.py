@@ -51,6 +51,7 @@ from ding_lite.policy_state import all_or_nothing
 from ding_lite.ranks import current_ranks, seed_of_rank
 
 _CUDA_CHECK_EVERY = 64  # gradient steps between two checks of the loss on a GPU, because each check waits for the GPU
+_COMPARED_EVERY = 32  # gradient steps between two comparisons of the weights of several processes
 _DRY_RUNS = threading.RLock()  # a second thread waits for the results, and hooks may ask for them
 _MORE_HOOKS = (
     "set_up",
@@ -144,7 +145,7 @@ class Policy(PolicyState):
         self.num_steps: dict[str, int] = {}
         """By name, the number of gradient steps that a value of the last `learn` is the mean of, where it is more than 1."""
         self._snapshot: Weights | None = None
-        self._found_finite = 0
+        self._found_finite = self._compared_next = 0
         self._attached: dict[str, Any] = {}
         self._loaded: dict[str, Any] = {}  # loaded states of objects that are attached later
         on_nonfinite = self.cfg.learn.on_nonfinite
@@ -444,7 +445,7 @@ class Policy(PolicyState):
         return batch_size if ranks is None else count / ranks.steps_per_epoch(count, batch_size)
 
     def _require_equal_weights(self) -> None:
-        """Check that the processes that learn together have the same weights."""
+        """Check that the processes that learn together have the same weights, at the beginning and every 32 gradient steps."""
         ranks = current_ranks()
         if ranks is None:
             return
@@ -458,7 +459,9 @@ class Policy(PolicyState):
                 f"{type(self).__name__} has no loss, so several processes cannot average its gradients: override loss instead "
                 "of learn_on_batch, or start the script without torchrun."
             )
-        ranks.require_equal(f"{self.train_iter} gradient steps of {type(self).__name__}", self.weights)
+        if self.train_iter >= self._compared_next:
+            self._compared_next = self.train_iter + _COMPARED_EVERY
+            ranks.require_equal(f"{self.train_iter} gradient steps of {type(self).__name__}", self.weights)
 
     @property
     def _left_out(self) -> int:

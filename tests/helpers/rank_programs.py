@@ -8,21 +8,25 @@ import socket
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import numpy as np
 import torch
 from gymnasium import spaces
 
-from ding_lite.config import A2CConfig, PPOConfig, data_parallel
+from ding_lite.config import A2CConfig, DQNConfig, PPOConfig, data_parallel
 from ding_lite.contexts import OnlineRLContext
-from ding_lite.data import tree
+from ding_lite.data import ReplayBuffer, tree
 from ding_lite.engine import Task, contract
 from ding_lite.envs import make_envs
 from ding_lite.middleware import (
     CkptSaver,
+    OffPolicyLearner,
     StepCollector,
+    data_pusher,
     ddp_termination_checker,
+    eps_greedy_handler,
     gae_estimator,
     interaction_evaluator,
     multistep_trainer,
@@ -30,7 +34,7 @@ from ding_lite.middleware import (
     reward_normalizer,
 )
 from ding_lite.nn import RunningNorm
-from ding_lite.policy import A2CPolicy, PPOPolicy
+from ding_lite.policy import A2CPolicy, DQNPolicy, PPOPolicy
 from ding_lite.ranks import current_ranks, joined
 
 OBSERVATIONS, ACTIONS = spaces.Box(-1.0, 1.0, (3,)), spaces.Discrete(2)
@@ -72,11 +76,10 @@ def rows_of_step(step):
     }
 
 
-def learner(kind):
+def learner(kind, **settings):
     cls, cfg = {"a2c": (A2CPolicy, A2CConfig()), "ppo": (PPOPolicy, PPOConfig())}[kind]
-    cfg.override(
-        {"policy.learn.grad_clip_norm": 0.1, "policy.model.encoder_hidden_size_list": [8], "policy.learn.adv_norm": True}
-    )
+    cfg.override({"policy.learn.grad_clip_norm": 0.1, "policy.learn.adv_norm": True, **settings})
+    cfg.override({"policy.model.encoder_hidden_size_list": [8]})
     policy = cls(cfg.policy, OBSERVATIONS, ACTIONS)
     policy.model.double()
     return policy
@@ -97,7 +100,17 @@ def steps(kind, rank=None):
 def gradient_steps(rank, folder):
     next_port()
     with joined(TIMEOUT_S):
-        return {kind: steps(kind, rank) for kind in ("a2c", "ppo")}
+        found = {kind: steps(kind, rank) for kind in ("a2c", "ppo")}
+        policy = learner("ppo", **{"policy.learn.on_nonfinite": "skip"})
+        before = [it.detach().clone() for it in policy.params]
+        rows = rows_of_step(0)
+        if rank == 1:
+            rows["advantage"][0] = torch.nan
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found["left_out"] = policy.gradient_step(tree(rows))["left_out"]
+        found["unchanged"] = all(map(torch.equal, before, policy.params))
+        return found
 
 
 def running_statistics(rank, folder):
@@ -233,6 +246,30 @@ def resumed(rank, folder):
     return found
 
 
+def replayed(rank, folder):
+    """The weights of a DQN that learns from a replay buffer in each process."""
+    settings = {
+        "exp_name": str(folder / "replayed"),
+        "env": {"collector_env_num": 2, "evaluator_env_num": 1, "max_episode_steps": 12},
+        "policy.collect.n_sample": 8,
+        "policy.learn": {"batch_size": 4 + rank, "learning_starts": 8, "update_per_collect": 2},
+        "policy.model.encoder_hidden_size_list": [8],
+    }
+    with together(DQNConfig().override(settings)) as cfg:
+        env = make_envs(cfg.env.id, cfg.env.collector_env_num, seed=cfg.seed, **cfg.env.options())
+        policy = DQNPolicy(cfg.policy, env.single_observation_space, env.single_action_space)
+        buffer_ = ReplayBuffer(100, seed=cfg.seed)
+        task = Task()
+        with task.start(ctx=OnlineRLContext()):
+            task.use(eps_greedy_handler(cfg))
+            task.use(StepCollector(cfg, policy.collect_mode, env))
+            task.use(data_pusher(cfg, buffer_))
+            task.use(OffPolicyLearner(cfg, policy.learn_mode, buffer_))
+            task.use(ddp_termination_checker())
+            task.run(4)
+            return policy.state_dict(), task.ctx.train_iter, buffer_.state_dict()
+
+
 # Mistakes.
 
 
@@ -296,7 +333,7 @@ def killed(rank, folder):
     return None
 
 
-PROGRAMS = {fn.__name__: fn for fn in (gradient_steps, running_statistics, whole_runs, resumed, mistakes, killed)}
+PROGRAMS = {fn.__name__: fn for fn in (gradient_steps, running_statistics, whole_runs, replayed, resumed, mistakes, killed)}
 
 
 def start(folder, only=tuple(PROGRAMS)):

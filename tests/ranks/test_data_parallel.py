@@ -44,6 +44,21 @@ def test_two_processes_with_parts_of_the_rows_equal_one_with_all_of_them(ran, ki
     assert ROWS[0] != ROWS[1]
 
 
+def test_a_step_that_is_not_finite_in_one_process_is_left_out_in_all(ran):
+    for result in ran[1]["gradient_steps"]:
+        assert result["left_out"] == 1.0
+        assert result["unchanged"]
+
+
+def test_processes_that_learn_from_their_own_replay_have_the_same_weights(ran):
+    (first, steps_taken, one), (second, as_many, other) = ran[1]["replayed"]
+
+    assert steps_taken == as_many > 0
+    assert same(first["model"], second["model"])
+    assert same(first["optimizer"], second["optimizer"])
+    assert not same(one, other)
+
+
 def test_running_statistics_are_those_of_all_processes(ran):
     whole = RunningNorm((2,))
     for rows in (*statistics_rows(), torch.full((1, 2), 7.0)):
@@ -76,11 +91,10 @@ def test_processes_end_together_with_the_same_counters_and_weights(ran, case, it
     assert first["evaluation"][0] > 0
     for part in ("model", "optimizer"):  # the running statistics of observations are in the model
         assert same(first["policy"][part], second["policy"][part])
-    returns = [{name: leaf for name, leaf in one["policy"]["attached"]["reward_normalizer"].items()} for one in (first, second)]
     for name in ("mean", "var", "count"):
-        assert same(returns[0][name], returns[1][name])
+        assert same(*(one["policy"]["attached"]["reward_normalizer"][name] for one in (first, second)))
     assert not same(first["policy"]["collect"], second["policy"]["collect"])
-    assert not same(returns[0]["carried"], returns[1]["carried"])
+    assert not same(first["env"], second["env"])
 
 
 def test_the_process_with_the_signal_exits_with_its_status(ran):
