@@ -10,7 +10,7 @@ _SEQUENCE = "the number of steps of a sequence that are learned from is policy.l
 _ENDLESS = "leave it out: policy.collect.n_sample is a number of transitions, and a rollout may hold several episodes."
 _ONE_DEVICE = (
     "a policy learns on one device, policy.device; several processes of torchrun learn together in a block "
-    "`with data_parallel(cfg) as cfg:`."
+    "with data_parallel(cfg)."
 )
 _GAMMA = "the discount factor is policy.discount_factor, and for on-policy algorithms policy.collect.discount_factor."
 _CRITIC_RATE = "the learning rate of the critics is policy.learn.learning_rate."

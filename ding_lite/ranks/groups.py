@@ -15,6 +15,7 @@ from torch import Tensor
 
 _INLINE = 13  # numbers that are sent together with the description
 _RUNS, _FAILS = 0.0, 1.0
+_LEAVE_S = 10.0  # that a process with an error waits for the others
 _LONGEST_TEXT = 2000  # characters of an error that the other processes quote
 _COMPARED_TO = 1e-4  # of the sum of absolute values
 
@@ -43,7 +44,7 @@ class Ranks:
         """Whether a run is between its first and its last iteration."""
         self.iteration = self.steps = 0
         """Iterations, and gradient steps of all policies, of this process; for messages."""
-        self._is_over = False
+        self._is_over = self._is_disconnected = False
 
     def exchange(self, what: str, numbers: Sequence[float] | Tensor = ()) -> Tensor:
         """The numbers of all processes, [rank, n] float64. All of them pass as many.
@@ -144,6 +145,12 @@ class Ranks:
         with contextlib.suppress(RankError), self._explained("an error"):
             self._require_all(self._gathered(row), "an error", f"{type(error).__name__}: {error}")
 
+    def leave_after_error(self) -> None:
+        """Wait until all processes have noted the error, because torchrun ends the others when the first one has exited."""
+        if not self._is_disconnected:
+            with contextlib.suppress(RuntimeError):
+                dist.monitored_barrier(timeout=datetime.timedelta(seconds=_LEAVE_S))
+
     def _gathered(self, values: Tensor) -> Tensor:
         rows = [torch.empty_like(values) for _ in range(self.size)]
         dist.all_gather(rows, values)
@@ -181,7 +188,7 @@ class Ranks:
         except RankError:
             raise
         except RuntimeError as error:  # a connection that is closed, or a timeout
-            self._is_over = True
+            self._is_over = self._is_disconnected = True
             raise RankError(
                 f"rank {self.rank} got no answer at {what}: another process has ended, or has not come here within "
                 f"{self._timeout_s:g} s. Its own messages say why. (torch.distributed: {str(error).splitlines()[0]:.200})"
@@ -246,6 +253,7 @@ def joined(timeout_s: float, device: str = "cpu") -> Iterator[Ranks | None]:
             raise
         except Exception as error:
             ranks.fail(error)
+            ranks.leave_after_error()
             raise
         ranks.exchange("the end of the program")
     finally:

@@ -197,7 +197,8 @@ def test_torchrun_starts_the_example_and_ends_it_by_a_signal(tmp_path):
     _, alive = psutil.wait_procs(children, timeout=5)
     assert not alive
     states = [RunFiles(tmp_path / one).saved() for one in ("run", "run/rank_1")]
-    assert states[0][0] == states[1][0]
+    assert states[0][0] == states[1][0] > 0
+    assert not (tmp_path / "run" / "error.txt").exists()
     assert not list(tmp_path.rglob(".lock"))
 
 
