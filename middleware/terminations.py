@@ -95,7 +95,8 @@ class DDPTerminationChecker:
     def __init__(self, check: Callable[[OnlineRLContext], None] | None, limits: Sequence[str]) -> None:
         self.__name__ = "ddp_termination_checker"
         self._check = check
-        contract(reads=limits, may_read=_EVALUATION, may_write=_EVALUATION, uses=(self,), stage="record")(self)
+        taken = () if current_ranks() is None else _EVALUATION  # from rank 0, at the end of the run
+        contract(reads=limits, may_read=taken, may_write=taken, uses=(self,), stage="record")(self)
 
     def __call__(self, ctx: Any) -> None:
         if self._check is not None:
