@@ -389,13 +389,22 @@ class Policy(PolicyState):
             return guard.take(self, lambda: self.gradient_step(batch))
         is_checked = guard is not None or self.device.type == "cpu" or self.train_iter % _CUDA_CHECK_EVERY == 0
         self.before_step()
-        ranks = current_ranks()
-        if ranks is not None:
-            self.averaging = StepAverage(ranks, self.train_iter, self._count_rows(batch))
+        averaging = self.averaging = self._new_average(batch)
         try:
-            stats = self._gradients(batch, is_checked)
+            loss, stats = with_stats(self.loss(batch))
+            if averaging is not None:
+                averaging.begin(loss, stats, self._require_finite_loss if is_checked else None)
+            elif is_checked:
+                self._require_finite_loss(loss)
+            for param in self.params:
+                param.grad = None  # as optimizer.zero_grad() does, without the cost of its profiler
+            for name in self._stats_of_weights(stats):
+                stats[name] = stats[name].clone()
+            stats.update(self.compute_gradients(loss) or {})
         finally:
             self.averaging = None
+        if averaging is not None:
+            averaging.require_done(type(self).__name__)
         if is_checked and "grad_norm" in stats:
             self._require_finite("gradient", stats["grad_norm"])
         elif guard is not None and not are_finite([it.grad for it in self.params if it.grad is not None]):
@@ -408,22 +417,10 @@ class Policy(PolicyState):
             self.num_steps[name] = self.num_steps.get(name, 0) + 1
         return stats
 
-    def _gradients(self, batch: Tree, is_checked: bool) -> dict[str, Any]:
-        """Compute the loss of a batch and set the gradients. Returns a dict to log."""
-        loss, stats = with_stats(self.loss(batch))
-        averaging = self.averaging
-        if averaging is not None:
-            averaging.begin(loss, stats, self._require_finite_loss if is_checked else None)
-        elif is_checked:
-            self._require_finite_loss(loss)
-        for param in self.params:
-            param.grad = None  # as optimizer.zero_grad() does, without the cost of its profiler
-        for name in self._stats_of_weights(stats):
-            stats[name] = stats[name].clone()
-        stats.update(self.compute_gradients(loss) or {})
-        if averaging is not None:
-            averaging.require_done(type(self).__name__)
-        return stats
+    def _new_average(self, batch: Tree) -> StepAverage | None:
+        """What averages the gradients of this batch over the processes that learn together; None in a process alone."""
+        ranks = current_ranks()
+        return None if ranks is None else StepAverage(ranks, self.train_iter, self._count_rows(batch))
 
     def _count_rows(self, batch: Tree) -> int:
         """The number of rows over which the loss of a batch is a mean."""
