@@ -33,6 +33,7 @@ from ding_lite.middleware import (
     online_logger,
     reward_normalizer,
 )
+from ding_lite.middleware.rewards import require_reward_model
 from ding_lite.nn import RunningNorm
 from ding_lite.policy import A2CPolicy, DQNPolicy, PPOPolicy
 from ding_lite.ranks import current_ranks, joined
@@ -150,11 +151,11 @@ def config(folder, **settings):
     )
 
 
-def run(cfg, *middleware, max_step=6, limits=None, checker=True, change=None, **start):
+def run(cfg, *middleware, max_step=6, limits=None, checker=True, change=None, kind=PPOPolicy, **start):
     """A run with these further middleware. Returns what it came to."""
     env = make_envs(cfg.env.id, cfg.env.collector_env_num, seed=cfg.seed, **cfg.env.options())
     evaluated = make_envs(cfg.env.id, cfg.env.evaluator_env_num, seed=cfg.seed + 1, **cfg.env.options())
-    policy = PPOPolicy(cfg.policy, env.single_observation_space, env.single_action_space)
+    policy = kind(cfg.policy, env.single_observation_space, env.single_action_space)
     if change is not None:
         change(policy)
     task, left = Task(), None
@@ -296,6 +297,28 @@ def once_more(policy):
         policy.learn_on_batch = twice
 
 
+def not_averaged(policy):
+    def compute_gradients(loss):
+        loss.backward()
+        return {}
+
+    policy.compute_gradients = compute_gradients
+
+
+def backward_itself(policy, optimizer, loss):
+    loss.backward()
+
+
+class Learning:
+    """A reward model that learns."""
+
+    def estimate(self, batch):
+        return batch
+
+    def learn(self, batch):
+        return {}
+
+
 def mistakes(rank, folder):
     """The error that each mistake raises, and how long it takes."""
     found = {}
@@ -303,6 +326,9 @@ def mistakes(rank, folder):
         "error": {"extra": [at(2, 1, broken)]},
         "weights": {"change": other_weights},
         "steps": {"change": once_more},
+        "gradients": {"change": not_averaged},
+        "backward": {"kind": PPOPolicy.with_updates(gradients_fn=backward_itself)},
+        "reward_model": {"change": lambda policy: require_reward_model("reward_estimator", Learning())},
         "checker": {"checker": False},
         "lag": {"max_lag": 1},
         "limits": {"max_step": 2 + rank},
