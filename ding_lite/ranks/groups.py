@@ -189,9 +189,11 @@ class Ranks:
             raise
         except RuntimeError as error:  # a connection that is closed, or a timeout
             self._is_over = self._is_disconnected = True
+            is_late = "timed out" in str(error).lower()
+            cause = f"has not come here within {self._timeout_s:g} s" if is_late else "has ended, or cannot be reached"
             raise RankError(
-                f"rank {self.rank} got no answer at {what}: another process has ended, or has not come here within "
-                f"{self._timeout_s:g} s. Its own messages say why. (torch.distributed: {str(error).splitlines()[0]:.200})"
+                f"rank {self.rank} got no answer at {what}: another process {cause}. Its own messages say why. "
+                f"(torch.distributed: {str(error).partition(chr(10))[0]:.200})"
             ) from error
 
 
