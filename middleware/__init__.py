@@ -19,7 +19,7 @@ from ding_lite.middleware.policy_wrappers import for_policy, part
 from ding_lite.middleware.pushers import data_pusher, sequence_pusher
 from ding_lite.middleware.reward_normalizers import reward_normalizer
 from ding_lite.middleware.rewards import reward_estimator
-from ding_lite.middleware.terminations import termination_checker
+from ding_lite.middleware.terminations import ddp_termination_checker, termination_checker
 
 if not TYPE_CHECKING:  # hidden from type checkers, which would otherwise allow any name
     from ding_lite.middleware.foreign_names import __getattr__ as __getattr__
@@ -32,6 +32,7 @@ __all__ = [
     "StepCollector",
     "agents_evaluator",
     "data_pusher",
+    "ddp_termination_checker",
     "eps_greedy_handler",
     "eps_greedy_masker",
     "for_policy",

@@ -29,11 +29,12 @@ from ding_lite.basics import (
     save_checkpoint,
 )
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
-from ding_lite.engine import Context, contract
+from ding_lite.engine import Context, EndReason, contract
 from ding_lite.middleware.arguments import require_count
 from ding_lite.middleware.own_runs import own_run
 from ding_lite.middleware.run_descriptions import describe_run
 from ding_lite.policy import ActMode, LearnMode
+from ding_lite.ranks import current_ranks, is_first_rank
 
 _COUNTERS = ("env_step", "env_episode", "train_iter", "train_epoch")
 _EVALUATION = ("eval_value", "eval_weights", "last_eval_iter")
@@ -199,9 +200,19 @@ class CkptSaver:
                 self._warned.add((kind, error.errno))
                 warnings.warn(f"{error} The run goes on, and later iterations try again.", stacklevel=2)
         is_due = self._last_iter != last_iter and time.monotonic() >= self._next_run_save
-        if (is_due or self._rows_left or self._is_postponed) and not self._run_is_asked:
-            self._run_is_asked = True
-            own_run().between_iterations(self.save_run)
+        if (is_due or self._rows_left or self._is_postponed) and not self._run_is_asked and is_first_rank():
+            self._ask_to_save_run()
+
+    def _ask_to_save_run(self) -> None:
+        self._run_is_asked = True
+        own_run().between_iterations(self.save_run)
+
+    def agree(self, ctx: object, reason: EndReason | None) -> EndReason | None:
+        """Save the runs of all processes after the same iteration: after that in which rank 0 does. The task calls it."""
+        ranks = current_ranks()
+        if ranks is not None and ranks.exchange("saving the run", [self._run_is_asked])[0, 0] and ranks.rank:
+            self._ask_to_save_run()
+        return reason
 
     def save_run(self) -> None:
         """Save the state of the whole run. The task calls it, when no middleware runs.
@@ -220,7 +231,7 @@ class CkptSaver:
         left_before, self._rows_left = self._rows_left or math.inf, 0
         try:
             state = own_run().state_dict(in_pieces=True)
-            left = self._run_files.save_rows(state) if is_regular else 0
+            left = self._run_files.save_rows(state) if is_regular and current_ranks() is None else 0
             if 0 < left < left_before:  # the next iteration continues, so that none is held up for long
                 self._rows_left = left
                 self._spent_s += time.monotonic() - begun
@@ -316,7 +327,7 @@ class CkptSaver:
         self._note_best(ctx)
         self._save_last(ctx)
         reason = own_run().end_reason
-        if reason is not None and reason.kind == "signal" and self._final_step == ctx.total_step:
+        if reason is not None and reason.kind == "signal" and self._final_step == ctx.total_step and is_first_rank():
             print(f"{reason}: the final state is saved in {self._folder / 'final.pt'}", file=sys.stderr)
 
     def _save_last(self, ctx: Any) -> None:
@@ -402,7 +413,9 @@ class CkptSaver:
         return error
 
     def _save(self, state: Mapping[str, Any], name: str) -> WriteError | None:
-        """Write one file; a failure is returned, not raised."""
+        """Write one file; a failure is returned, not raised. Of the processes that learn together, only rank 0 writes it."""
+        if not is_first_rank():
+            return None
         try:
             if self._is_first:
                 move_aside(self._folder)

@@ -26,6 +26,7 @@ from ding_lite.middleware.arguments import (
 from ding_lite.middleware.foreign_names import ARGUMENTS
 from ding_lite.middleware.outputs import append_metrics
 from ding_lite.policy import CollectMode
+from ding_lite.ranks import total
 from ding_lite.rollout import (
     AgentRollout,
     AgentWorker,
@@ -112,7 +113,7 @@ class StepCollector:
         ctx.trajectory_end_idx: index in trajectories of each environment's last transition.
         ctx.finished_episodes: episodes that ended during collection, with return and length.
         ctx.policy_version: version of the weights that acted, -1 for random actions.
-        ctx.env_step, ctx.env_episode: incremented.
+        ctx.env_step, ctx.env_episode: incremented; in a data-parallel run, env_step by the steps of all processes.
         ctx.collect_metrics: steps, seconds, numeric settings, and the metrics that the policy logged while acting; if the
             context has this field.
 
@@ -164,11 +165,11 @@ class StepCollector:
         acting, worker = self._acting, self._acting.elsewhere
         if worker is None:
             rollout = acting.now(ctx, kwargs, partial(acting.worker.collect, num_steps, random, **kwargs))
-            ctx.env_step += rollout.env_steps
+            ctx.env_step += total_steps(rollout.env_steps)
             write_rollout(rollout, ctx)
             return None
         asked = worker.ask(num_steps, random, **kwargs)
-        ctx.env_step += num_steps * self._num_envs  # in worker processes, no step is only a reset
+        ctx.env_step += total_steps(num_steps * self._num_envs)  # in worker processes, no step is only a reset
         return acting.later(ctx, kwargs, asked, worker.take, write_rollout)
 
     def state_dict(self) -> dict[str, Any]:
@@ -272,6 +273,11 @@ class EpisodeCollector:
         self._acting.worker.load_state_dict(state)
 
 
+def total_steps(env_steps: int) -> int:
+    """The environment steps of this collection in all processes that learn together, for ctx.env_step."""
+    return total("the environment steps of an iteration", env_steps)
+
+
 def write_rollout(rollout: Rollout, ctx: OnlineRLContext) -> None:
     """Write the fields of `ROLLOUT_DATA` to the context."""
     ctx.trajectories = rollout.trajectories
@@ -285,5 +291,5 @@ def _write_episodes(rollout: EpisodeRollout, ctx: OnlineRLContext) -> None:
     ctx.episodes, ctx.trajectories = rollout.transitions, None
     ctx.finished_episodes = rollout.episodes
     ctx.policy_version = rollout.version
-    ctx.env_step += rollout.env_steps
+    ctx.env_step += total_steps(rollout.env_steps)
     ctx.env_episode += len(rollout.episodes)

@@ -15,6 +15,7 @@ from ding_lite.middleware.metrics_aggregators import evaluation_of
 from ding_lite.middleware.outputs import append_metrics
 from ding_lite.middleware.own_runs import own_run
 from ding_lite.policy import EvalMode
+from ding_lite.ranks import is_first_rank
 
 
 class Evaluation(NamedTuple):
@@ -96,6 +97,8 @@ class ScheduledEvaluator:
 
     def __call__(self, ctx: OnlineRLContext | OfflineRLContext) -> None:
         task = own_run()
+        if not is_first_rank():  # which evaluates for all
+            return
         if self._under_way is not None:
             work = self._under_way[1]
             if work.is_over or work.error is not None:  # it belongs to an earlier run, or it failed: raise its error
@@ -126,6 +129,8 @@ class ScheduledEvaluator:
     def end_run(self, ctx: OnlineRLContext | OfflineRLContext) -> None:
         """Evaluate the final weights, if anything was learned since the last evaluation; see `interaction_evaluator`."""
         task = own_run()
+        if not is_first_rank():
+            return
         is_signal = _is_ended_by_signal(task)
         if self._under_way is not None:
             if is_signal:

@@ -32,7 +32,6 @@ _DI_ENGINE = {
     "TransitionList": "a list is enough, `rolloutor(policy.collect_mode, env, transitions=[])`.",
     "VoidMiddleware": "`task.void()` is a middleware that does nothing.",
     "buffer_saver": _SAVED_DATA,
-    "ddp_termination_checker": "one process learns: `termination_checker(max_env_step=100_000)`.",
     "epoch_timer": _SECONDS,
     "final_ctx_saver": "`CkptSaver(policy, cfg.exp_name)` writes the counters into final.pt.",
     "her_data_enhancer": _HINDSIGHT,

@@ -15,7 +15,7 @@ from ding_lite.engine import contract
 from ding_lite.metrics import MetricsLogger
 from ding_lite.middleware.acting_settings import ActingSettings
 from ding_lite.middleware.arguments import require_mode
-from ding_lite.middleware.collectors import ROLLOUT_DATA, write_rollout
+from ding_lite.middleware.collectors import ROLLOUT_DATA, total_steps, write_rollout
 from ding_lite.middleware.foreign_names import ARGUMENTS
 from ding_lite.middleware.outputs import append_metrics
 from ding_lite.policy import CollectMode
@@ -111,7 +111,7 @@ def rolloutor(
         rollout = worker.complete_step(outputs)
         if transitions is not None:
             transitions.append(rollout.trajectories)
-        ctx.env_step += len(rollout.trajectories)
+        ctx.env_step += total_steps(len(rollout.trajectories))
         metrics.log_value("env_steps", len(rollout.trajectories), reduce="sum", with_throughput=True)
         append_metrics(ctx, "collect_metrics", [metrics.reduce(), *worker.reduce_metrics()])
         write_rollout(rollout, ctx)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import logging
+import math
 import time
 import warnings
 import weakref
@@ -32,6 +34,7 @@ from ding_lite.middleware.foreign_names import ARGUMENTS
 from ding_lite.middleware.metrics_aggregators import COUNTERS, MetricsAggregator, evaluation_of
 from ding_lite.middleware.own_runs import own_run
 from ding_lite.middleware.run_descriptions import describe_run
+from ding_lite.ranks import is_first_rank
 from ding_lite.sinks import (
     Csv,
     JsonLines,
@@ -165,7 +168,8 @@ class RunLogger:
         self._saved_rows: int | None = None
         """Number of rows in the files at the time of the state that was loaded; None if none was."""
         self._every_iter = train_show_freq
-        self._console = make_console(self._log.show_every_s if show_every_s is None else show_every_s)
+        every_s = self._log.show_every_s if show_every_s is None else show_every_s
+        self._console = make_console(every_s) if is_first_rank() else make_console(math.inf, io.StringIO())
         self._row: dict[str, Any] = {}
         self._evaluated: tuple[float | None, int | None] = None, None
         self._written_iter, self._earlier_s = -1, 0.0

@@ -14,7 +14,7 @@ from ding_lite.envs import AgentVectorBase, EpisodeResult
 from ding_lite.metrics import mean_of
 from ding_lite.middleware.acting_settings import ActingSettings
 from ding_lite.middleware.arguments import RUN_CONFIG, require, require_evaluations, require_info_columns, require_modes
-from ding_lite.middleware.collectors import Acting
+from ding_lite.middleware.collectors import Acting, total_steps
 from ding_lite.middleware.evaluators import InteractionEvaluator, mean_return
 from ding_lite.policy import CollectMode, EvalMode
 from ding_lite.rollout import AgentRollout, AgentWorker, SplitAgentWorker, make_agent_worker
@@ -87,11 +87,11 @@ class AgentsCollector:
         acting, worker = self._acting, self._acting.elsewhere
         if worker is None:
             rollout = acting.now(ctx, kwargs, partial(acting.worker.collect, num_steps, **kwargs))
-            ctx.env_step += rollout.env_steps
+            ctx.env_step += total_steps(rollout.env_steps)
             _write(kwargs, ctx.total_step, ctx.env_step, rollout, ctx)
             return None
         asked = worker.ask(num_steps, **kwargs)
-        ctx.env_step += num_steps * self._num_envs
+        ctx.env_step += total_steps(num_steps * self._num_envs)
         return acting.later(ctx, kwargs, asked, worker.take, partial(_write, kwargs, ctx.total_step, ctx.env_step))
 
     def state_dict(self) -> dict[str, Any]:

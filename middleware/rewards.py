@@ -16,6 +16,7 @@ from ding_lite.metrics import MetricsLogger
 from ding_lite.middleware.arguments import require
 from ding_lite.middleware.collected import REWRITE_TERMS, own_batch, require_no_train_data, rewrite
 from ding_lite.middleware.outputs import Outputs, append_metrics
+from ding_lite.ranks import current_ranks
 
 _LOGGED = ("learn_metrics",)
 
@@ -89,7 +90,17 @@ def reward_estimator(
 
 
 def require_reward_model(middleware: str, reward_model: Any) -> None:
-    """Raise TypeError for an object that cannot estimate rewards."""
+    """Check that an object can estimate rewards.
+
+    Raises:
+        TypeError: it cannot.
+        RuntimeError: it learns, and several processes learn together, each of which would have another one.
+    """
+    if current_ranks() is not None and callable(getattr(reward_model, "learn", None)):
+        raise RuntimeError(
+            f"{middleware} got a {type(reward_model).__name__}, which learns, and only policies learn together in several "
+            "processes: start the script without torchrun, or use a reward model without `learn`."
+        )
     require(middleware, reward_model, "estimate", "a reward model, with estimate(batch) -> batch")
 
 

@@ -17,6 +17,7 @@ LAYERS = {
     "ding_lite.sinks": 0.2,
     "ding_lite.data": 1,
     "ding_lite.metrics": 1,
+    "ding_lite.ranks": 1,
     "ding_lite.processes": 1,
     "ding_lite.contexts": 2,
     "ding_lite.envs": 2,

@@ -8,7 +8,10 @@ _PRIORITY = (
 _UNROLL = "leave it out: a batch is a whole rollout; R2D2Config and PPOLSTMConfig have policy.learn.unroll_len."
 _SEQUENCE = "the number of steps of a sequence that are learned from is policy.learn.unroll_len of R2D2Config."
 _ENDLESS = "leave it out: policy.collect.n_sample is a number of transitions, and a rollout may hold several episodes."
-_ONE_DEVICE = "a policy learns on one device, policy.device."
+_ONE_DEVICE = (
+    "a policy learns on one device, policy.device; several processes of torchrun learn together in a block "
+    "with data_parallel(cfg)."
+)
 _GAMMA = "the discount factor is policy.discount_factor, and for on-policy algorithms policy.collect.discount_factor."
 _CRITIC_RATE = "the learning rate of the critics is policy.learn.learning_rate."
 _ACTOR_RATE = "the learning rate of the actor is policy.learn.learning_rate_actor of SACConfig, TD3Config and DDPGConfig."

@@ -137,14 +137,23 @@ class RunFiles:
             "intervals, and when a signal or max_step ends the run."
         )
 
-    def load(self) -> tuple[dict[str, Any], Path]:
+    def saved(self) -> list[int]:
+        """After how many iterations each state was saved whose file is whole, newest first."""
+        return [_done(one) for one in self._candidates() if "sha256" not in one or self._is_whole(one)]
+
+    def load(self, done: int | None = None) -> tuple[dict[str, Any], Path]:
         """The latest state that is whole, and its file. A warning names each newer one that is damaged.
+
+        Args:
+            done: only a state after so many iterations; None for any.
 
         Raises:
             CheckpointError: there is none.
         """
         problems = []
         for one in self._candidates():
+            if done is not None and _done(one) != done:
+                continue
             path = self.folder / one["file"]
             try:
                 state = read_verified(path, one.get("sha256"), "the manifest")
@@ -201,6 +210,12 @@ def _typed(state: dict[str, Any], types: Sequence[Mapping[str, Any]], source: Pa
         return cast("dict[str, Any]", with_types(state, types))
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(f"{source} is damaged: its types do not fit its values ({error!r}).") from None
+
+
+def _done(one: Mapping[str, Any]) -> int:
+    """The number of iterations of a state, by the name of its file."""
+    name = _STATE.fullmatch(one["file"])
+    return int(name["done"]) if name else -1
 
 
 def _free_name(done: int, taken: Collection[str]) -> str:

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from ding_lite.basics import Config, ConfigError
 from ding_lite.config.command_line import from_command_line
+from ding_lite.config.data_parallel_runs import data_parallel
 from ding_lite.config.rnd import RNDConfig
 from ding_lite.policy import (
     A2CConfig,
@@ -122,5 +123,6 @@ __all__ = [
     "TD3Config",
     "TD3MuJoCoConfig",
     "TD3PolicyConfig",
+    "data_parallel",
     "from_command_line",
 ]

@@ -16,6 +16,7 @@ _DI_ENGINE = {
     "A2C": "it is `A2CConfig()`.",
     "C51": "it is `C51Config()`.",
     "DDPG": "it is `DDPGConfig()`.",
+    "DDPContext": "it is a block with `data_parallel(cfg)`, which gives the configuration of the process.",
     "DQN": "it is `DQNConfig()`.",
     "PG": "it is `REINFORCEConfig()`.",
     "PPOF": "it is `PPOConfig()`.",
@@ -23,6 +24,7 @@ _DI_ENGINE = {
     "SAC": "it is `SACConfig()`.",
     "SQL": "soft Q-learning does not exist; the nearest is `DQNConfig()`.",
     "TD3": "it is `TD3Config()`.",
+    "to_ddp_config": "settings are those of each process, in a block with `data_parallel(cfg)`.",
 }
 _RLLIB = {"AlgorithmConfig": "each algorithm has its own, such as `PPOConfig()`; `from_command_line(PPOConfig)` adds options."}
 

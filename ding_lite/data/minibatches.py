@@ -19,7 +19,7 @@ def rollout_rows(batch: Tree, names: Sequence[str]) -> dict[str, Any]:
     return {name: map_leaves(lambda leaf: _at(merge_lead(leaf), real), nested(batch[name])) for name in names}
 
 
-def minibatches(rows: Mapping[str, Any], batch_size: int, generator: Generator) -> Iterator[Tree]:
+def minibatches(rows: Mapping[str, Any], batch_size: float, generator: Generator) -> Iterator[Tree]:
     """One epoch: every row once, in random order, in equal parts of about `batch_size`.
 
     Equal parts, because a shorter last part would give its rows more weight.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from ding_lite.basics.messages import add_note, location_of
@@ -35,6 +35,10 @@ class EndReason:
         return self.words
 
 
+Agree = Callable[[Any, EndReason | None], EndReason | None]
+"""The method `agree` of a middleware."""
+
+
 class Request(NamedTuple):
     """A middleware's request to set or reset `finish`."""
 
@@ -63,6 +67,7 @@ class EndingMixin:
     """The part of a task that deals with the beginning and the end of a run."""
 
     _ctx: Any
+    _finish: bool
     _entries: list[Entry]
     _own_waiting: list[WaitingGenerator]
     _touches: Touches
@@ -99,6 +104,22 @@ class EndingMixin:
     @progress.setter
     def progress(self, value: float) -> None:
         self._progress = max(value, self._progress or 0.0)
+
+    def _agree(self, agreeing: Iterable[tuple[str, Agree]]) -> bool:
+        """Whether this iteration is the last one, by the methods `agree` of middleware.
+
+        A request that comes while they are called, such as a signal, counts for the next iteration.
+        """
+        reason = self._asked
+        for name, agree in agreeing:
+            try:
+                reason = agree(self._ctx, reason)
+            except BaseException as error:
+                add_note(error, f"in agree of {name}, after iteration {self._ctx.total_step} of the task")
+                raise
+        if reason is not None:
+            self._asked, self._finish = reason, True
+        return reason is not None
 
     def repeat_end(self) -> None:
         """Inside an `end_run`: call every `end_run` once more after this pass."""

@@ -84,7 +84,10 @@ class RunStateMixin:
         """Load the latest state of the run to resume, the first time that this is called."""
         if self._resume is None or self._first_step is not None:
             return
-        state, path = RunFiles(self._resume).load()
+        files, done = RunFiles(self._resume), None
+        for _, choose in methods_of(self._entries, "choose_state"):  # the same one in several processes
+            done = choose(files.saved())
+        state, path = files.load(done)
         try:
             self.load_state_dict(state)
         except Exception as error:

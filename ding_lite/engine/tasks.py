@@ -38,6 +38,7 @@ from ding_lite.pipeline.guards import Checker
 from ding_lite.pipeline.pipeline_checks import check_pipeline
 from ding_lite.pipeline.pools import Pool
 from ding_lite.pipeline.suggestions import Touches, objects_inside_others, unnamed_objects
+from ding_lite.pipeline.used_middleware import methods_of
 
 Result = TypeVar("Result")
 _ENDLESS = int(1e12)
@@ -235,6 +236,10 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
         Before the first iteration, the method `begin_run()` of each middleware that has one is called on this thread. After an
         error, `note_error(error)` is called. Neither is called on a context.
 
+        After each iteration of a plain loop, the method `agree(ctx, reason)` of each middleware that has one is called with the
+        context and the reason why the run is to end here, or None; it returns the reason that counts. With it, several
+        processes end after the same iteration.
+
         Args:
             max_step: maximum number of iterations.
             final: False if another run follows, for a program that calls `run` several times. Then `finish` is not true in the
@@ -361,6 +366,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
 
     def _loop(self, max_step: int, is_final: bool, watchdog: Watchdog) -> None:
         checker, is_checked, is_watched = self._checker(), True, False
+        agreeing = methods_of(self._entries, "agree")
         while True:
             max_step -= 1
             self._left = max_step if is_final else _ENDLESS
@@ -372,9 +378,10 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
             if self._stage_times is not None:
                 entries = self._stage_times.timed(entries)
             iterate(self._ctx, entries, self._own_waiting)
+            is_last = self._agree(agreeing) if agreeing and self.running else self._finish
             if self._at_pause and self.running and (self._asked is None or self.is_cut):
                 self._call_at_pause()
-            if self._finish or not max_step or not self.running:
+            if is_last or not max_step or not self.running:
                 return
             self._ctx = self._ctx.renew()
 

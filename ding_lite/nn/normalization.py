@@ -13,6 +13,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from ding_lite.envs import ACTION_MASK, subspaces
+from ding_lite.ranks import current_ranks
 
 
 class RunningNorm(nn.Module):
@@ -69,14 +70,22 @@ class RunningNorm(nn.Module):
 
     @torch.no_grad()
     def update(self, batch: Tensor) -> None:
-        """Add a batch [..., *shape] to the statistics. Elements with NaN or infinity are left out."""
+        """Add a batch [..., *shape] to the statistics. Elements with NaN or infinity are left out.
+
+        In a data-parallel run, all processes call this together, and the batches of all of them are added.
+        """
         x = batch.reshape(-1, *self.shape).to(self.mean)
         x = x[x.isfinite().reshape(len(x), math.prod(self.shape)).all(1)]
-        if not len(x):
+        number: float = len(x)
+        var, mean = torch.var_mean(x, 0, correction=0) if number else (torch.zeros_like(self.var), torch.zeros_like(self.mean))
+        ranks = current_ranks()
+        if ranks is not None:
+            number, mean, squares = ranks.moments("running statistics", number, mean, var * number)
+            var = squares / max(number, 1)
+        if not number:
             return
-        var, mean = torch.var_mean(x, 0, correction=0)
-        count = self.count + len(x)
-        share, apart = len(x) / count, mean - self.mean
+        count = self.count + number
+        share, apart = number / count, mean - self.mean
         self.var.copy_(self.var * (1 - share) + var * share + apart.square() * share * (1 - share))
         self.mean.add_(apart * share)
         self.count.copy_(count)

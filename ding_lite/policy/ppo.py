@@ -247,7 +247,8 @@ class PPOPolicy(RecurrentActorCriticMixin, ActorCriticLearning, KLCoeffMixin, Po
             The means of the statistics of `loss` over all gradient steps, and the result of `stats`.
         """
         learn = self.cfg.learn
-        rows, size = self.learning_rows(batch, learn.batch_size)
+        rows, batch_size = self.learning_rows(batch, learn.batch_size)
+        size = self.rows_per_step(rows, batch_size)
         steps: list[dict[str, Any]] = []
         for _ in range(learn.epoch_per_collect):
             for part in minibatches(rows, size, self.generator):

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from ding_lite.basics import did_you_mean
 from ding_lite.data import Tree
 from ding_lite.policy_base.configs import PolicyConfig
+from ding_lite.policy_base.data_parallel import StepAverage
 from ding_lite.policy_base.foreign_hooks import FOREIGN_HOOKS
 from ding_lite.policy_base.hooks import Hooks
 from ding_lite.policy_check import HookError
@@ -27,6 +28,9 @@ class DerivedPolicy(Protocol):
 
     optimizer: torch.optim.Optimizer
     """The optimizer of `params`."""
+
+    averaging: StepAverage | None
+    """Averages gradients over the processes that learn together; None if this process learns alone."""
 
     @property
     def model(self) -> Any:
@@ -191,8 +195,15 @@ def _gradients(name: str, fn: Hook) -> dict[str, Any]:
             self.dry_run_results["gradients_fn_does_backward"], output = _first_gradients(self, fn, loss)
             return output
         does_backward = self.dry_run_results["gradients_fn_does_backward"]
+        if does_backward and self.averaging is not None:
+            raise HookError(
+                f"gradients_fn of {name} computes the gradients itself, so they cannot be averaged over the processes of a "
+                "data-parallel run before it clips them: leave the backward pass out, which then happens before the call."
+            )
         if not does_backward:
             loss.backward()  # type: ignore[no-untyped-call]
+            if self.averaging is not None:
+                self.averaging.average(self.params)
         output = _set_gradients(fn(self, self.optimizer, loss))
         if does_backward and all(param.grad is None for param in self.params):
             raise HookError(

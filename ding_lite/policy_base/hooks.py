@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from ding_lite.data import Tree, map_leaves, nested
 from ding_lite.nn import action_distribution, make_actor_critic
 from ding_lite.policy_base.configs import PolicyConfig
+from ding_lite.policy_base.data_parallel import StepAverage
 from ding_lite.policy_base.optimizers import configured_optimizer
 
 
@@ -75,6 +76,9 @@ class Hooks:
     model: Any
     generator: Generator
     params: list[nn.Parameter]
+
+    averaging: StepAverage | None = None
+    """During a gradient step of several processes that learn together: averages gradients over them."""
 
     # Hooks, in the order in which they are called.
 
@@ -194,6 +198,8 @@ class Hooks:
     def compute_gradients(self, loss: Tensor) -> dict[str, Any]:
         """Set `param.grad` of each parameter. Returns a dict to log."""
         loss.backward()  # type: ignore[no-untyped-call]
+        if self.averaging is not None:
+            self.averaging.average(self.params)
         return self.gradients(self.params)
 
     def gradients(self, params: list[nn.Parameter]) -> dict[str, Tensor]:

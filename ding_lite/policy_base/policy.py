@@ -14,12 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from ding_lite.basics import add_note
-from ding_lite.data import Spec, Tree, flatten, has_leaf, holds_objects, nested, rollout_rows, tree
+from ding_lite.data import Spec, Tree, first_leaf, flatten, has_leaf, holds_objects, nested, rollout_rows, tree
 from ding_lite.envs import action_masks, shapes_of, space_spec
 from ding_lite.metrics import MetricsLogger
 from ding_lite.nn import BoundDistribution, action_distribution, seeded
 from ding_lite.policy_base.acting import CollectMode
 from ding_lite.policy_base.configs import PolicyConfig
+from ding_lite.policy_base.data_parallel import StepAverage
 from ding_lite.policy_base.derivations import Hook, derive
 from ding_lite.policy_base.devices import available_device
 from ding_lite.policy_base.hooks import Hooks
@@ -47,8 +48,10 @@ from ding_lite.policy_check import (
     with_stats,
 )
 from ding_lite.policy_state import all_or_nothing
+from ding_lite.ranks import current_ranks, seed_of_rank
 
 _CUDA_CHECK_EVERY = 64  # gradient steps between two checks of the loss on a GPU, because each check waits for the GPU
+_COMPARED_EVERY = 32  # gradient steps between two comparisons of the weights of several processes
 _DRY_RUNS = threading.RLock()  # a second thread waits for the results, and hooks may ask for them
 _MORE_HOOKS = (
     "set_up",
@@ -128,6 +131,9 @@ class Policy(PolicyState):
         self.observation_space, self.action_space = observation_space, action_space
         self.device = available_device(self.cfg.device)
         self.seed = self.cfg.seed or 0
+        ranks = current_ranks()
+        self.own_seed = seed_of_rank(self.seed, 0 if ranks is None else ranks.rank)
+        """Seed of the random generators. In a data-parallel run, each process has another one; `seed` is the same."""
         self.train_iter = 0
         """Gradient steps taken."""
         self.version = 0
@@ -139,7 +145,7 @@ class Policy(PolicyState):
         self.num_steps: dict[str, int] = {}
         """By name, the number of gradient steps that a value of the last `learn` is the mean of, where it is more than 1."""
         self._snapshot: Weights | None = None
-        self._found_finite = 0
+        self._found_finite = self._compared_next = 0
         self._attached: dict[str, Any] = {}
         self._loaded: dict[str, Any] = {}  # loaded states of objects that are attached later
         on_nonfinite = self.cfg.learn.on_nonfinite
@@ -331,6 +337,7 @@ class Policy(PolicyState):
     def learn(self, batch: Tree) -> dict[str, Any]:
         """Postprocess a batch and learn from it; called by `learn_mode.forward`. Returns a dict to log."""
         left_out, before, self.num_steps = self._left_out, self.train_iter, {}
+        self._require_equal_weights()
         try:
             processed = self.postprocess(tree(nested(batch)))  # a tree of its own, so that it may assign columns
             require_batch(f"postprocess of {type(self).__name__}", processed)
@@ -382,14 +389,22 @@ class Policy(PolicyState):
             return guard.take(self, lambda: self.gradient_step(batch))
         is_checked = guard is not None or self.device.type == "cpu" or self.train_iter % _CUDA_CHECK_EVERY == 0
         self.before_step()
-        loss, stats = with_stats(self.loss(batch))
-        if is_checked:
-            self._require_finite("loss", loss)
-        for param in self.params:
-            param.grad = None  # as optimizer.zero_grad() does, without the cost of its profiler
-        for name in self._stats_of_weights(stats):
-            stats[name] = stats[name].clone()
-        stats.update(self.compute_gradients(loss) or {})
+        averaging = self.averaging = self._new_average(batch)
+        try:
+            loss, stats = with_stats(self.loss(batch))
+            if averaging is not None:
+                averaging.begin(loss, stats, self._require_finite_loss if is_checked else None)
+            elif is_checked:
+                self._require_finite_loss(loss)
+            for param in self.params:
+                param.grad = None  # as optimizer.zero_grad() does, without the cost of its profiler
+            for name in self._stats_of_weights(stats):
+                stats[name] = stats[name].clone()
+            stats.update(self.compute_gradients(loss) or {})
+        finally:
+            self.averaging = None
+        if averaging is not None:
+            averaging.require_done(type(self).__name__)
         if is_checked and "grad_norm" in stats:
             self._require_finite("gradient", stats["grad_norm"])
         elif guard is not None and not are_finite([it.grad for it in self.params if it.grad is not None]):
@@ -401,6 +416,49 @@ class Policy(PolicyState):
         for name in stats:
             self.num_steps[name] = self.num_steps.get(name, 0) + 1
         return stats
+
+    def _new_average(self, batch: Tree) -> StepAverage | None:
+        """What averages the gradients of this batch over the processes that learn together; None in a process alone."""
+        ranks = current_ranks()
+        return None if ranks is None else StepAverage(ranks, self.train_iter, self._count_rows(batch))
+
+    def _count_rows(self, batch: Tree) -> int:
+        """The number of rows over which the loss of a batch is a mean."""
+        if has_leaf(batch, "valid"):
+            return int(batch.valid.sum())
+        leaf = first_leaf(nested(batch["obs"] if has_leaf(batch, "obs") else batch))
+        return leaf.shape[0] * leaf.shape[1] if self._is_rollout(batch) else len(leaf)
+
+    def rows_per_step(self, rows: Mapping[str, Any], batch_size: int) -> float:
+        """The mean number of rows per gradient step, if `rows` are learned in minibatches: `batch_size`, or a number near it.
+
+        Processes that learn together may have different numbers of rows. With this number, they take the same number of steps:
+        that of one process with all rows and the sum of the batch sizes.
+
+        Raises:
+            RankError: a process has fewer rows than there are steps.
+        """
+        ranks, count = current_ranks(), len(first_leaf(rows))
+        return batch_size if ranks is None else count / ranks.steps_per_epoch(count, batch_size)
+
+    def _require_equal_weights(self) -> None:
+        """Check that the processes that learn together have the same weights, at the beginning and every 32 gradient steps."""
+        ranks = current_ranks()
+        if ranks is None:
+            return
+        if not ranks.ends_together:
+            raise RuntimeError(
+                "several processes learn together, and nothing ends them together: put task.use(ddp_termination_checker()) "
+                "into the pipeline."
+            )
+        if not self.params or not self.has_loss:
+            raise RuntimeError(
+                f"{type(self).__name__} has no loss, so several processes cannot average its gradients: override loss instead "
+                "of learn_on_batch, or start the script without torchrun."
+            )
+        if self.train_iter >= self._compared_next:
+            self._compared_next = self.train_iter + _COMPARED_EVERY
+            ranks.require_equal(f"{self.train_iter} gradient steps of {type(self).__name__}", self.weights)
 
     @property
     def _left_out(self) -> int:
@@ -416,6 +474,9 @@ class Policy(PolicyState):
             names = [name for name, tensor in tensors.items() if tensor.untyped_storage().data_ptr() in memory]
             self.dry_run_results["stats_of_weights"] = names
         return [name for name in names if name in stats]
+
+    def _require_finite_loss(self, loss: Tensor | float) -> None:
+        self._require_finite("loss", loss)
 
     def _require_finite(self, what: str, tensor: Tensor | float) -> None:
         value = tensor.item() if isinstance(tensor, Tensor) else float(tensor)

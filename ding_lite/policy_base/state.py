@@ -42,6 +42,7 @@ class PolicyState(PolicyWeights):
 
     hook_metrics: MetricsLogger
     seed: int
+    own_seed: int
     config: Settings
     given_model: str | None
     optimizer: Optimizer
@@ -195,17 +196,17 @@ class PolicyState(PolicyWeights):
                 mode.actor.copy_weights(self)
 
     def make_generators(self, role: str, index: int = 0) -> None:
-        """Create the random generators of a role from the policy's seed.
+        """Create the random generators of a role from `own_seed`.
 
         Args:
             role: "learn", "collect" or "evaluate".
             index: index of the worker.
         """
-        self.rng = np.random.default_rng([self.seed, ROLES[role], *([index] if index else [])])
+        self.rng = np.random.default_rng([self.own_seed, ROLES[role], *([index] if index else [])])
         self.generator = torch.Generator(self.device).manual_seed(int(self.rng.integers(2**63)))
         # A copy of the space, so that samples from it depend on the policy's seed, and are independent in each acting copy.
         self.action_space = copy.deepcopy(self.action_space)
-        self.action_space.seed(int(np.random.default_rng([self.seed, ROLES[role], index, _SPACE]).integers(2**31)))
+        self.action_space.seed(int(np.random.default_rng([self.own_seed, ROLES[role], index, _SPACE]).integers(2**31)))
 
     def generator_state(self) -> dict[str, Any]:
         """The states of the random generators of this policy or acting copy."""

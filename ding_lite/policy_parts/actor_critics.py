@@ -60,9 +60,12 @@ class ActorCriticLearning(LearningRateSchedule, EntropyCoeffSchedule, ValueNetwo
             require_output(self, "values(obs)", self.model.values(obs), (count,), "the value [B]")
 
     def advantages(self, advantage: Tensor, valid: Tensor | None = None) -> Tensor:
-        """The advantages for the actor's loss: normalised if `cfg.learn.adv_norm` is set, over the steps where `valid`."""
+        """The advantages for the actor's loss: normalised if `cfg.learn.adv_norm` is set, over the steps where `valid`, of all
+        processes that learn together."""
         learn: Any = self.cfg.learn
-        return normalized(advantage, valid) if learn.adv_norm else advantage
+        if not learn.adv_norm:
+            return advantage
+        return normalized(advantage, valid) if self.averaging is None else self.averaging.normalized(advantage, valid)
 
     def actor_critic_loss(
         self, policy_loss: Tensor, vf_loss: Tensor | None, entropy: Tensor, penalty: Tensor | None = None, **logged: Tensor

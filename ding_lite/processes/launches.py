@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import signal
 import threading
 from collections.abc import Callable, Iterator
-from multiprocessing import spawn
+from multiprocessing import resource_tracker, spawn
 from multiprocessing.process import BaseProcess
 from typing import Any
 
@@ -39,9 +40,25 @@ def start(name: str, target: Callable[..., None], *args: Any) -> BaseProcess:
     # Fork would start faster, but a fork of a process that has run multi-threaded torch hangs when it uses torch.
     context: Any = multiprocessing.get_context("forkserver" if has_server else "spawn")
     process: BaseProcess = context.Process(target=target, args=args, name=name, daemon=True)
-    with _LOCK, _environment(ONE_THREAD), _without_main(), _by_our_server() if has_server else contextlib.nullcontext():
+    by_server = _by_our_server() if has_server else contextlib.nullcontext()
+    with _LOCK, _environment(ONE_THREAD), _without_main(), by_server, _without_sigterm():
         process.start()
     return process
+
+
+@contextlib.contextmanager
+def _without_sigterm() -> Iterator[None]:
+    """Within the context, SIGTERM waits on this thread. A fork server that starts here inherits this: it ignores a SIGTERM to
+    the whole process group, and ends with its parent."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    resource_tracker.ensure_running()  # it unblocks the signal when it starts
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextlib.contextmanager

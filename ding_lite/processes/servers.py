@@ -33,6 +33,11 @@ def serve(parent: socket.socket, progress_size: int) -> None:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process of the terminal; the parent decides
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if hasattr(os, "setpgid"):
+        # torchrun and others send SIGTERM to the group of the parent, which needs its workers to complete the iteration.
+        with contextlib.suppress(OSError):
+            os.setpgid(0, 0)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])  # blocked by `launches.start`
     parent.set_inheritable(False)
     _settle()
     status = SharedStatus.received_from(parent, progress_size)

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 from ding_lite.basics import Config, ConfigError, di_engine_settings, ranged_field, seed_field
 from ding_lite.engine import current_task
 from ding_lite.policy_base import OnPolicyConfig, PolicyConfig
+from ding_lite.ranks import is_first_rank
 from ding_lite.run_configs.env_configs import EnvConfig, OfflineEnvConfig, pendulum_envs
 from ding_lite.sinks import result_line
 
@@ -100,6 +101,8 @@ class RunConfig(Config):
     def report_and_exit_code(self, value: float) -> int:
         """Print the result of a run, and why it ended. Returns the exit status: 1 if stop_value was not reached, otherwise 0.
 
+        In a data-parallel run, only rank 0 prints.
+
         Args:
             value: mean return of the last evaluation; minus infinity if there was none.
         """
@@ -108,7 +111,8 @@ class RunConfig(Config):
         reason = task.end_reason if getattr(task.ctx, "last_eval_value", None) == value else None
         target = self.env.stop_value
         folder = self.exp_name if os.path.isdir(self.exp_name) else None
-        print(result_line(self.env.id, value, target, reason, folder))
+        if is_first_rank():
+            print(result_line(self.env.id, value, target, reason, folder))
         return 0 if target is None or value >= target else 1
 
     verdict = report_and_exit_code  # its name in earlier versions

@@ -330,7 +330,7 @@ time.sleep(100)
     assert gone(*pids, server, timeout_s=5.0)
 
 
-def test_ctrl_c_is_the_parents_affair(script):
+def test_signals_to_the_group_are_the_parents_affair(script):
     process = script(
         START
         + """
@@ -342,6 +342,10 @@ try:
 except KeyboardInterrupt:
     print("interrupted", flush=True)
 print(worker.result(), worker.call(lambda objects: "still"), flush=True)
+import signal
+signal.signal(signal.SIGTERM, lambda *args: None)
+os.killpg(0, signal.SIGTERM)  # torchrun sends it to the group too
+print(worker.call(lambda objects: "and after SIGTERM"), flush=True)
 try:
     print("again", flush=True)
     worker.submit(lambda objects: [time.sleep(0.01) for _ in range(120)] and "late")

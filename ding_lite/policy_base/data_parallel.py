@@ -1,0 +1,100 @@
+"""Data-parallel gradient steps: gradients and statistics are averaged over the processes that learn together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ding_lite.policy_check import HookError
+from ding_lite.ranks import Ranks
+
+
+class StepAverage:
+    """One gradient step of all processes. Each weighs as much as the rows of its batch, so that the result is the gradient of
+    the mean loss over the rows of all of them.
+
+    Args:
+        ranks: the processes.
+        train_iter: number of gradient steps before this one.
+        rows: number of rows over which the loss of this process is a mean.
+    """
+
+    def __init__(self, ranks: Ranks, train_iter: int, rows: int) -> None:
+        self._ranks, self._rows = ranks, rows
+        self._what = f"gradient step {train_iter}"
+        self._loss: Tensor | None = None
+        self._stats: dict[str, Any] = {}
+        self._check: Callable[[float], None] | None = None
+        self._is_done = False
+
+    def begin(self, loss: Tensor, stats: dict[str, Any], check: Callable[[float], None] | None) -> None:
+        """Note the loss of this process.
+
+        Args:
+            loss: the loss.
+            stats: what the loss returned to log. `average` replaces its scalars by the means of all processes.
+            check: called with the mean loss of all processes, which is not finite if one of theirs is not; None for no check.
+        """
+        self._loss, self._stats, self._check = loss, stats, check
+
+    def require_done(self, policy: str) -> None:
+        """Check that the gradients have been averaged.
+
+        Raises:
+            HookError: compute_gradients is overridden, and has not done it.
+        """
+        if not self._is_done:
+            raise HookError(
+                f"compute_gradients of {policy} has not averaged the gradients over the processes that learn together: after "
+                "the backward pass, and before it clips them, write "
+                "`if self.averaging is not None: self.averaging.average(self.params)`."
+            )
+
+    def average(self, params: Sequence[nn.Parameter]) -> None:
+        """Average the gradients of these parameters, and the statistics.
+
+        Raises:
+            RankError: the processes do not take the same step, or not with the same parameters.
+            LossError: the loss of one of them is not finite.
+        """
+        grads = [param.grad for param in params if param.grad is not None]
+        names = [name for name, value in self._stats.items() if _is_scalar(value)]
+        scalars = [torch.as_tensor(self._stats[name], dtype=torch.float32).detach().reshape(1) for name in names]
+        # The length goes into the description, because a reduction of different lengths is undefined.
+        lengths = f"{sum(grad.numel() for grad in grads):,} gradients and {len(scalars)} statistics"
+        loss = 0.0 if self._check is None or self._loss is None else float(self._loss.detach())
+        found = self._ranks.exchange(f"{self._what}, with {lengths}", [self._rows, loss])
+        share = self._rows / max(float(found[:, 0].sum()), 1.0)
+        if self._check is not None:
+            self._check(float((found[:, 0] * found[:, 1]).sum() / found[:, 0].sum().clamp(min=1)))
+        device = grads[0].device if grads else torch.device("cpu")
+        flat = torch.cat([*(grad.reshape(-1) for grad in grads), *(it.to(device) for it in scalars)]) * share
+        self._ranks.add(self._what, flat)
+        *averaged, values = torch.split(flat, [*(grad.numel() for grad in grads), len(scalars)])
+        for grad, mean in zip(grads, averaged, strict=True):
+            grad.copy_(mean.view_as(grad))
+        self._stats.update(zip(names, values.unbind()))
+        self._is_done = True
+        self._ranks.steps += 1
+
+    def normalized(self, advantage: Tensor, valid: Tensor | None) -> Tensor:
+        """`functional.normalized` with the mean and the standard deviation of the advantages of all processes."""
+        real = (advantage if valid is None else advantage[valid]).detach().double()
+        mean = real.mean() if real.numel() else real.new_zeros(())
+        count, mean, squares = self._ranks.moments(
+            f"the advantages of {self._what}", real.numel(), mean, (real - mean).square().sum()
+        )
+        if count < 2:
+            return advantage
+        centred = advantage - mean.to(advantage)
+        scaled = centred / ((squares / (count - 1)).sqrt().to(advantage) + 1e-8)
+        return scaled if valid is None else scaled.masked_fill(~valid, 0)
+
+
+def _is_scalar(value: Any) -> bool:
+    if isinstance(value, Tensor):
+        return value.numel() == 1 and value.ndim == 0 and value.is_floating_point()
+    return isinstance(value, float)

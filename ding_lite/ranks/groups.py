@@ -1,0 +1,263 @@
+"""Groups of processes: joining and leaving one, and exchanging numbers so that a mistake is an error instead of a hang."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+import zlib
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+_INLINE = 13  # numbers that are sent together with the description
+_RUNS, _FAILS = 0.0, 1.0
+_LEAVE_S = 10.0  # that a process with an error waits for the others
+_LONGEST_TEXT = 2000  # characters of an error that the other processes quote
+_COMPARED_TO = 1e-4  # of the sum of absolute values
+
+
+class RankError(RuntimeError):
+    """The processes of a data-parallel run cannot continue together. All of them raise it."""
+
+
+class Ranks:
+    """The processes of a data-parallel run, as one of them sees them.
+
+    Every process calls the same methods in the same order. Each call says what it is for; if the others are elsewhere, or have
+    failed, all of them raise an error that says where each one is.
+
+    Args:
+        rank: number of this process, from 0.
+        size: number of processes.
+        timeout_s: seconds that a process waits for the others.
+    """
+
+    def __init__(self, rank: int, size: int, timeout_s: float) -> None:
+        self.rank, self.size, self._timeout_s = rank, size, timeout_s
+        self.ends_together = False
+        """Whether a `ddp_termination_checker` of the pipeline has begun a run."""
+        self.is_running = False
+        """Whether a run is between its first and its last iteration."""
+        self.iteration = self.steps = 0
+        """Iterations, and gradient steps of all policies, of this process; for messages."""
+        self._is_over = self._is_disconnected = False
+
+    def exchange(self, what: str, numbers: Sequence[float] | Tensor = ()) -> Tensor:
+        """The numbers of all processes, [rank, n] float64. All of them pass as many.
+
+        Args:
+            what: what it is for, such as "gradient step 7"; the same in all processes.
+            numbers: the numbers of this process.
+
+        Raises:
+            RankError: another process has failed, has ended, is elsewhere, or passes another number of numbers; or it does not
+                answer in time.
+        """
+        values = torch.as_tensor(numbers, dtype=torch.float64, device="cpu").reshape(-1)
+        row = torch.zeros(_INLINE + 3, dtype=torch.float64)
+        row[0], row[1], row[2] = _RUNS, zlib.crc32(what.encode()), len(values)
+        if len(values) <= _INLINE:
+            row[3 : 3 + len(values)] = values
+        with self._explained(what):
+            rows = self._gathered(row)
+            self._require_all(rows, what)
+            return rows[:, 3 : 3 + len(values)] if len(values) <= _INLINE else self._gathered(values)
+
+    def texts(self, what: str, text: str) -> list[str]:
+        """The texts of all processes, by rank."""
+        self.exchange(what)
+        with self._explained(what):
+            return self._gathered_texts(text)
+
+    def add(self, what: str, flat: Tensor) -> None:
+        """Replace the numbers of a tensor by their sums over all processes. Its length was compared before, by `exchange`."""
+        with self._explained(what):
+            dist.all_reduce(flat)
+
+    def moments(self, what: str, count: float, mean: Tensor, squares: Tensor) -> tuple[float, Tensor, Tensor]:
+        """Merge the moments of the data of all processes.
+
+        Args:
+            what: what they are of.
+            count: number of elements of this process, may be 0.
+            mean: their mean, any shape, float64.
+            squares: their sum of squared distances from it, the same shape.
+
+        Returns:
+            The three of all elements.
+
+        Reference:
+            Chan, Golub and LeVeque (1983), "Algorithms for Computing the Sample Variance".
+        """
+        parts = torch.stack([mean.double().reshape(-1), squares.double().reshape(-1)]).cpu()
+        found = self.exchange(what, torch.cat([torch.tensor([count], dtype=torch.float64), parts.reshape(-1)]))
+        counts, means, distances = found[:, :1], *found[:, 1:].reshape(self.size, 2, -1).unbind(1)
+        total = counts.sum()
+        merged = (counts * means).sum(0) / total.clamp(min=1)
+        spread = distances.sum(0) + (counts * (means - merged).square()).sum(0)
+        return float(total), merged.to(mean.device).reshape(mean.shape), spread.to(mean.device).reshape(mean.shape)
+
+    def steps_per_epoch(self, rows: int, batch_size: int) -> int:
+        """The number of minibatches in an epoch over the rows of all processes: that of their sum, with the sum of batch sizes.
+
+        Raises:
+            RankError: a process has fewer rows than there are minibatches.
+        """
+        found = self.exchange("the rows of a rollout", [rows, batch_size])
+        steps = max(1, round(float(found[:, 0].sum() / found[:, 1].sum())))
+        if (fewest := int(found[:, 0].min())) < steps:
+            self._is_over = True
+            raise RankError(
+                f"an epoch has {steps} gradient steps, and rank {int(found[:, 0].argmin())} has only {fewest} rows: collect as "
+                "much in each process, or raise policy.learn.batch_size."
+            )
+        return steps
+
+    def require_equal(self, what: str, values: Sequence[Tensor]) -> None:
+        """Check that tensors, such as weights, are equal in all processes, up to the precision of their sums.
+
+        Raises:
+            RankError: they are not.
+        """
+        sums = [(it.detach().double().sum().item(), it.detach().double().abs().sum().item()) for it in values]
+        own, size = map(sum, zip(*sums)) if sums else (0.0, 0.0)
+        found = self.exchange(what, [own, size])
+        apart = (found[:, 0] - found[0, 0]).abs() > _COMPARED_TO * found[0, 1] + 1e-12
+        if apart.any():
+            other = int(apart.nonzero()[0])
+            self._is_over = True
+            raise RankError(
+                f"the weights of rank 0 and rank {other} differ at {what}: their sums are {found[0, 0]:.6g} and "
+                f"{found[other, 0]:.6g}. All processes begin with the same weights: make networks with the policy's seed, or "
+                "load the same file. Afterwards only gradient_step may change them, which averages the gradients."
+            )
+
+    def fail(self, error: BaseException) -> None:
+        """Tell the other processes that this one ends by an error. Does nothing if they know, or cannot be reached."""
+        if self._is_over or isinstance(error, RankError):
+            return
+        row = torch.zeros(_INLINE + 3, dtype=torch.float64)
+        row[0] = _FAILS
+        with contextlib.suppress(RankError), self._explained("an error"):
+            self._require_all(self._gathered(row), "an error", f"{type(error).__name__}: {error}")
+
+    def leave_after_error(self) -> None:
+        """Wait until all processes have noted the error, because torchrun ends the others when the first one has exited."""
+        if not self._is_disconnected:
+            with contextlib.suppress(RuntimeError):
+                dist.monitored_barrier(timeout=datetime.timedelta(seconds=_LEAVE_S))
+
+    def _gathered(self, values: Tensor) -> Tensor:
+        rows = [torch.empty_like(values) for _ in range(self.size)]
+        dist.all_gather(rows, values)
+        return torch.stack(rows)
+
+    def _gathered_texts(self, text: str) -> list[str]:
+        texts: list[str] = [""] * self.size
+        dist.all_gather_object(texts, text[:_LONGEST_TEXT])
+        return texts
+
+    def _require_all(self, rows: Tensor, what: str, error: str = "") -> None:
+        """Check that all processes run and have passed the same description and as many numbers."""
+        failed = [rank for rank in range(self.size) if rows[rank, 0] == _FAILS]
+        if not failed and bool((rows[:, 1:3] == rows[0, 1:3]).all()):
+            return
+        self._is_over = True
+        place = f"{what}, in iteration {self.iteration}, after {self.steps} gradient steps"
+        if bool((rows[:, 1] == rows[0, 1]).all()):
+            place += f", with {rows[self.rank, 2]:.0f} numbers"
+        texts = self._gathered_texts(error or place)
+        if failed:
+            raise RankError(f"rank {failed[0]} has ended by an error, so rank {self.rank} ends too: {texts[failed[0]]}")
+        places = "; ".join(f"rank {rank} is at {text}" for rank, text in enumerate(texts))
+        raise RankError(
+            f"the processes are not at the same place: {places}. Each process must run the same pipeline, with the same number "
+            "of iterations and of gradient steps: compare the settings of the ranks, and the code that depends on their data."
+        )
+
+    @contextlib.contextmanager
+    def _explained(self, what: str) -> Iterator[None]:
+        if self._is_over:
+            raise RankError(f"rank {self.rank} cannot reach the other processes at {what}: the run has failed before.")
+        try:
+            yield
+        except RankError:
+            raise
+        except RuntimeError as error:  # a connection that is closed, or a timeout
+            self._is_over = self._is_disconnected = True
+            is_late = "timed out" in str(error).lower()
+            cause = f"has not come here within {self._timeout_s:g} s" if is_late else "has ended, or cannot be reached"
+            raise RankError(
+                f"rank {self.rank} got no answer at {what}: another process {cause}. Its own messages say why. "
+                f"(torch.distributed: {str(error).partition(chr(10))[0]:.200})"
+            ) from error
+
+
+_current: Ranks | None = None
+
+
+def current_ranks() -> Ranks | None:
+    """The processes that learn together; None if this process learns alone."""
+    return _current
+
+
+def is_first_rank() -> bool:
+    """Whether this process evaluates, shows progress and writes checkpoints: rank 0, or a process that learns alone."""
+    return _current is None or _current.rank == 0
+
+
+def total(what: str, number: int) -> int:
+    """The sum of a number over all processes; the number itself if this process learns alone."""
+    return number if _current is None else round(float(_current.exchange(what, [number]).sum()))
+
+
+def seed_of_rank(seed: int, rank: int) -> int:
+    """The seed of a process, from that of the run; rank 0 has the latter."""
+    return seed if rank == 0 else int(np.random.SeedSequence([seed, rank]).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+@contextlib.contextmanager
+def joined(timeout_s: float, device: str = "cpu") -> Iterator[Ranks | None]:
+    """Join the processes that torchrun has started, and leave them at the end of the block, together.
+
+    An error in one process ends the others too, with an error that names it. Without torchrun, or with one process, this does
+    nothing and gives None.
+
+    Args:
+        timeout_s: seconds that a process waits for the others.
+        device: device of the networks; on "cuda", gradients are averaged by nccl.
+
+    Raises:
+        RankError: in the block, or at its end: another process has failed, or is elsewhere.
+    """
+    global _current
+    rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    if size == 1:
+        yield None
+        return
+    if _current is not None:
+        raise RuntimeError("this process has joined the others already: use one data_parallel block.")
+    is_cuda = device.startswith("cuda")
+    if is_cuda:
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", rank)))
+    dist.init_process_group("cpu:gloo,cuda:nccl" if is_cuda else "gloo", timeout=datetime.timedelta(seconds=timeout_s))
+    ranks = _current = Ranks(rank, size, timeout_s)
+    try:
+        try:
+            yield ranks
+        except SystemExit:
+            if not ranks.is_running:  # otherwise a second signal stops the run at once
+                ranks.exchange("the end of the program")
+            raise
+        except Exception as error:
+            ranks.fail(error)
+            ranks.leave_after_error()
+            raise
+        ranks.exchange("the end of the program")
+    finally:
+        _current = None
+        dist.destroy_process_group()
