@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from ding_lite.basics import Config, ConfigError
 from ding_lite.config.command_line import from_command_line
+from ding_lite.config.her import HERConfig, HERFetchConfig, HindsightConfig
 from ding_lite.config.rnd import RNDConfig
 from ding_lite.policy import (
     A2CConfig,
@@ -59,6 +60,9 @@ __all__ = [
     "DQNConfig",
     "DQNPolicyConfig",
     "EnvConfig",
+    "HERConfig",
+    "HERFetchConfig",
+    "HindsightConfig",
     "IMPALAConfig",
     "IMPALAPolicyConfig",
     "IQNConfig",
