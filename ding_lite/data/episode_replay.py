@@ -33,7 +33,7 @@ class _Steps(NamedTuple):
 
     rows: dict[str, Any]
     stream: Array
-    """[N] the stream of each, in which episodes follow one another: its environment."""
+    """[N] the stream of each, in which episodes follow one another: 0 for whole episodes, 1 + the environment in a rollout."""
     ends: Array
     """[N] bool, whether it is the last of its episode."""
     may_go_on: bool
@@ -347,7 +347,7 @@ def _steps_of(batch: Any) -> _Steps:
     if isinstance(batch, Episodes):
         ends[batch.lengths.cumsum() - 1] = True
         return _Steps(rows, np.zeros(len(ends), np.int32), ends, may_go_on=False)
-    stream: Array = np.tile(np.arange(batch.num_envs, dtype=np.int32), batch.num_steps)
+    stream: Array = np.tile(np.arange(1, batch.num_envs + 1, dtype=np.int32), batch.num_steps)
     if batch.valid is not None:
         stream = stream[batch.valid.reshape(-1)]
     return _Steps(rows, stream, ends, may_go_on=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -77,7 +77,7 @@ class GoalRewards:
         count = len(next(flatten(achieved))[1])
         ends = np.asarray(self.compute_terminated(achieved, desired, RecordedInfo(info)))
         if ends.shape == ():  # gymnasium-robotics returns False for any goals, but also norms over all of them
-            rows = [[map_leaves(lambda leaf, at=row: leaf[at], it) for it in (achieved, desired, info)] for row in range(count)]
+            rows = zip(_rows(achieved, count), _rows(desired, count), _rows(info, count))
             ends = np.array([self.compute_terminated(one, goal, RecordedInfo(its)) for one, goal, its in rows])
         if ends.shape != (count,):
             raise ValueError(
@@ -191,6 +191,14 @@ class HindsightSampler(Sampler):
                 "function that computes the rewards as they are stored, with the changes of wrappers and middleware.",
                 stacklevel=2,
             )
+
+
+def _rows(part: Any, count: int) -> Iterable[Any]:
+    """The rows of an array [N, ...], or of nested arrays."""
+    if not isinstance(part, Mapping):
+        return part  # type: ignore[no-any-return]
+    rows = zip(*(_rows(inner, count) for inner in part.values())) if part else [()] * count
+    return (dict(zip(part, row)) for row in rows)
 
 
 def _array(leaf: Any) -> Any:
