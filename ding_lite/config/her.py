@@ -31,7 +31,7 @@ class HERConfig(DQNConfig):
     exp_name: str = "runs/her"
     """Folder of the run, for metrics, configuration and checkpoints."""
 
-    max_step: int = ranged_field(1500, low=1)
+    max_step: int = ranged_field(500, low=1)
     """Maximum number of iterations. Each collects policy.collect.n_sample transitions."""
 
     env: EnvConfig = dataclasses.field(
@@ -58,7 +58,7 @@ class HERConfig(DQNConfig):
                     "target_update_freq": 1,
                     "target_update_theta": 0.05,
                 },
-                "eval.evaluator.eval_freq": 1000,
+                "eval.evaluator.eval_freq": 250,
                 "other": {"replay_buffer_size": 200_000, "eps": {"start": 0.2, "end": 0.02, "decay": 30_000}},
             }
         )

@@ -152,9 +152,14 @@ def test_worker_processes_know_the_environment_and_give_the_same_episodes():
     assert isinstance(here.recipe, dict)
 
 
+def test_the_extra_of_robots_is_named(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ImportError, match=r"make_envs\('FetchReach-v4'\) needs gymnasium_robotics.*ding_lite\[robotics\]"):
+        make_envs("FetchReach-v4", 1)
+
+
 def test_reaching_a_goal_is_learned_by_a_robot():
     pytest.importorskip("gymnasium_robotics")
-    gymnasium.register_envs(__import__("gymnasium_robotics"))
     rewards = goal_rewards(make_envs("FetchReach-v4", 1))
 
     assert rewards.rewards(np.zeros((2, 3)), np.array([[0, 0, 0], [0, 0, 1.0]]), {}).tolist() == [0, -1]

@@ -22,6 +22,7 @@ NEEDED = {
     **dict.fromkeys(AGENTS, ("pettingzoo", "mpe2")),
     **dict.fromkeys(ATARI, ("ale_py", "cv2")),
     **dict.fromkeys(MUJOCO, ("mujoco",)),
+    "her_fetch": ("gymnasium_robotics",),
 }
 _FEW_ATARI = {
     "env.collector-env-num": 2,
@@ -75,7 +76,9 @@ def test_there_is_an_example_for_each_algorithm():
     value_based = {"dqn", "c51", "qrdqn", "iqn", "rainbow", "r2d2"}
     others = {"ddpg", "td3", "sac", "ppo", "ppo_continuous", "ppo_lstm", "ppo_transformer", "a2c", "reinforce", "impala", "rnd"}
 
-    assert set(NAMES) == value_based | others | {"custom_context", "dqn_async", "curriculum", *AGENTS, *ATARI, *MUJOCO}
+    tasks = {"her", "her_fetch", "custom_context", "dqn_async", "curriculum"}
+
+    assert set(NAMES) == value_based | others | tasks | AGENTS | ATARI | MUJOCO
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -23,6 +23,7 @@ _OTHER = {
     "ppo_atari",
     "sac_mujoco",  # the pipeline of sac.py
     "td3_mujoco",  # the pipeline of td3.py
+    "her_fetch",  # the learner of her.py
 }  # tested elsewhere
 ASYNC_NAMES = sorted(path.stem for path in EXAMPLES.glob("*.py") if path.stem not in _OTHER)
 SMALL = {
