@@ -39,6 +39,7 @@ setup(
         "atari": ["ale-py>=0.11", "opencv-python-headless>=4.8"],  # opencv resizes frames
         "box2d": ["box2d>=2.3.10"],
         "mujoco": ["mujoco>=3.1,<3.12", "imageio>=2.14"],  # FetchReach of gymnasium-robotics fails with 3.12
+        "robotics": ["gymnasium-robotics>=1.4", "mujoco>=3.1,<3.12"],
         "agents": ["pettingzoo>=1.24.3", "mpe2>=1.0"],
         "offline": ["minari[hdf5]>=0.5", "h5py>=3.8"],
         "export": ["onnx>=1.17", "onnxscript>=0.3", "onnxruntime>=1.20"],

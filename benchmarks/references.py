@@ -17,7 +17,7 @@ class Reference:
     """In examples/."""
 
     target: float
-    """Mean greedy return to reach."""
+    """Mean greedy return to reach, or the score of the example, such as a share of successes."""
 
     within: int
     """Environment steps."""
@@ -119,6 +119,7 @@ REFERENCES = (
     Reference("dqn_taxi", "dqn.py", 7.5, 100_000, 3, DQN_TAXI),
     Reference("ppo_taxi", "ppo.py", 7.5, 300_000, 3, PPO_TAXI),
     Reference("rnd_mountaincar", "rnd.py", -120, 150_000, peers="zoo's DQN -100.8 in 120k; CleanRL's -195.0 in 500k"),
+    Reference("her_bit_flip", "her.py", 0.9, 30_000),
     Reference("ppo_hopper", "ppo_mujoco.py", 2400, 1_000_000, peers="tianshou 2370, on v3; CleanRL 2383, on v4; in 1M"),
     Reference("ppo_rock_paper_scissors", "rock_paper_scissors.py", 8, 25_000),
     Reference("ippo_simple_spread", "ippo.py", -50, 250_000),

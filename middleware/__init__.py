@@ -10,6 +10,7 @@ from ding_lite.middleware.estimators import gae_estimator, montecarlo_return_est
 from ding_lite.middleware.evaluators import interaction_evaluator
 from ding_lite.middleware.explorers import eps_greedy_handler, eps_greedy_masker
 from ding_lite.middleware.fetchers import offpolicy_data_fetcher, onpolicy_data_fetcher
+from ding_lite.middleware.hindsight import HERLearner, her_data_enhancer
 from ding_lite.middleware.inferencers import inferencer, rolloutor
 from ding_lite.middleware.learners import OffPolicyLearner, multistep_trainer, trainer
 from ding_lite.middleware.loggers import offline_logger, online_logger
@@ -28,6 +29,7 @@ __all__ = [
     "AgentsCollector",
     "CkptSaver",
     "EpisodeCollector",
+    "HERLearner",
     "OffPolicyLearner",
     "StepCollector",
     "agents_evaluator",
@@ -37,6 +39,7 @@ __all__ = [
     "eps_greedy_masker",
     "for_policy",
     "gae_estimator",
+    "her_data_enhancer",
     "inferencer",
     "interaction_evaluator",
     "metric_evaluator",

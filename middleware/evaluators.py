@@ -22,7 +22,11 @@ from ding_lite.rollout import VideoRecorder, make_worker, summarize_episodes
 
 @foreign_arguments(ARGUMENTS["interaction_evaluator"])
 def interaction_evaluator(
-    cfg: RunConfig, policy: EvalMode, env: VectorEnv[Any, Any, Any], recorder: VideoRecorder | None = None
+    cfg: RunConfig,
+    policy: EvalMode,
+    env: VectorEnv[Any, Any, Any],
+    recorder: VideoRecorder | None = None,
+    score: Callable[[EpisodeResult], float] | None = None,
 ) -> InteractionEvaluator:
     """Evaluate the policy on whole episodes without exploration, at intervals, and end the run at stop_value.
 
@@ -43,11 +47,11 @@ def interaction_evaluator(
     Reads:
         ctx.train_iter, ctx.last_eval_iter; ctx.env_step if the context has it.
     Writes:
-        ctx.eval_value, ctx.last_eval_value: mean undiscounted return.
+        ctx.eval_value, ctx.last_eval_value: mean undiscounted return, or the mean score.
         ctx.last_eval_iter: train_iter of the weights that were evaluated.
         ctx.eval_weights: the weights that were evaluated, for savers.
-        ctx.eval_metrics: return and length of the episodes, the counters at the time of the evaluated weights, seconds, and the
-            metrics that the policy logged while acting; if the context has this field.
+        ctx.eval_metrics: the mean score, if there is one; return and length of the episodes, the counters at the time of the
+            evaluated weights, seconds, and the metrics that the policy logged while acting; if the context has this field.
 
     Args:
         cfg: uses policy.eval.evaluator, env.n_evaluator_episode and env.stop_value; the run ends with the iteration
@@ -56,6 +60,8 @@ def interaction_evaluator(
         policy: policy.eval_mode; acts without exploration.
         env: any gymnasium vector environment, not the one used for collecting.
         recorder: video recorder; None makes one unless cfg.log.video_every is 0.
+        score: function of an episode, whose mean is compared with env.stop_value instead of the mean return, such as
+            `lambda episode: episode.info["is_success"]`.
 
     Raises:
         ValueError: videos are recorded, and `env` cannot say how to make another of its environments.
@@ -71,7 +77,17 @@ def interaction_evaluator(
         )
     if recorder is None and cfg.log.video_every:
         recorder = _recorder_for(cfg, env)
-    return InteractionEvaluator("interaction_evaluator", cfg, [policy], env, make_worker(env, policy), recorder=recorder)
+    value = mean_return if score is None else _mean_of(score)
+    return InteractionEvaluator("interaction_evaluator", cfg, [policy], env, make_worker(env, policy), value, recorder)
+
+
+def _mean_of(score: Callable[[EpisodeResult], float]) -> Callable[[Sequence[EpisodeResult]], float]:
+    """A function from episodes to their mean score."""
+
+    def mean_score(episodes: Sequence[EpisodeResult]) -> float:
+        return mean_of([float(score(episode)) for episode in episodes])
+
+    return mean_score
 
 
 def mean_return(episodes: Sequence[EpisodeResult]) -> float:

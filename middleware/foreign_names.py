@@ -11,10 +11,6 @@ _SAVED_DATA = (
     "`offline_data_saver(cfg, path)` records what is collected as a dataset. `CkptSaver(policy, cfg.exp_name, train_freq=100)` "
     "saves replay buffers with the run."
 )
-_HINDSIGHT = (
-    "hindsight experience replay does not exist yet. Until it does, a middleware of your own relabels ctx.episodes, between "
-    "`EpisodeCollector(cfg, policy.collect_mode, env)` and `data_pusher(cfg, buffer_)`."
-)
 _SECONDS = "`online_logger(cfg)` writes the seconds of collection, learning and evaluation, as time/collect and so on."
 _METRIC = "a metric is a function: `metric_evaluator(cfg, policy.eval_mode, dataset, metric)` calls `metric(policy, dataset)`."
 
@@ -22,7 +18,6 @@ _DI_ENGINE = {
     "Barrier": _WORKERS,
     "BarrierRuntime": _WORKERS,
     "ContextExchanger": _WORKERS,
-    "HERLearner": _HINDSIGHT,
     "IMetric": _METRIC,
     "ModelExchanger": _WORKERS,
     "OfflineMemoryDataFetcher": _DATASET,
@@ -34,7 +29,6 @@ _DI_ENGINE = {
     "buffer_saver": _SAVED_DATA,
     "epoch_timer": _SECONDS,
     "final_ctx_saver": "`CkptSaver(policy, cfg.exp_name)` writes the counters into final.pt.",
-    "her_data_enhancer": _HINDSIGHT,
     "interaction_evaluator_ttorch": "it is `interaction_evaluator(cfg, policy.eval_mode, env)`.",
     "offline_data_fetcher_from_mem": _DATASET,
     "ppof_adv_estimator": "it is `gae_estimator(cfg, policy.collect_mode)`.",
@@ -70,17 +64,20 @@ NAMES = {"DI-engine": _DI_ENGINE, "Stable-Baselines3": _STABLE_BASELINES3, "Tian
 """For each library, its names with what to write instead, as code in backticks."""
 
 _LOG_FREQ = "`online_logger(cfg, train_show_freq=50)` sets how often learning is logged."
+_REWARD_MODEL = "the environment computes the rewards: pass `goal_rewards(env)` as compute_reward."
 ARGUMENTS = {
     "EpisodeCollector": {
         "random_collect_size": "it acts with the policy from its first episode; only "
         "`StepCollector(cfg, policy.collect_mode, env, random_collect_size=1000)` begins with random actions."
     },
+    "HERLearner": {"her_reward_model": _REWARD_MODEL},
     "OffPolicyLearner": {"log_freq": _LOG_FREQ},
     "data_pusher": {"group_by_env": "for sequences of each environment, use `sequence_pusher(cfg, buffer_)`."},
     "gae_estimator": {
         "buffer_": "PPO learns from each rollout by itself, with `multistep_trainer(cfg, policy.learn_mode)`, and "
         "from rollouts of older weights too, with `task.start(async_mode=True, max_lag=2)`."
     },
+    "her_data_enhancer": {"her_reward_model": _REWARD_MODEL},
     "interaction_evaluator": {"render": "`cfg.log.video_every = 1` records a video of each evaluation."},
     "multistep_trainer": {"log_freq": f"write `multistep_trainer(cfg, policy.learn_mode)`; {_LOG_FREQ}"},
     "offpolicy_data_fetcher": {

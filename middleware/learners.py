@@ -191,21 +191,19 @@ class OffPolicyLearner:
         reward_model: Any = None,
         prefetch: bool | None = None,
     ) -> None:
-        wanted = "policy.learn.update_per_collect"
-        require("OffPolicyLearner", cfg, wanted, f"a configuration with {wanted}, such as DQNConfig")
-        require_mode("OffPolicyLearner", policy, "learn_mode", "train_iter", "forward")
-        require_transitions("OffPolicyLearner", policy)
-        require_same_algorithm("OffPolicyLearner", cfg, policy)
+        who, wanted = type(self).__name__, "policy.learn.update_per_collect"
+        require(who, cfg, wanted, f"a configuration with {wanted}, such as DQNConfig")
+        require_mode(who, policy, "learn_mode", "train_iter", "forward")
+        require_transitions(who, policy)
+        require_same_algorithm(who, cfg, policy)
         if reward_model is not None:
-            require_reward_model("OffPolicyLearner", reward_model)
+            require_reward_model(who, reward_model)
         if prefetch not in (True, False, None):
-            raise TypeError(
-                f"OffPolicyLearner(prefetch={prefetch!r}) wants True, False, or None for True if the policy learns on a GPU."
-            )
+            raise TypeError(f"{who}(prefetch={prefetch!r}) wants True, False, or None for True if the policy learns on a GPU.")
         self._policy, self._times = policy, cfg.policy.learn.update_per_collect
         self._reward_model = reward_model
         self._replay = Replay(cfg, buffer_, policy, reward_model, prefetch)
-        self._metrics = _Metrics("OffPolicyLearner", policy)
+        self._metrics = _Metrics(who, policy)
         contract(
             reads=("train_iter",),
             writes=("train_data", "train_output", "train_iter"),

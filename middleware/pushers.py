@@ -10,7 +10,7 @@ import torch
 from ding_lite.basics import foreign_arguments
 from ding_lite.config import R2D2Config, RunConfig
 from ding_lite.contexts import OnlineRLContext
-from ding_lite.data import ReplayBuffer, SequenceWindow, Trajectories, cut_sequences, map_leaves
+from ding_lite.data import EpisodeReplayBuffer, ReplayBuffer, SequenceWindow, Trajectories, cut_sequences, map_leaves
 from ding_lite.engine import contract
 from ding_lite.functional import sequence_priority
 from ding_lite.middleware.arguments import require, require_settings
@@ -36,7 +36,8 @@ def data_pusher(cfg: RunConfig, buffer_: ReplayBuffer) -> Callable[[OnlineRLCont
     def push(ctx: OnlineRLContext) -> None:
         found = collected_data(ctx, "data_pusher")
         if len(found):
-            buffer_.push(found if isinstance(found, Trajectories) else found.rows())
+            is_whole = isinstance(found, Trajectories) or isinstance(buffer_, EpisodeReplayBuffer)
+            buffer_.push(found if is_whole else found.rows())
 
     return push
 

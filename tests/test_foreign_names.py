@@ -16,7 +16,7 @@ import ding_lite
 from ding_lite import OfflineRLContext, OnlineRLContext, Task, task
 from ding_lite.basics import di_engine_settings, foreign_arguments, foreign_names
 from ding_lite.contexts.foreign_names import FOREIGN_FIELDS, FOREIGN_OFFLINE_FIELDS
-from ding_lite.data import PrioritizedReplayBuffer, ReplayBuffer
+from ding_lite.data import EpisodeReplayBuffer, GoalRewards, PrioritizedReplayBuffer, ReplayBuffer
 from ding_lite.data.foreign_names import ARGUMENTS as BUFFER_ARGUMENTS
 from ding_lite.data.foreign_names import ATTRIBUTES as BUFFER_ATTRIBUTES
 from ding_lite.engine.foreign_names import ATTRIBUTES as TASK_ATTRIBUTES
@@ -267,8 +267,11 @@ def arguments_of(name):
     policy = kind(cfg.policy, envs.single_observation_space, envs.single_action_space)
     modes = {"EpisodeCollector": "collect_mode", "gae_estimator": "collect_mode", "rolloutor": "collect_mode"}
     mode = getattr(policy, modes.get(name, "eval_mode" if name == "interaction_evaluator" else "learn_mode"))
+    replay = [EpisodeReplayBuffer(2000), GoalRewards(len)]
     return {
         "EpisodeCollector": [cfg, mode, envs],
+        "HERLearner": [names["HERConfig"](), mode, *replay],
+        "her_data_enhancer": [names["HERConfig"](), *replay],
         "OffPolicyLearner": [cfg, mode, ReplayBuffer(2000)],
         "data_pusher": [cfg, ReplayBuffer(10)],
         "interaction_evaluator": [cfg, mode, envs],

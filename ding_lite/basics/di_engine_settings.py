@@ -126,6 +126,13 @@ EVALUATOR = {
 }
 REPLAY = {
     "commander": "policy.eval and policy.learn say when to evaluate and to learn.",
+    "her": "HERConfig has the section her, with her.strategy and her.ratio.",
     "eps": "DQN, C51, QR-DQN, IQN and R2D2 have policy.other.eps; other algorithms explore by their own noise.",
     "replay_buffer": _REPLAY,
+}
+HINDSIGHT = {
+    "episode_size": "leave it out: a batch has policy.learn.batch_size transitions, each of a random episode.",
+    "her_replay_k": "it is her.ratio, the share of transitions with a new goal: k / (k + 1).",
+    "her_strategy": "it is her.strategy.",
+    "sample_per_episode": "leave it out: a batch has policy.learn.batch_size transitions, each of a random episode.",
 }

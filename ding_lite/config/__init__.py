@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from ding_lite.basics import Config, ConfigError
 from ding_lite.config.command_line import from_command_line
 from ding_lite.config.data_parallel_runs import data_parallel
+from ding_lite.config.her import HERConfig, HERFetchConfig, HindsightConfig
 from ding_lite.config.rnd import RNDConfig
 from ding_lite.policy import (
     A2CConfig,
@@ -90,6 +91,9 @@ __all__ = [
     "DiscreteIQLConfig",
     "DiscreteIQLPolicyConfig",
     "EnvConfig",
+    "HERConfig",
+    "HERFetchConfig",
+    "HindsightConfig",
     "IMPALAConfig",
     "IMPALAPolicyConfig",
     "IQLConfig",

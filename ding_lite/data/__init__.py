@@ -17,7 +17,9 @@ from ding_lite.data.column_arrays import (
     to_objects,
 )
 from ding_lite.data.device_transfers import Send, Transfer, to_device
+from ding_lite.data.episode_replay import EpisodeReplayBuffer, Within
 from ding_lite.data.episodes import Episodes, cut_episodes
+from ding_lite.data.hindsight import ACHIEVED, DESIRED, GoalRewards, HindsightSampler, RecordedInfo
 from ding_lite.data.lists import episodes_from_list, rollout_from_list, stack_transitions
 from ding_lite.data.minibatches import minibatches, rollout_rows
 from ding_lite.data.mixtures import Buffers, Sampler, sampler
@@ -47,14 +49,20 @@ if not TYPE_CHECKING:  # hidden from type checkers, which would otherwise allow 
     from ding_lite.data.foreign_names import __getattr__ as __getattr__
 
 __all__ = [
+    "ACHIEVED",
+    "DESIRED",
     "Batch",
     "Batches",
     "Buffers",
+    "EpisodeReplayBuffer",
     "Episodes",
+    "GoalRewards",
+    "HindsightSampler",
     "Leaf",
     "LeafSpec",
     "Order",
     "PrioritizedReplayBuffer",
+    "RecordedInfo",
     "Recycler",
     "ReplayBuffer",
     "RolloutBuffer",
@@ -66,6 +74,7 @@ __all__ = [
     "Trajectories",
     "Transfer",
     "Tree",
+    "Within",
     "allocate",
     "available_bytes",
     "cut_episodes",

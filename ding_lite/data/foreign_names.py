@@ -23,9 +23,7 @@ _DATASET = (
 )
 
 _DI_ENGINE = {
-    **dict.fromkeys(
-        ("AdvancedReplayBuffer", "Buffer", "DequeBuffer", "DequeBufferWrapper", "EpisodeReplayBuffer", "IBuffer"), _REPLAY
-    ),
+    **dict.fromkeys(("AdvancedReplayBuffer", "Buffer", "DequeBuffer", "DequeBufferWrapper", "IBuffer"), _REPLAY),
     **dict.fromkeys(("NaiveReplayBuffer", "create_buffer", "get_buffer_cls"), _REPLAY),
     "PriorityExperienceReplay": _PRIORITIZED,
     "BufferedData": "`buffer_.sample(64)` gives the batch itself, a tree of tensors [64, ...].",
@@ -41,8 +39,8 @@ _DI_ENGINE = {
 }
 _OTHERS = {
     "Stable-Baselines3": {
-        "HerReplayBuffer": "hindsight experience replay does not exist yet. Until it does, a middleware of your own relabels "
-        "ctx.episodes before `data_pusher(cfg, buffer_)`."
+        "HerReplayBuffer": "it is `EpisodeReplayBuffer(cfg.policy.other.replay_buffer_size, seed=cfg.seed)`; "
+        "HERLearner of ding_lite.middleware replaces goals when it samples."
     },
     "Tianshou": {
         "VectorReplayBuffer": _REPLAY,

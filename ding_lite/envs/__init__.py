@@ -17,11 +17,13 @@ from ding_lite.envs.agent_making import make_agent_envs
 from ding_lite.envs.agent_slots import AgentSlots
 from ding_lite.envs.arrays import actions_to_arrays, clipper, shapes_of, to_arrays, to_tensors
 from ding_lite.envs.atari import AtariPreprocessing
+from ding_lite.envs.bit_flip import BIT_FLIP, BitFlip
 from ding_lite.envs.changes import ChangingEnvs
 from ding_lite.envs.env_data_checks import EnvDataError, all_finite, is_number
 from ding_lite.envs.env_memories import layers_with_state
 from ding_lite.envs.episode_starts import Episode, EpisodeResult, episode_seed, replay_episode
 from ding_lite.envs.error_locations import EnvLocation
+from ding_lite.envs.goals import goal_rewards
 from ding_lite.envs.info_columns import INFO, InfoColumns, require_same_columns
 from ding_lite.envs.infos import number_of
 from ding_lite.envs.making import env_factory, make_envs, registered_spec, rendering, stepper
@@ -55,6 +57,7 @@ if not TYPE_CHECKING:  # hidden from type checkers, which would otherwise allow 
 
 __all__ = [
     "ACTION_MASK",
+    "BIT_FLIP",
     "ENV",
     "INFO",
     "ActionMask",
@@ -64,6 +67,7 @@ __all__ = [
     "AgentVectorBase",
     "AgentVectorEnv",
     "AtariPreprocessing",
+    "BitFlip",
     "ChangingEnvs",
     "EnvDataError",
     "EnvLocation",
@@ -90,6 +94,7 @@ __all__ = [
     "column_limits",
     "env_factory",
     "episode_seed",
+    "goal_rewards",
     "integer_bounds",
     "is_number",
     "layers_with_state",

@@ -29,6 +29,11 @@ from ding_lite.envs.vectors import LocalVectorEnv
 from ding_lite.envs.worker_envs import SplitVectorEnv
 
 _STEPPER = "_ding_lite_stepper"
+_PACKAGES = {
+    "ale_py": ("atari", ("ALE/",)),
+    "gymnasium_robotics": ("robotics", ("AdroitHand", "AntMaze", "Fetch", "FrankaKitchen", "Hand", "PointMaze")),
+}
+"""Packages that register environments: the extra, and the beginnings of their ids."""
 
 
 def make_envs(
@@ -90,7 +95,7 @@ def make_envs(
         TypeError: `env` is neither an id nor a function, kwargs are passed with a function, num_envs or seed is not an
             integer, or the environment does not know a keyword argument.
         gymnasium.error.Error: the id does not exist.
-        ImportError: an Atari game without the extra `atari`.
+        ImportError: an Atari game without the extra `atari`, or a robot without the extra `robotics`.
 
     Example:
         >>> envs = make_envs("CartPole-v1", 2, seed=0)
@@ -224,15 +229,18 @@ def _limited(factory: EnvFactory, limit: int) -> gymnasium.Env[Any, Any]:
 
 
 def registered_spec(env_id: str) -> EnvSpec:
-    """Gymnasium's spec of an environment. Atari games are registered first: gymnasium does not import the package that does.
+    """Gymnasium's spec of an environment. Atari games and robots are registered first: gymnasium does not import the packages
+    that do.
 
     Raises:
         gymnasium.error.Error: the id does not exist.
-        ImportError: an Atari game without the extra `atari`.
+        ImportError: an Atari game without the extra `atari`, or a robot without the extra `robotics`.
     """
-    if env_id.startswith("ALE/") and env_id not in gymnasium.registry:
-        require_extra("ale_py", "atari", f"make_envs({env_id!r})")
-        gymnasium.register_envs(importlib.import_module("ale_py"))
+    if env_id not in gymnasium.registry:
+        for module, (extra, beginnings) in _PACKAGES.items():
+            if env_id.startswith(beginnings):
+                require_extra(module, extra, f"make_envs({env_id!r})")
+                gymnasium.register_envs(importlib.import_module(module))
     return gymnasium.spec(env_id)
 
 

@@ -75,6 +75,11 @@ class LocalVectorEnv(SameStepVectorEnv):
         self.action_space.seed(seed)
 
     @property
+    def factory(self) -> EnvFactory:
+        """Makes another one of its environments."""
+        return self._factories[0]
+
+    @property
     def recipe(self) -> dict[str, Any] | str:
         """How one of its environments is made, as plain data; or a text that says why another program cannot make it."""
         return recipe_of(self._factories[0])

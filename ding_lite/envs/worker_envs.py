@@ -58,6 +58,8 @@ class SplitVectorEnv(Pieces, SameStepVectorEnv):
             self._require_alike,
         )
         self._describe(self.num_envs, first)
+        self.factory = factories[0]
+        """Makes another one of its environments, in the process that calls it."""
         self.recipe = recipe_of(factories[0])
         """How one of its environments is made, as plain data; or a text that says why another program cannot make it."""
         self.action_space.seed(seed)

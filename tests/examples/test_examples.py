@@ -23,6 +23,7 @@ NEEDED = {
     **dict.fromkeys(AGENTS, ("pettingzoo", "mpe2")),
     **dict.fromkeys(ATARI, ("ale_py", "cv2")),
     **dict.fromkeys(MUJOCO, ("mujoco",)),
+    "her_fetch": ("gymnasium_robotics",),
 }
 _FEW_ATARI = {
     "env.collector-env-num": 2,
@@ -76,7 +77,7 @@ def start_here(monkeypatch, capsys):
 def test_there_is_an_example_for_each_algorithm():
     value_based = {"dqn", "c51", "qrdqn", "iqn", "rainbow", "r2d2"}
     others = {"ddpg", "td3", "sac", "ppo", "ppo_continuous", "ppo_lstm", "ppo_transformer", "a2c", "reinforce", "impala", "rnd"}
-    techniques = {"custom_context", "dqn_async", "ppo_ddp", "curriculum"}
+    techniques = {"custom_context", "dqn_async", "ppo_ddp", "curriculum", "her", "her_fetch"}
 
     assert set(NAMES) == value_based | others | techniques | AGENTS | ATARI | MUJOCO | OFFLINE
 

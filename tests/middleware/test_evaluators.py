@@ -18,6 +18,7 @@ from ding_lite.contexts import OfflineRLContext, OnlineRLContext
 from ding_lite.data import ReplayBuffer
 from ding_lite.engine import load_checkpoint
 from ding_lite.envs import make_envs
+from ding_lite.metrics import MetricsLogger
 from ding_lite.middleware import (
     CkptSaver,
     OffPolicyLearner,
@@ -55,6 +56,23 @@ def evaluator(cfg, lengths=(3, 3)):
     envs = make_envs(lambda: Fixed(next(made)), len(lengths))
     policy = DQNPolicy(cfg.policy, envs.single_observation_space, envs.single_action_space)
     return interaction_evaluator(cfg, policy.eval_mode, envs), policy
+
+
+def test_a_score_of_episodes_takes_the_place_of_the_mean_return():
+    cfg = DQNConfig().override({"env.n_evaluator_episode": 2, "env.stop_value": 4.5})
+    made = iter((3, 7))
+    envs = make_envs(lambda: Fixed(next(made)), 2)
+    policy = DQNPolicy(cfg.policy, envs.single_observation_space, envs.single_action_space)
+    evaluate = interaction_evaluator(cfg, policy.eval_mode, envs, score=lambda episode: episode.length - 0.75)
+    task = Task()
+    with task.start(ctx=OnlineRLContext()):
+        task.use(evaluate)
+        task.run(max_step=1)
+    logged = MetricsLogger()
+    logged.aggregate(task.ctx.eval_metrics)
+
+    assert task.ctx.eval_value == 4.25
+    assert (logged.peek("score"), logged.peek("episode_return_mean")) == (4.25, 5.0)
 
 
 def evaluations(cfg, counters):
