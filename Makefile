@@ -55,5 +55,5 @@ clean:
 	touch $@
 
 .venv/.dev: .venv/bin/pip setup.py constraints.txt
-	$(PIP) --editable '.[cli,plot,tb,wandb,video,atari,box2d,mujoco,agents,offline,export,test,dev]'
+	$(PIP) --editable '.[cli,plot,tb,wandb,video,atari,box2d,mujoco,agents,robotics,offline,export,test,dev]'
 	touch $@ .venv/.run

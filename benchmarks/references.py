@@ -120,6 +120,7 @@ REFERENCES = (
     Reference("ppo_taxi", "ppo.py", 7.5, 300_000, 3, PPO_TAXI),
     Reference("rnd_mountaincar", "rnd.py", -120, 150_000, peers="zoo's DQN -100.8 in 120k; CleanRL's -195.0 in 500k"),
     Reference("her_bit_flip", "her.py", 0.9, 30_000),
+    Reference("her_fetch", "her_fetch.py", 0.95, 25_000),
     Reference("ppo_hopper", "ppo_mujoco.py", 2400, 1_000_000, peers="tianshou 2370, on v3; CleanRL 2383, on v4; in 1M"),
     Reference("ppo_rock_paper_scissors", "rock_paper_scissors.py", 8, 25_000),
     Reference("ippo_simple_spread", "ippo.py", -50, 250_000),
