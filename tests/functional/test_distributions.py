@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import distributions
@@ -15,6 +16,7 @@ from ding_lite.functional import (
     gaussian_log_prob,
     sample_categorical,
     squashed_gaussian_log_prob,
+    unsquashed,
 )
 
 N = 40_000
@@ -287,3 +289,12 @@ def test_divergences_have_the_gradients_of_torch(kl):
     for ours, theirs in zip(first, second, strict=True):
         if theirs.grad is not None:
             torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-9, atol=1e-12)
+
+
+def test_the_number_before_tanh_is_finite_at_the_bounds_and_beyond():
+    action = torch.tensor([-1.5, -1.0, -0.5, 0.0, 0.5, 1.0], dtype=torch.float64)
+    limit = math.atanh(1 - 1e-6)
+
+    found = unsquashed(action)
+    np.testing.assert_allclose(found, [-limit, -limit, math.atanh(-0.5), 0.0, math.atanh(0.5), limit], rtol=1e-9)
+    assert unsquashed(action.float()).isfinite().all()

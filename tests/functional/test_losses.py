@@ -7,6 +7,8 @@ import pytest
 import torch
 
 from ding_lite.functional import (
+    advantage_weight,
+    expectile_loss,
     explained_variance,
     huber,
     masked_mean,
@@ -263,3 +265,19 @@ def test_a_masked_mean_is_that_of_the_steps_that_count(junk):
     np.testing.assert_allclose(masked_mean(x.masked_fill(~valid, junk), valid), expected, rtol=1e-12)
     np.testing.assert_allclose(masked_mean(x, None), x.numpy().mean(), rtol=1e-12)
     assert masked_mean(x, valid & False) == 0
+
+
+@pytest.mark.parametrize("expectile", [0.1, 0.5, 0.9])
+def test_expectile_loss_matches_its_equation(expectile):
+    error = columns(1)[0]
+    expected = [abs(expectile - (1 if x < 0 else 0)) * x * x for x in error.tolist()]
+
+    np.testing.assert_allclose(expectile_loss(error, expectile), expected, rtol=1e-12)
+
+
+def test_the_weight_of_an_advantage_is_limited_and_takes_no_gradient():
+    advantage = torch.tensor([-1.0, 0.0, 1.0, 1e30], requires_grad=True)
+    weight = advantage_weight(advantage, beta=2.0, limit=5.0)
+
+    np.testing.assert_allclose(weight, [math.exp(-2), 1.0, 5.0, 5.0], rtol=1e-6)
+    assert not weight.requires_grad

@@ -8,7 +8,14 @@ import torch
 from gymnasium import spaces
 
 from ding_lite.functional import squashed_gaussian_log_prob
-from ding_lite.nn import ActionBounds, SquashedGaussianActor, make_bounded_actor_critic
+from ding_lite.nn import (
+    ActionBounds,
+    GaussianActor,
+    RunningNorm,
+    SquashedGaussianActor,
+    make_bounded_actor_critic,
+    make_state_value,
+)
 
 OBS = spaces.Box(-1, 1, (4,))
 
@@ -99,3 +106,23 @@ def test_actors_give_units(stochastic):
 
     assert unit.shape == (6, 4)
     assert unit.abs().max() <= 1
+
+
+def test_a_gaussian_actor_has_a_mean_within_the_bounds_and_one_deviation_for_all_observations():
+    model = make_bounded_actor_critic(OBS, spaces.Box(-1, 1, (2,)), [8], stochastic=True, squashed=False)
+    mean, log_std = model.actor(1000 * torch.randn(50, 4))
+
+    assert isinstance(model.actor, GaussianActor)
+    assert (mean.abs() <= 1).all()
+    assert log_std.shape == (50, 2)
+    assert torch.equal(log_std, torch.zeros(50, 2))
+
+
+def test_the_value_of_states_takes_observations_normalised_by_the_normalizer_that_it_was_given():
+    normalizer = RunningNorm((4,))
+    value, obs = make_state_value(OBS, [8], normalizer=normalizer), 5 + torch.randn(30, 4)
+    before = value(obs)
+    normalizer.update(obs)
+
+    assert before.shape == (30,)
+    assert not torch.allclose(value(obs), before)
