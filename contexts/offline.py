@@ -28,7 +28,7 @@ class OfflineRLContext(Context):
     train_iter: int = dataclasses.field(default=0, metadata=_KEPT)
     """Gradient steps since the start. Kept. Written by trainer and multistep_trainer."""
 
-    train_data: Any = dataclasses.field(default=None, metadata={"provider": "a middleware of your own that fetches batches"})
+    train_data: Any = dataclasses.field(default=None, metadata={"provider": "offline_data_fetcher"})
     """The training batch, a tree [B, ...]."""
 
     train_output: TrainOutput | None = dataclasses.field(default=None, metadata=_LEARNER)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import warnings
 from collections.abc import Callable, Mapping
 from os import PathLike
 from typing import Any
@@ -150,11 +151,10 @@ def offline_data_fetcher(
     if policy is not None:
         _require_spaces(data, policy)
     columns = columns_read(policy, reward_model)
-    try:
-        clip: Callable[[Any], Any] | None = clipper(data.action_space)
-    except DatasetError:  # it does not say its spaces
-        clip = None
-    epochs = Epochs(len(data), cfg.policy.learn.batch_size, cfg.seed)
+    space = _action_space_of(data, policy)
+    clip = None if space is None else clipper(space)
+    _warn_of_target(cfg, data)
+    epochs = Epochs(len(data), cfg.policy.learn.batch_size, cfg.seed, data.fingerprint)
     length: int | None = getattr(cfg.policy, "context_length", None)
 
     @contract(writes=("train_data", "train_epoch"), uses=(epochs,), stage="process")
@@ -166,6 +166,29 @@ def offline_data_fetcher(
 
     fetch.__qualname__ = "offline_data_fetcher.<locals>.fetch"
     return fetch
+
+
+def _action_space_of(data: OfflineDataset, policy: LearnMode | None) -> Any:
+    """The action space of the dataset, or of the policy if the dataset does not say it; None if both are unknown."""
+    try:
+        return data.action_space
+    except DatasetError:
+        made_with = getattr(policy, "made_with", None)
+        return space_from(made_with["action_space"]) if isinstance(made_with, dict) else None
+
+
+def _warn_of_target(cfg: RunConfig, data: OfflineDataset) -> None:
+    """Warn of a return to ask for that is far above those in the dataset."""
+    target: float | None = getattr(cfg.policy, "target_return", None)
+    if target is None:
+        return
+    lowest, highest = float(data.returns.min()), float(data.returns.max())
+    if target > highest + (highest - lowest):
+        warnings.warn(
+            f"policy.target_return = {target:g} is far above the highest return in the dataset {data.name}, {highest:g}: the "
+            "policy learns nothing of such returns. Set it to about the highest one.",
+            stacklevel=3,
+        )
 
 
 def _clipped(batch: Tree, clip: Callable[[Any], Any]) -> Tree:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from os import PathLike
 from typing import Any, TypeAlias
@@ -100,6 +101,8 @@ def _numbers(found: Any, metric: Metric) -> dict[str, float]:
             raise TypeError(
                 f"the metric {getattr(metric, '__name__', metric)} returned {name} = {number!r:.60}, expected a number."
             ) from None
+    if math.isnan(numbers.get("value", 0.0)):
+        raise ValueError(f"the metric {getattr(metric, '__name__', metric)} returned NaN, expected a number: higher is better.")
     if "value" not in numbers:
         raise TypeError(
             f"the metric {getattr(metric, '__name__', metric)} returned {', '.join(numbers) or 'nothing'}: return a number, or "

@@ -43,7 +43,7 @@ ENV = {
     "env_id": "it is env.id.",
     "frame_stack": f"{_WRAPPER[:-1]}, such as FrameStackObservation.",
     "manager": "leave it out: env.backend and env.workers say where environments are stepped.",
-    "norm_obs": "PPOConfig has policy.model.normalize_obs; for other algorithms, use a wrapper of gymnasium.",
+    "norm_obs": "observations are normalised by policy.model.normalize_obs.",
     "norm_reward": "the middleware reward_normalizer(cfg, policy.learn_mode) scales rewards.",
     "replay_path": _VIDEOS,
     "rew_clip": f"{_WRAPPER[:-1]}, such as ClipReward.",

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ding_lite.basics import CheckpointError, printable, write_atomically
+from ding_lite.datasets import DatasetError
 from ding_lite.policy_state import StateError
 from ding_lite.reports import ReportError
 from ding_lite.rollout import RunEvaluation, evaluate_run, play_run, record_run
@@ -107,5 +108,7 @@ def _reported(work: Callable[[], Result]) -> Result:
     except (CheckpointError, StateError) as error:
         words = str(error).replace("load_policy(..., policy_class=", "--policy-class MODULE:NAME (in Python policy_class=")
         raise ReportError(words.replace("load_policy(..., name=", "--name NAME (in Python name=")) from None
+    except DatasetError as error:
+        raise ReportError(str(error).replace("append=True", "--append")) from None
     except (TypeError, ValueError) as error:  # a number of episodes, a seed or an eps that is missing or out of range
         raise ReportError(str(error)) from None

@@ -146,7 +146,7 @@ def collect(
     out: Path,
     steps: int = 100_000,
     which: str = "best",
-    seed: int = 1_000_000,
+    seed: int = 2_000_000,
     env: str | None = None,
     name: str | None = None,
     policy_class: str | None = None,
@@ -163,7 +163,7 @@ def collect(
         out: Folder of the dataset.
         steps: Transitions; the episodes that are under way then are completed.
         which: The checkpoint: best, final, latest, or the name of a file in the folder ckpt, such as iteration_300.
-        seed: Seed of the environments; the default is far from the usual seeds of training.
+        seed: Seed of the environments; the default is far from those of training and of eval.
         env: An id, or module:function for a function that makes an environment. None for the environments of the run's
             evaluator.
         name: Name of the policy, if the run saved several for one agent.

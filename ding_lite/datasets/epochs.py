@@ -18,6 +18,7 @@ class Epochs:
         num_rows: number of rows.
         batch_size: approximate number of rows in a batch.
         seed: random seed of the order.
+        fingerprint: of the data, see `OfflineDataset.fingerprint`.
 
     Example:
         >>> epochs = Epochs(10, 4)
@@ -25,8 +26,8 @@ class Epochs:
         [(0, 5), (0, 5), (1, 5), (1, 5)]
     """
 
-    def __init__(self, num_rows: int, batch_size: int, seed: int = 0) -> None:
-        self.num_rows = num_rows
+    def __init__(self, num_rows: int, batch_size: int, seed: int = 0, fingerprint: str = "") -> None:
+        self.num_rows, self._fingerprint = num_rows, fingerprint
         self.batches = max(1, round(num_rows / batch_size))
         """Batches of a pass."""
         self.rng = np.random.default_rng(seed_of(seed, "Epochs(seed={})"))
@@ -51,7 +52,8 @@ class Epochs:
     def state_dict(self) -> dict[str, Any]:
         """The place in the pass, and the random generator at the begin of this pass."""
         rng = self._before if self._taken % self.batches else self.rng.bit_generator.state
-        return {"num_rows": self.num_rows, "batches": self.batches, "taken": self._taken, "rng": rng}
+        kept = {"num_rows": self.num_rows, "batches": self.batches, "fingerprint": self._fingerprint}
+        return {**kept, "taken": self._taken, "rng": rng}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue in the middle of a pass.
@@ -59,7 +61,7 @@ class Epochs:
         Raises:
             TypeError, ValueError: it is not such a state, or one of a dataset with another number of rows.
         """
-        require_state(state, "Epochs", ("num_rows", "batches", "taken", "rng"))
+        require_state(state, "Epochs", ("num_rows", "batches", "fingerprint", "taken", "rng"))
         for name, own in (("num_rows", self.num_rows), ("batches", self.batches)):
             if state[name] != own:
                 what = "rows" if name == "num_rows" else "batches in a pass"
@@ -67,6 +69,8 @@ class Epochs:
                     f"the saved run learned from a dataset of {state[name]} {what}, and this one has {own}: resume with the "
                     "same dataset and batch size."
                 )
+        if state["fingerprint"] != self._fingerprint:
+            raise ValueError("the saved run learned from other data than this dataset has: resume with the same dataset.")
         taken = whole_number(state, "taken", "Epochs", 0)
         require_generator_state("rng", state["rng"], self.rng.bit_generator)
         self.rng.bit_generator.state = self._before = state["rng"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from os import PathLike
@@ -95,6 +96,7 @@ def write_minari(dataset: OfflineDataset, dataset_id: str, **description: Any) -
         The `minari.MinariDataset`.
 
     Raises:
+        ValueError: the id has no version.
         DatasetError: it does not say its spaces, or Minari cannot store them.
         ImportError: without the extra `offline`.
     """
@@ -102,6 +104,8 @@ def write_minari(dataset: OfflineDataset, dataset_id: str, **description: Any) -
     import minari
     from minari.data_collector.episode_buffer import EpisodeBuffer
 
+    if not re.fullmatch(r"([\w-]+/)*[\w-]+-v\d+", dataset_id):
+        raise ValueError(f"write_minari(dataset, {dataset_id!r}): an id ends with a version, such as 'cartpole/medium-v0'.")
     observation_space, action_space = dataset.observation_space, dataset.action_space
     for name, space in (("observations", observation_space), ("actions", action_space)):
         for path, _ in flatten(space_spec(space)):

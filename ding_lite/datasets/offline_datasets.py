@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -283,18 +284,33 @@ class OfflineDataset:
         return made
 
     def best(self, share: float) -> OfflineDataset:
-        """The episodes with the highest returns, as for behaviour cloning of the best tenth, `dataset.best(0.1)`.
+        """The finished episodes with the highest returns, as for behaviour cloning of the best tenth, `dataset.best(0.1)`.
+
+        Unfinished episodes are left out, because their returns are parts of what they would have been.
 
         Args:
-            share: share of the episodes, above 0 and at most 1; at least one episode is chosen.
+            share: share of the finished episodes, above 0 and at most 1; at least one episode is chosen.
 
         Raises:
-            ValueError: another share.
+            ValueError: another share, or no episode is finished.
         """
         if not 0 < share <= 1:
             raise ValueError(f"best(share={share!r}): expected a share of the episodes above 0, and at most 1.")
-        count = max(1, round(share * self.num_episodes))
-        return self.select(np.sort(np.argsort(-self.returns, kind="stable")[:count]))
+        finished = np.flatnonzero(self.finished)
+        if not len(finished):
+            raise ValueError(f"best(share={share!r}): none of the {self.num_episodes} episodes in {self.name} is finished.")
+        count = max(1, round(share * len(finished)))
+        return self.select(np.sort(finished[np.argsort(-self.returns[finished], kind="stable")[:count]]))
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A checksum of what the rows are, so that a run that is resumed with other data is refused."""
+        digest = hashlib.sha256(self.lengths.tobytes() + self._episodes.tobytes())
+        for chunk in self._index.chunks:
+            digest.update(chunk.sha256.encode())
+        if not self._index.chunks and len(self):
+            digest.update(np.ascontiguousarray(self._rows("reward", self._stored(np.arange(len(self))))).tobytes())
+        return digest.hexdigest()
 
     def __repr__(self) -> str:
         return f"OfflineDataset({self.name!r}, {len(self):,} transitions in {self.num_episodes:,} episodes)"

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ding_lite.basics import Config, ranged_field
-from ding_lite.data import Tree, flatten, map_leaves, nested, tree, with_leaves
+from ding_lite.data import Tree, first_leaf, flatten, map_leaves, nested, tree, with_leaves
 from ding_lite.nn import DecisionTransformer
 from ding_lite.policy.bc import imitation_errors
 from ding_lite.policy_base import LearnConfig, Policy, PolicyConfig
@@ -106,7 +106,7 @@ class DecisionTransformerMuJoCoConfig(DecisionTransformerConfig):
     """Folder of the run, for metrics, configuration and checkpoints."""
 
     dataset: str = "datasets/hopper_replay"
-    """The dataset: its folder, or a file in the HDF5 layout of Minari or D4RL."""
+    """The dataset: its folder; a dataset of Minari, by its folder or id; or an HDF5 file in the layout of D4RL."""
 
     max_step: int = ranged_field(100_000, low=1)
     """Maximum number of iterations. Each takes one gradient step."""
@@ -180,6 +180,9 @@ class DecisionTransformerPolicy(ScheduledLearningRate, Policy):
             explore: whether to sample.
             prev_reward_batch: reward of the last step, [B].
         """
+        if not state:  # the first step of episodes
+            count = len(first_leaf(nested(obs)))
+            state = [torch.stack([element] * count).to(self.device) for element in self.get_initial_state()]
         *known_steps, returns, last_return, known = state
         target = self.cfg.target_return / self.cfg.return_scale
         spent = 0.0 if prev_reward_batch is None else torch.as_tensor(prev_reward_batch, device=self.device).float()

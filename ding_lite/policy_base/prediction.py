@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,10 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ding_lite.basics import did_you_mean
 from ding_lite.data import LeafSpec, flatten, map_leaves
 from ding_lite.envs import shapes_of, space_spec, splitter, to_gymnasium, to_nested
 from ding_lite.policy_base.acting import ActingPolicy, ActMode
 from ding_lite.policy_check import ObservationError
+
+_OURS = "ding_lite.policy.", "ding_lite.policy_base.hooks", "ding_lite.policy_parts."
+"""Modules whose `compute_actions` name all settings that they use."""
 
 
 class PredictMode(ActMode):
@@ -38,6 +43,7 @@ class PredictMode(ActMode):
         **settings: Any,
     ) -> tuple[Any, Sequence[Any] | None]:
         """See `Policy.predict`."""
+        self.require_known(settings)
         if not deterministic:
             self.require_settings(settings)
         batch, is_single = _as_batch(self._policy.observation_space, obs)
@@ -52,6 +58,23 @@ class PredictMode(ActMode):
             self.masks.require_choice(batch, "row {} of predict()".format)
         actions = self.env_action(actions)
         return (self._split(actions)[0] if is_single else to_gymnasium(self._policy.action_space, actions)), state or None
+
+    def require_known(self, settings: Mapping[str, Any]) -> None:
+        """Raise an error for a setting that the policy does not use. Policies of users may use any.
+
+        Raises:
+            TypeError: naming it, and the nearest one.
+        """
+        known: set[str] = set()
+        for kind in type(self.actor).__mro__ if settings else ():
+            if "compute_actions" in vars(kind):
+                if not kind.__module__.startswith(_OURS):
+                    return
+                known.update(inspect.signature(vars(kind)["compute_actions"]).parameters)
+        known -= {"self", "obs", "state", "explore", "kwargs"}
+        if unknown := [name for name in settings if name not in known]:
+            hint = did_you_mean(unknown[0], sorted({*known, "deterministic", "episode_start"}))
+            raise TypeError(f"{type(self._policy).__name__} does not use the setting {unknown[0]!r}{hint}")
 
     def require_settings(self, settings: Mapping[str, Any]) -> None:
         """Raise an error if these lack a setting without which the policy does not explore.

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from os import PathLike
+from pathlib import Path
 from typing import Any
 
 from ding_lite.basics import command_line, library_versions, seed_of
-from ding_lite.datasets import DatasetWriter, OfflineDataset
+from ding_lite.datasets import DatasetError, DatasetWriter, OfflineDataset
 from ding_lite.envs import LocalVectorEnv
 from ding_lite.policy import checkpoint_path
 from ding_lite.reports import ReportError
@@ -25,7 +26,7 @@ def record_run(
     steps: int = 100_000,
     which: str = "best",
     *,
-    seed: int = 1_000_000,
+    seed: int = 2_000_000,
     env: str | Callable[[], Any] | None = None,
     name: str | None = None,
     policy_class: PolicyClass | None = None,
@@ -38,8 +39,10 @@ def record_run(
     Modules that the files of the run name are imported: record only runs that you trust.
 
     Args:
-        run, which, seed, env, name, policy_class: as for `evaluate_run`.
+        run, which, env, name, policy_class: as for `evaluate_run`.
         path: folder of the dataset.
+        seed: seed of the environments; the default is another one than that of `evaluate_run`, so that a policy that learns
+            from the dataset is evaluated on other episodes.
         steps: transitions; the episodes that are under way then are completed.
         deterministic: whether to act greedily. False explores as in training, and the dataset has log_prob where the policy
             gives it.
@@ -52,7 +55,7 @@ def record_run(
     Raises:
         CheckpointError, StateError: the policy cannot be loaded; see `load_policy`.
         ReportError: `run.json` is damaged, the environment cannot be made here, or the run has several agents.
-        DatasetError: there is a dataset already, and `append` is False; or its spaces differ.
+        DatasetError: there is a dataset already, and `append` is False; or its spaces differ, or it has these very episodes.
         ValueError: steps < 1; or the policy explores by `eps`, which is missing.
     """
     if not isinstance(steps, int) or steps < 1:
@@ -83,6 +86,8 @@ def record_run(
             "command": command_line(),
             "versions": library_versions(),
         }
+        if append:
+            _require_new_episodes(path, source)
         writer.begin(envs.single_observation_space, envs.single_action_space, source)
         left = steps
         while left > 0:
@@ -94,3 +99,16 @@ def record_run(
         envs.close()
         writer.close()
     return OfflineDataset(path)
+
+
+def _require_new_episodes(path: str | PathLike[str], source: Mapping[str, Any]) -> None:
+    """Refuse to record the episodes of a policy with a seed a second time."""
+    if not (Path(path) / "dataset.json").exists():
+        return
+    same = "checkpoint", "seed", "deterministic"
+    for known in OfflineDataset(path).sources:
+        if all(known.get(name) == source[name] for name in same):
+            raise DatasetError(
+                f"the dataset {path} has episodes of {source['checkpoint']} with seed {source['seed']} already: pass another "
+                "seed."
+            )

@@ -74,6 +74,7 @@ class SavedPlayers:
         if not self._policies:
             self._policies = self._loaded(envs)
         for policy in self._policies.values() if settings is not None else ():
+            policy.predict_mode.require_known(settings or {})
             policy.predict_mode.require_settings(settings or {})
         modes = {name: policy.eval_mode if settings is None else policy.collect_mode for name, policy in self._policies.items()}
         if isinstance(envs, AgentVectorBase):

@@ -146,7 +146,7 @@ class OfflineRunConfig(RunConfig):
     """The configuration of a run that learns from a dataset. The environments are for evaluation only."""
 
     dataset: str = "datasets/cartpole_replay"
-    """The dataset: its folder, or a file in the HDF5 layout of Minari or D4RL."""
+    """The dataset: its folder; a dataset of Minari, by its folder or id; or an HDF5 file in the layout of D4RL."""
 
     max_step: int = ranged_field(10_000, low=1)
     """Maximum number of iterations. Each takes one gradient step."""
@@ -160,7 +160,7 @@ class OfflinePendulumRunConfig(OfflineRunConfig):
     """The base of the configurations of CQL, TD3+BC, IQL and AWAC: a dataset of Pendulum-v1."""
 
     dataset: str = "datasets/pendulum_replay"
-    """The dataset: its folder, or a file in the HDF5 layout of Minari or D4RL."""
+    """The dataset: its folder; a dataset of Minari, by its folder or id; or an HDF5 file in the layout of D4RL."""
 
     env: OfflineEnvConfig = dataclasses.field(
         default_factory=lambda: OfflineEnvConfig.default("Pendulum-v1", n_evaluator_episode=16, evaluator_env_num=16)

@@ -111,6 +111,10 @@ class TestMinari:
         with pytest.raises(DatasetError, match="the part 'a/b' of observations has a '/'"):
             write_minari(recorded(tmp_path / "own", "slash"), "tests/slash-v0")
 
+    def test_an_id_without_a_version_is_refused(self, tmp_path):
+        with pytest.raises(ValueError, match=r"an id ends with a version, such as 'cartpole/medium-v0'"):
+            write_minari(recorded(tmp_path / "own", "box"), "noversion")
+
     def test_a_dataset_without_spaces_cannot_be_written(self, tmp_path):
         recording = Recording()
         recording.rollout(9)

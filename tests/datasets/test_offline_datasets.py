@@ -67,15 +67,19 @@ def test_returns_lengths_and_ends(tmp_path):
 def test_the_best_episodes(share, tmp_path):
     recorded(tmp_path, seed=3)
     dataset = OfflineDataset(tmp_path)
-    best = dataset.best(share)
-    count = max(1, round(share * dataset.num_episodes))
-    assert sorted(best.returns, reverse=True) == sorted(dataset.returns, reverse=True)[:count]
+    best, returns = dataset.best(share), dataset.returns[dataset.finished]
+    assert len(returns) < dataset.num_episodes
+    assert best.finished.all()
+    count = max(1, round(share * len(returns)))
+    assert sorted(best.returns, reverse=True) == sorted(returns, reverse=True)[:count]
     number = int(best.returns.argmax())
     rows = np.arange(best.lengths[:number].sum(), best.lengths[: number + 1].sum())
-    same = dataset.episodes([int(dataset.returns.argmax())]).rows()
+    same = dataset.episodes([int(np.flatnonzero(dataset.returns == returns.max())[0])]).rows()
     assert np.array_equal(best.take(rows).next_obs.numpy(), same["next_obs"])
     with pytest.raises(ValueError, match=r"best\(share=0\): expected a share"):
         dataset.best(0)
+    with pytest.raises(ValueError, match="none of the 1 episodes in .* is finished"):
+        dataset.select(~dataset.finished).best(0.5)
 
 
 def test_a_choice_of_a_choice(tmp_path):
@@ -285,6 +289,14 @@ class TestEpochs:
             one.next()
         other.load_state_dict(one.state_dict())
         assert all(np.array_equal(one.next(), other.next()) and one.epoch == other.epoch for _ in range(8))
+
+    def test_a_state_of_other_data_is_refused(self, tmp_path):
+        recorded(tmp_path)
+        one = OfflineDataset(tmp_path)
+        other = one.select(np.arange(one.num_episodes)[::-1])
+        assert one.fingerprint == OfflineDataset(tmp_path).fingerprint != other.fingerprint
+        with pytest.raises(ValueError, match="learned from other data than this dataset has"):
+            Epochs(10, 3, 0, one.fingerprint).load_state_dict(Epochs(10, 3, 0, other.fingerprint).state_dict())
 
     def test_a_state_of_another_dataset_is_refused(self):
         with pytest.raises(ValueError, match="learned from a dataset of 10 rows, and this one has 11"):

@@ -11,7 +11,7 @@ from recordings import SPACES, Recording, fingerprint
 from states import same
 
 from ding_lite import task
-from ding_lite.config import DQNConfig, PPOConfig
+from ding_lite.config import DecisionTransformerConfig, DQNConfig, PPOConfig
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
 from ding_lite.data import Episodes, ReplayBuffer, has_leaf
 from ding_lite.datasets import DatasetError, DatasetWriter, OfflineDataset
@@ -308,6 +308,11 @@ class TestFetching:
         with pytest.raises(DatasetError, match="there is no dataset"):
             offline_data_fetcher(cfg, tmp_path / "missing")
 
+    def test_a_return_that_no_episode_has_had_is_a_warning(self, recorded, tmp_path):
+        cfg = DecisionTransformerConfig().override({"policy.target_return": 1e4})
+        with pytest.warns(UserWarning, match="policy.target_return = 10000 is far above the highest return in the dataset"):
+            offline_data_fetcher(cfg, recorded)
+
 
 class TestMetrics:
     def run(self, folder, metric, mode=None, steps=9, **options):
@@ -350,12 +355,13 @@ class TestMetrics:
         ("result", "words"),
         [
             ("high", "returned value = 'high', expected a number"),
+            (float("nan"), "returned NaN"),
             ({"score": 1.0}, 'returned score: return a number, or numbers by name with "value" among them'),
         ],
     )
     def test_a_metric_that_is_none(self, result, words, tmp_path):
         online(tmp_path, {}, 10)
-        with pytest.raises(TypeError, match=words):
+        with pytest.raises((TypeError, ValueError), match=words):
             self.run(tmp_path, lambda policy, dataset: result)
         with pytest.raises(TypeError, match=r"wants a function metric\(policy, dataset\)"):
             metric_evaluator(small(tmp_path), policy_for(small(tmp_path)).eval_mode, tmp_path / "data", 0.5)

@@ -168,3 +168,17 @@ def test_anything_else_is_refused_with_what_was_found(obs, words):
         PPOPolicy({"seed": 0}, BOX, spaces.Discrete(2)).predict(obs)
     with pytest.raises(ObservationError, match="parts"):
         PPOPolicy({"seed": 0}, SPACES["dict"], spaces.Discrete(2)).predict({"a": np.zeros(2, np.float32)})
+
+
+def test_a_setting_that_a_policy_does_not_use_is_named_with_the_nearest_one():
+    obs = np.zeros(4, np.float32)
+    policy = DQNPolicy(None, spaces.Box(-1, 1, (4,)), spaces.Discrete(2))
+    with pytest.raises(TypeError, match="DQNPolicy does not use the setting 'determinstic': did you mean 'deterministic'"):
+        policy.predict(obs, determinstic=False)
+    assert policy.predict(obs, deterministic=False, eps=1.0)[1] is None
+
+    class Own(DQNPolicy):
+        def compute_actions(self, obs, state=(), *, explore=True, **kwargs):
+            return super().compute_actions(obs, state, explore=explore, eps=kwargs.get("mine", 0.0))
+
+    assert Own(None, spaces.Box(-1, 1, (4,)), spaces.Discrete(2)).predict(obs, mine=0.5)[1] is None
