@@ -4,7 +4,10 @@ from typing import TYPE_CHECKING
 
 from ding_lite.basics import Config, ConfigError
 from ding_lite.config.command_line import from_command_line
+from ding_lite.config.gail import GAILConfig
+from ding_lite.config.icm import ICMConfig
 from ding_lite.config.rnd import RNDConfig
+from ding_lite.config.sqil import SQILConfig
 from ding_lite.policy import (
     A2CConfig,
     A2CPolicyConfig,
@@ -59,6 +62,8 @@ __all__ = [
     "DQNConfig",
     "DQNPolicyConfig",
     "EnvConfig",
+    "GAILConfig",
+    "ICMConfig",
     "IMPALAConfig",
     "IMPALAPolicyConfig",
     "IQNConfig",
@@ -85,6 +90,7 @@ __all__ = [
     "SACConfig",
     "SACMuJoCoConfig",
     "SACPolicyConfig",
+    "SQILConfig",
     "TD3Config",
     "TD3MuJoCoConfig",
     "TD3PolicyConfig",
