@@ -11,6 +11,7 @@ from ding_lite.nn.bounded import (
     BoundedActorCritic,
     SquashedGaussianActor,
     TanhActor,
+    clipped_actions,
     make_bounded_actor_critic,
 )
 from ding_lite.nn.distributions import ActionDistribution, BoundDistribution, action_distribution
@@ -66,6 +67,7 @@ __all__ = [
     "SquashedGaussianActor",
     "TanhActor",
     "action_distribution",
+    "clipped_actions",
     "make_actor_critic",
     "make_atom_network",
     "make_attention_actor_critic",

@@ -19,8 +19,8 @@ from torch.nn.functional import binary_cross_entropy_with_logits, logsigmoid, so
 from ding_lite.basics import Config, ranged_field, seed_of
 from ding_lite.data import Tree, first_leaf, flatten, map_leaves, nested, with_leaves
 from ding_lite.datasets import OfflineDataset, open_dataset
-from ding_lite.envs import SpaceError, space_spec, subspaces, without_mask
-from ding_lite.nn import MLP, Adam, make_encoder, make_normalizer, seeded
+from ding_lite.envs import SpaceError, space_spec, without_mask
+from ding_lite.nn import MLP, Adam, clipped_actions, make_encoder, make_normalizer, seeded
 from ding_lite.rewards.bases import RewardModel
 
 _REWARDS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -161,7 +161,7 @@ class GAILRewardModel(RewardModel):
     def _inputs(self, batch: Tree, only_valid: bool = False) -> Any:
         """Observations and actions as rows [N, ...]."""
         rows = self._rows(self._specs, batch, only_valid)
-        return {**rows, "action": _clipped(self._action_space, rows["action"])}
+        return {**rows, "action": clipped_actions(self._action_space, rows["action"])}
 
     def _features(self, inputs: Any) -> Tensor:
         return self.discriminator[0](self.norm(inputs))  # type: ignore[no-any-return]
@@ -182,14 +182,3 @@ def _require_expert(expert: OfflineDataset, specs: Mapping[str, Any]) -> None:
 
 def _in_words(shapes: Mapping[tuple[str, ...], tuple[int, ...]]) -> str:
     return ", ".join(f"{'/'.join(path)} {shape}".strip() for path, shape in shapes.items()) or "nothing"
-
-
-def _clipped(space: gymnasium.Space[Any], action: Any) -> Any:
-    """Box actions clipped to their bounds, nested like the space."""
-    parts = subspaces(space)
-    if parts is not None:
-        return {name: _clipped(part, action[name]) for name, part in parts.items()}
-    if not isinstance(space, spaces.Box):
-        return action
-    low, high = (torch.as_tensor(bound, dtype=action.dtype, device=action.device) for bound in (space.low, space.high))
-    return torch.clamp(action, low, high)

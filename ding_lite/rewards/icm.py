@@ -15,7 +15,7 @@ from torch import Tensor
 from ding_lite.basics import ranged_field, seed_of
 from ding_lite.data import Tree, first_leaf
 from ding_lite.envs import space_spec
-from ding_lite.nn import MLP, Adam, action_distribution, make_encoder, make_network, make_normalizer, seeded
+from ding_lite.nn import MLP, Adam, action_distribution, clipped_actions, make_encoder, make_network, make_normalizer, seeded
 from ding_lite.rewards.bases import BonusConfig, ExplorationBonus
 
 
@@ -48,7 +48,7 @@ class ICMRewardModel(ExplorationBonus):
 
     The inverse model makes the features say what actions influence, so that random parts of an observation give no bonus.
     Observations and Box actions are normalised by the statistics of all that was learned from, and clipped at 5 standard
-    deviations. Discrete actions are one-hot vectors.
+    deviations. Discrete actions are one-hot vectors; Box actions are clipped to their bounds, as for the environment.
 
     Args:
         cfg: settings.
@@ -73,7 +73,7 @@ class ICMRewardModel(ExplorationBonus):
         device: str = "cpu",
     ) -> None:
         super().__init__(cfg, device)
-        self.cfg = cfg
+        self.cfg, self._action_space = cfg, action_space
         obs = space_spec(observation_space)
         self._specs = {"obs": obs, "action": space_spec(action_space), "next_obs": obs}
         sizes, width = cfg.hidden_size_list, cfg.feature_size
@@ -114,7 +114,8 @@ class ICMRewardModel(ExplorationBonus):
         return {**logged, "icm_bonus": self._scaled(error.detach()).mean()}
 
     def _rows_of(self, batch: Tree, only_valid: bool = False) -> dict[str, Any]:
-        return self._rows(self._specs, batch, only_valid)
+        rows = self._rows(self._specs, batch, only_valid)
+        return {**rows, "action": clipped_actions(self._action_space, rows["action"])}
 
     def _error(self, rows: dict[str, Any]) -> Tensor:
         """Mean squared error of the forward model over the features, [N]."""
