@@ -47,8 +47,8 @@ def importance_sampling(
         ValueError: shapes differ, padding is not at the end, there is no episode, or a ratio is infinite or not a number.
 
     Reference:
-        Precup et al. (2000), "Eligibility Traces for Off-Policy Policy Evaluation"; the normalisation of weights: Thomas and
-        Brunskill (2016), https://arxiv.org/abs/1604.00923, section 3.
+        Precup et al. (2000), "Eligibility Traces for Off-Policy Policy Evaluation"; the normalised weights are those of the
+        weighted doubly robust estimator of Thomas and Brunskill (2016), https://arxiv.org/abs/1604.00923.
 
     Example:
         >>> ratio, reward = torch.tensor([[2.0, 0.5], [1.0, 0.5]]), torch.tensor([[1.0, 0.0], [1.0, 1.0]])
@@ -77,9 +77,10 @@ def doubly_robust(
 
         estimate = sum_t gamma^t * (w_{t-1} * value_t + w_t * (reward_t - q_value_t)) + gamma^T * w_{T-1} * last_value
 
-    w is as in `importance_sampling`, and w_{-1} is 1. The plain estimate equals the recursion
-    estimate_t = value_t + ratio_t * (reward_t + gamma * estimate_{t+1} - q_value_t). It is unbiased if the ratios are right, or
-    if q_value and value are, and it varies less than importance sampling if these are about right.
+    w is as in `importance_sampling`, w_{-1} is 1, and T is the number of steps of the episode. The plain estimate equals the
+    recursion estimate_t = value_t + ratio_t * (reward_t + gamma * estimate_{t+1} - q_value_t), which ends with last_value. It
+    is unbiased if the ratios are right, or if q_value and value are, provided that these do not depend on the same episodes.
+    It varies less than importance sampling if they are about right.
 
     Args:
         log_ratio, reward, valid, gamma: as for `importance_sampling`.
@@ -96,7 +97,7 @@ def doubly_robust(
 
     Reference:
         Jiang and Li (2016), https://arxiv.org/abs/1511.03722, eq. 10; weighted: Thomas and Brunskill (2016),
-        https://arxiv.org/abs/1604.00923, section 4.
+        https://arxiv.org/abs/1604.00923.
 
     Example:
         >>> one = torch.ones(1, 1)
@@ -112,8 +113,10 @@ def doubly_robust(
     before = torch.cat((torch.ones_like(weight[:1]), weight[:-1]))
     reward, q_value, value = (x.double().masked_fill(~valid, 0) for x in (reward, q_value, value))
     steps = (_discounts(reward, gamma) * (before * value + weight * (reward - q_value))).sum(0)
-    # An episode that has ended keeps its last weight.
-    return steps + gamma ** valid.sum(0).double() * weight[-1] * last_value.double()
+    # The weight of the own last step: normalised weights change after it, with those of longer episodes.
+    lengths = valid.sum(0)
+    last_weight = weight.gather(0, lengths.unsqueeze(0) - 1).squeeze(0)
+    return steps + gamma ** lengths.double() * last_weight * last_value.double()
 
 
 @torch.no_grad()

@@ -10,12 +10,11 @@ from gymnasium import spaces
 from torch import Generator, Tensor
 
 from ding_lite.data import Tree, nested, to_device
-from ding_lite.functional import squashed_gaussian_log_prob
+from ding_lite.functional import squashed_gaussian_log_prob, unsquashed
 from ding_lite.nn import ActionDistribution, SquashedGaussianActor, clipped_actions, mask_in, masked
 from ding_lite.policy import BoxActing, EvalMode, GreedyActing
 
 _NEVER = -1e30  # a masked action has a lower logit, but not minus infinity
-_INSIDE = 1 - 1e-6  # unit actions of a squashed Gaussian are inside of (-1, 1), where atanh is finite
 
 
 def log_prob_of(policy: EvalMode, batch: Tree, eps: float | None = None) -> Tensor:
@@ -114,11 +113,14 @@ class _Squashed(EvaluatedPolicy):
 
     def _log_prob(self, obs: Any, action: Any) -> Tensor:
         model = self.actor.model
-        raw = torch.atanh(model.bounds.to_unit(action).clamp(-_INSIDE, _INSIDE))
-        # The density of the action of the environment is that of the unit action, divided by the reach of each number.
         mean, log_std = model.actor(obs)
-        log_reach: Tensor = model.bounds.reach.log().sum()
-        return squashed_gaussian_log_prob(mean, log_std, raw) - log_reach
+        # An element whose bounds are equal has one value, and no density.
+        is_free = model.bounds.reach > 0
+        raw = unsquashed(model.bounds.to_unit(action))
+        log_prob = squashed_gaussian_log_prob(mean[:, is_free], log_std[:, is_free], raw[:, is_free])
+        # The density of the action of the environment is that of the unit action, divided by the reach of each element.
+        log_reach: Tensor = model.bounds.reach[is_free].log().sum()
+        return log_prob - log_reach
 
 
 class _Deterministic(EvaluatedPolicy):
@@ -131,7 +133,7 @@ class _Deterministic(EvaluatedPolicy):
 
     def _log_prob(self, obs: Any, action: Any) -> Tensor:
         raise ValueError(
-            f"{type(self.actor).__name__} has no probabilities of actions, it chooses one action: evaluate it with "
+            f"{type(self.actor).__name__} has no probabilities of actions, evaluations choose one action: use "
             "fitted_q_evaluation, or compare its actions with action_error."
         )
 

@@ -58,8 +58,9 @@ class FittedQ:
         target = r + gamma * (1 - terminated) * E_{a' ~ pi} Q_target(s', a')
         loss   = mean((target - Q(s, a))^2)
 
-    The expectation over Discrete actions is exact, others are sampled. Truncated and unfinished episodes are no ends: their
-    last target has the value of the observation after them. The network learns in units of the returns of the dataset.
+    The expectation over Discrete actions is exact, others are sampled. After the last step of a truncated or
+    unfinished episode, the target has the value of the next observation. The network learns in units of the returns of the
+    dataset.
 
     Args:
         policy: policy.eval_mode, of which the current weights are evaluated; see `log_prob_of`. A policy without a distribution
@@ -85,12 +86,11 @@ class FittedQ:
         eps: float | None = None,
         cfg: FittedQConfig | None = None,
     ) -> None:
-        if not 0 <= gamma < 1:
-            raise ValueError(f"fitted Q evaluation wants gamma in [0, 1), got {gamma!r}: with 1, values may be infinite.")
+        require_discount("FittedQ", gamma)
         if not len(dataset):
-            raise ValueError(f"fitted Q evaluation got the dataset {dataset.name}, which has no transitions.")
+            raise ValueError(f"FittedQ got the dataset {dataset.name}, which has no transitions.")
         self.cfg, self._gamma, self._dataset = cfg or FittedQConfig(), gamma, dataset
-        self._policy: EvaluatedPolicy = evaluated_policy(policy, eps, "fitted Q evaluation")
+        self._policy: EvaluatedPolicy = evaluated_policy(policy, eps, "FittedQ")
         actor, seed = self._policy.actor, seed_of(self.cfg.seed, "FittedQConfig(seed={})")
         self._device = self._policy.device
         self._generator = torch.Generator(self._device).manual_seed(seed)
@@ -150,6 +150,12 @@ class FittedQ:
             return (log_probs.exp() * network.all_values(obs)).sum(-1)
         drawn = [network.q_value(obs, self._policy.sample(obs, self._generator)) for _ in range(num_samples)]
         return torch.stack(drawn).mean(0)
+
+
+def require_discount(who: str, gamma: float) -> None:
+    """Raise ValueError if gamma is not in [0, 1)."""
+    if not 0 <= gamma < 1:
+        raise ValueError(f"{who} wants gamma in [0, 1), got {gamma!r}: with 1, the values of endless episodes are infinite.")
 
 
 class _Network(nn.Module):

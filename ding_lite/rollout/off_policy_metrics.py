@@ -19,7 +19,7 @@ from ding_lite.functional import importance_sampling as importance_sampling_term
 from ding_lite.nn import ActionBounds, clipped_actions
 from ding_lite.policy import EvalMode
 from ding_lite.rollout.evaluated_policies import evaluated_policy
-from ding_lite.rollout.fitted_q import FittedQ, FittedQConfig
+from ding_lite.rollout.fitted_q import FittedQ, FittedQConfig, require_discount
 
 Metric: TypeAlias = Callable[[EvalMode, OfflineDataset], "float | dict[str, float]"]
 LogProb: TypeAlias = Callable[[Tree], Tensor]
@@ -52,9 +52,15 @@ def importance_sampling(
         behaviour: log-probabilities under the policy that collected, for a dataset without the column log_prob, which
             `offline_data_saver` records of policies that have them.
 
+    Raises:
+        ValueError: gamma is not in [0, 1]. In an evaluation: the dataset has no finished episode or no log_prob, a recorded
+            action had the probability 0, or as by `log_prob_of`.
+
     Reference:
         Precup et al. (2000), "Eligibility Traces for Off-Policy Policy Evaluation".
     """
+    if not 0 <= gamma <= 1:
+        raise ValueError(f"importance_sampling wants gamma in [0, 1], got {gamma!r}.")
 
     def measure(policy: EvalMode, dataset: OfflineDataset) -> dict[str, float]:
         episodes = _finished(dataset, "importance_sampling")
@@ -75,8 +81,8 @@ def doubly_robust(
 ) -> Metric:
     """A metric: the discounted return of the policy, by importance sampling around the values of fitted Q evaluation.
 
-    The network is fitted anew in each evaluation, on all transitions. The value of the observation after the last step
-    continues truncated and unfinished episodes, so that all count, with the value of endless ones.
+    The network is fitted anew in each evaluation, on all transitions. Its value of the observation after the last step stands
+    for the rest of truncated and unfinished episodes, so that all episodes count, and the value is that without a time limit.
 
     The metric returns what `importance_sampling` does, fitted_value, the value by the network alone, and td_error, its error.
 
@@ -85,9 +91,13 @@ def doubly_robust(
         weighted, eps, behaviour: as for `importance_sampling`.
         cfg: settings of the network.
 
+    Raises:
+        ValueError: gamma is not in [0, 1). In an evaluation: as by `importance_sampling`.
+
     Reference:
         Jiang and Li (2016), https://arxiv.org/abs/1511.03722; Thomas and Brunskill (2016), https://arxiv.org/abs/1604.00923.
     """
+    require_discount("doubly_robust", gamma)
 
     def measure(policy: EvalMode, dataset: OfflineDataset) -> dict[str, float]:
         log_ratio, reward, valid = _padded(policy, dataset, eps, behaviour, "doubly_robust")
@@ -120,9 +130,13 @@ def fitted_q_evaluation(gamma: float, eps: float | None = None, cfg: FittedQConf
         eps: probability of a random action of epsilon-greedy policies; None for others.
         cfg: settings of the network.
 
+    Raises:
+        ValueError: gamma is not in [0, 1). In an evaluation: as by `FittedQ`.
+
     Reference:
         Le et al. (2019), https://arxiv.org/abs/1903.08738, algorithm 3.
     """
+    require_discount("fitted_q_evaluation", gamma)
 
     def measure(policy: EvalMode, dataset: OfflineDataset) -> dict[str, float]:
         fitted = FittedQ(policy, dataset, gamma, eps, cfg).fit()
