@@ -11,7 +11,7 @@ from torch import Generator, Tensor
 
 from ding_lite.data import Tree, nested, to_device
 from ding_lite.functional import squashed_gaussian_log_prob, unsquashed
-from ding_lite.nn import ActionDistribution, SquashedGaussianActor, clipped_actions, mask_in, masked
+from ding_lite.nn import ActionDistribution, clipped_actions, mask_in, masked
 from ding_lite.policy import BoxActing, EvalMode, GreedyActing
 
 _NEVER = -1e30  # a masked action has a lower logit, but not minus infinity
@@ -166,6 +166,6 @@ def evaluated_policy(policy: EvalMode, eps: float | None, who: str) -> Evaluated
         )
     if isinstance(getattr(model, "distribution", None), ActionDistribution) and hasattr(model, "logits"):
         return _Categorical(actor, None) if isinstance(actor.action_space, spaces.Discrete) else _Distributed(actor)
-    if isinstance(getattr(model, "actor", None), SquashedGaussianActor):
+    if isinstance(actor, BoxActing) and actor.stochastic and actor.squashed:
         return _Squashed(actor)
     return _Deterministic(actor)
