@@ -190,10 +190,14 @@ class _Network(nn.Module):
 
 
 def _location_and_scale(dataset: OfflineDataset, gamma: float) -> tuple[float, float]:
-    """Mean and standard deviation of the discounted returns from all steps of a dataset, of about its policy's values."""
+    """The mean of the discounted returns from all steps of a dataset, and a scale of about their differences.
+
+    The scale is not below the root mean square of the rewards: returns of short pieces of episodes may be equal where values
+    are not.
+    """
     rewards = dataset.take(range(len(dataset)), ("reward",)).reward.double().numpy()
     returns = np.zeros(len(rewards) + 1)
     ends = set((np.cumsum(dataset.lengths) - 1).tolist())
     for row in range(len(rewards) - 1, -1, -1):
         returns[row] = rewards[row] + (0.0 if row in ends else gamma * returns[row + 1])
-    return float(returns[:-1].mean()), float(max(returns[:-1].std(), 1e-6))
+    return float(returns[:-1].mean()), float(max(returns[:-1].std(), np.square(rewards).mean() ** 0.5, 1e-6))

@@ -191,7 +191,8 @@ class TestRefused:
 class Tabular:
     """A random Markov decision process with 3 states and 2 actions, which ends with probability 0.3 after each step.
 
-    Rewards are random too, with the mean `reward`. The evaluated policy takes the action with the higher reward three times out of four.
+    Rewards are random too, with the mean `reward`. The evaluated policy takes the action with the higher one three times out
+    of four.
     """
 
     gamma = 0.9
