@@ -198,6 +198,7 @@ class TestEpisodes:
         rows = process.collect(6).rows()
         rows = {name: column[:6] for name, column in rows.items()}
         rows["next_obs"][[1, 3, 4]] = rows["obs"][[2, 4, 5]]
+        rows["next_obs"][[0, 2, 5]] = (rows["obs"][[0, 2, 5]] + 1) % 3
         rows["terminated"], rows["truncated"] = np.zeros((2, 6), bool)
         rows["terminated"][[0, 2, 5]], rows["truncated"][[0, 2, 5]] = terminated, truncated
         return dataset_of(rows, [1, 2, 3])
@@ -344,17 +345,16 @@ class TestOtherActions:
 
     def test_masked_actions_are_never_taken(self):
         space = spaces.Dict({"obs": BOX_OBS, "action_mask": spaces.MultiBinary(3)})
-        obs = {"obs": torch.randn(3, 3), "action_mask": torch.tensor([[1, 0, 1], [0, 0, 1], [1, 1, 1]], dtype=torch.int8)}
+        mask = torch.tensor([[1, 0, 1], [0, 0, 1], [1, 1, 1], [0, 1, 1]], dtype=torch.int8).repeat(8, 1)
+        obs = {"obs": torch.randn(32, 3, generator=torch.Generator().manual_seed(0)), "action_mask": mask}
         for kind, eps in ((DQNPolicy, 0.3), (PPOPolicy, None)):
             policy = policy_of(kind, space, spaces.Discrete(3))
-            found = [
-                log_prob_of(policy.eval_mode, tree({"obs": obs, "action": torch.full((3,), action)}), eps)
-                for action in range(3)
-            ]
-            prob = torch.stack(found, -1).exp()
-            torch.testing.assert_close(prob.sum(-1), torch.ones(3))
-            assert ((prob == 0) == (obs["action_mask"] == 0)).all()
-            assert prob[1].tolist() == [0, 0, 1]
+            batches = [tree({"obs": obs, "action": torch.full((32,), action)}) for action in range(3)]
+            prob = torch.stack([log_prob_of(policy.eval_mode, batch, eps) for batch in batches], -1).exp()
+            assert prob.sum(-1).tolist() == pytest.approx([1.0] * 32)
+            assert ((prob == 0) == (mask == 0)).all()
+            if eps is not None:
+                assert prob.max(-1).values.tolist() == pytest.approx((1 - eps + eps / mask.sum(-1)).tolist())
 
 
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
