@@ -17,7 +17,7 @@ from ding_lite.middleware.loggers import offline_logger, online_logger
 from ding_lite.middleware.metric_evaluators import metric_evaluator
 from ding_lite.middleware.multi_agent import AgentsCollector, agents_evaluator
 from ding_lite.middleware.policy_wrappers import for_policy, part
-from ding_lite.middleware.pushers import data_pusher, sequence_pusher
+from ding_lite.middleware.pushers import data_pusher, sequence_pusher, sqil_data_pusher
 from ding_lite.middleware.reward_normalizers import reward_normalizer
 from ding_lite.middleware.rewards import reward_estimator
 from ding_lite.middleware.terminations import ddp_termination_checker, termination_checker
@@ -58,6 +58,7 @@ __all__ = [
     "reward_normalizer",
     "rolloutor",
     "sequence_pusher",
+    "sqil_data_pusher",
     "termination_checker",
     "trainer",
 ]

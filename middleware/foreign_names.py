@@ -34,10 +34,6 @@ _DI_ENGINE = {
     "ppof_adv_estimator": "it is `gae_estimator(cfg, policy.collect_mode)`.",
     "qgpo_offline_data_fetcher": _DATASET,
     "qgpo_support_data_generator": _DATASET,
-    "sqil_data_pusher": (
-        "SQIL does not exist yet. Until it does, a middleware of your own sets the rewards before `data_pusher(cfg, buffer_)`, "
-        "and `OffPolicyLearner(cfg, policy.learn_mode, [(expert_buffer, 0.5), (buffer_, 0.5)])` samples from two buffers."
-    ),
     "wandb_offline_logger": 'set `cfg.log.wandb = "online"` and use `offline_logger(cfg)`.',
     "wandb_online_logger": 'set `cfg.log.wandb = "online"` and use `online_logger(cfg)`.',
 }
@@ -93,6 +89,7 @@ ARGUMENTS = {
         "data_path": "write `offline_data_saver(cfg, path)`.",
         "data_type": "datasets have one format; `write_minari(dataset, id)` writes HDF5 for Minari.",
     },
+    "sqil_data_pusher": {"group_by_env": "SQIL learns from single transitions: leave it out."},
     "trainer": {"log_freq": _LOG_FREQ},
 }
 """Arguments of DI-engine's middleware, by middleware, with what to write instead."""

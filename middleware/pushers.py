@@ -14,7 +14,7 @@ from ding_lite.data import EpisodeReplayBuffer, ReplayBuffer, SequenceWindow, Tr
 from ding_lite.engine import contract
 from ding_lite.functional import sequence_priority
 from ding_lite.middleware.arguments import require, require_settings
-from ding_lite.middleware.collected import COLLECTED_TERMS, collected_data, rollout_of
+from ding_lite.middleware.collected import COLLECTED_TERMS, collected_data, require_single_steps, rollout_of
 from ding_lite.middleware.foreign_names import ARGUMENTS
 
 
@@ -38,6 +38,47 @@ def data_pusher(cfg: RunConfig, buffer_: ReplayBuffer) -> Callable[[OnlineRLCont
         if len(found):
             is_whole = isinstance(found, Trajectories) or isinstance(buffer_, EpisodeReplayBuffer)
             buffer_.push(found if is_whole else found.rows())
+
+    return push
+
+
+@foreign_arguments(ARGUMENTS["sqil_data_pusher"])
+def sqil_data_pusher(cfg: RunConfig, buffer_: ReplayBuffer, expert: bool = False) -> Callable[[OnlineRLContext], None]:
+    """Put this iteration's transitions into the replay buffer with the rewards of SQIL: 1 for the expert, 0 for the policy.
+
+    The policy then learns from both, in equal shares: `OffPolicyLearner(cfg, policy.learn_mode, [(expert_buffer, 0.5),
+    (buffer_, 0.5)])`. Only the stored rewards change, ctx.trajectories keeps those of the environment.
+
+    Reads:
+        ctx.trajectories, or ctx.episodes if whole episodes were collected; each may also be a list.
+
+    Args:
+        cfg: unused; kept for the common signature.
+        buffer_: replay buffer; when it is full, the oldest transitions are overwritten.
+        expert: whether the expert collected the transitions.
+
+    Raises:
+        RuntimeError: in an iteration, nstep_reward_enhancer has summed up rewards before, so that `discount` would not fit.
+
+    Reference:
+        Reddy et al. (2019), "SQIL: Imitation Learning via Reinforcement Learning with Sparse Rewards",
+        https://arxiv.org/abs/1905.11108, algorithm 1.
+    """
+    require("sqil_data_pusher", buffer_, "push", "a ReplayBuffer")
+    if not isinstance(expert, bool):
+        raise TypeError(f"sqil_data_pusher(expert={expert!r:.60}) wants True or False: whether the expert collected the data.")
+    reward = float(expert)
+
+    @contract(**COLLECTED_TERMS, fills=(buffer_,), stage="process")
+    def push(ctx: OnlineRLContext) -> None:
+        found = collected_data(ctx, "sqil_data_pusher")
+        if len(found):
+            require_single_steps(found, "sqil_data_pusher", "Leave nstep_reward_enhancer out.")
+            if isinstance(found, Trajectories):
+                buffer_.push(found.with_columns(reward=np.full_like(found.columns["reward"], reward)))
+            else:
+                rows = found.rows()
+                buffer_.push({**rows, "reward": np.full_like(rows["reward"], reward)})
 
     return push
 

@@ -5,8 +5,11 @@ from typing import TYPE_CHECKING
 from ding_lite.basics import Config, ConfigError
 from ding_lite.config.command_line import from_command_line
 from ding_lite.config.data_parallel_runs import data_parallel
+from ding_lite.config.gail import GAILConfig
 from ding_lite.config.her import HERConfig, HERFetchConfig, HindsightConfig
+from ding_lite.config.icm import ICMConfig
 from ding_lite.config.rnd import RNDConfig
+from ding_lite.config.sqil import SQILConfig
 from ding_lite.policy import (
     A2CConfig,
     A2CPolicyConfig,
@@ -91,9 +94,11 @@ __all__ = [
     "DiscreteIQLConfig",
     "DiscreteIQLPolicyConfig",
     "EnvConfig",
+    "GAILConfig",
     "HERConfig",
     "HERFetchConfig",
     "HindsightConfig",
+    "ICMConfig",
     "IMPALAConfig",
     "IMPALAPolicyConfig",
     "IQLConfig",
@@ -122,6 +127,7 @@ __all__ = [
     "SACConfig",
     "SACMuJoCoConfig",
     "SACPolicyConfig",
+    "SQILConfig",
     "TD3BCConfig",
     "TD3BCPolicyConfig",
     "TD3Config",

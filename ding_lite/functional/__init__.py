@@ -27,6 +27,7 @@ from ding_lite.functional.losses import (
     temperature_loss,
     weighted_mean,
 )
+from ding_lite.functional.off_policy import doubly_robust, effective_sample_size, importance_sampling
 from ding_lite.functional.priorities import importance_weight, sequence_priority
 from ding_lite.functional.rescaling import rescale_value, unrescale_value
 from ding_lite.functional.returns import NStep, discounted_return, nstep_return
@@ -56,12 +57,15 @@ __all__ = [
     "decayed",
     "discounted_return",
     "discounted_sum",
+    "doubly_robust",
+    "effective_sample_size",
     "expectile_loss",
     "explained_variance",
     "gae",
     "gaussian_kl",
     "gaussian_log_prob",
     "huber",
+    "importance_sampling",
     "importance_weight",
     "masked_mean",
     "normalized",

@@ -13,6 +13,7 @@ from ding_lite.nn.bounded import (
     SquashedGaussianActor,
     StateValue,
     TanhActor,
+    clipped_actions,
     make_bounded_actor_critic,
     make_state_value,
 )
@@ -74,6 +75,7 @@ __all__ = [
     "StateValue",
     "TanhActor",
     "action_distribution",
+    "clipped_actions",
     "make_actor_critic",
     "make_atom_network",
     "make_attention_actor_critic",

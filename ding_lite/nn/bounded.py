@@ -14,6 +14,7 @@ import torch
 from gymnasium import spaces
 from torch import Generator, Tensor, nn
 
+from ding_lite.envs import subspaces
 from ding_lite.functional import squashed_gaussian_sample
 from ding_lite.nn.encoders import ConvLayers, make_encoder, make_network
 from ding_lite.nn.ensembles import EnsembleMLP
@@ -65,6 +66,22 @@ class ActionBounds(nn.Module):
         """Convert actions [B, *shape] of the Box to unit actions [B, A]; 0 for elements whose bounds are equal."""
         action = action.reshape(len(action), -1).to(self.middle.dtype)
         return action if self._is_unit else (action - self.middle) * self.per_reach
+
+
+def clipped_actions(space: gymnasium.Space[Any], action: Any) -> Any:
+    """Actions as the environment gets them: numbers of Box parts clipped to their bounds.
+
+    Args:
+        space: action space.
+        action: tensors [B, *shape], nested like the space.
+    """
+    parts = subspaces(space)
+    if parts is not None:
+        return {name: clipped_actions(part, action[name]) for name, part in parts.items()}
+    if not isinstance(space, spaces.Box):
+        return action
+    low, high = (torch.as_tensor(bound, dtype=action.dtype, device=action.device) for bound in (space.low, space.high))
+    return torch.clamp(action, low, high)
 
 
 def _inner(low: Any, high: Any) -> tuple[Any, Any]:

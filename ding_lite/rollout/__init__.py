@@ -2,8 +2,18 @@
 
 from ding_lite.rollout.collection import LocalWorker
 from ding_lite.rollout.episode_statistics import EpisodeHistory, summarize_episodes
+from ding_lite.rollout.evaluated_policies import log_prob_of
 from ding_lite.rollout.evaluation import Unit, play_episodes
+from ding_lite.rollout.fitted_q import FittedQ, FittedQConfig
 from ding_lite.rollout.multi_agent import AgentRollout, AgentWorker
+from ding_lite.rollout.off_policy_metrics import (
+    action_agreement,
+    action_error,
+    action_log_prob,
+    doubly_robust,
+    fitted_q_evaluation,
+    importance_sampling,
+)
 from ding_lite.rollout.recorded_runs import record_run
 from ding_lite.rollout.rollout_results import EpisodeRollout, Rollout
 from ding_lite.rollout.saved_runs import RunEvaluation, evaluate_run, play_run
@@ -17,6 +27,8 @@ __all__ = [
     "EpisodeHistory",
     "EpisodeRecorder",
     "EpisodeRollout",
+    "FittedQ",
+    "FittedQConfig",
     "LocalWorker",
     "Rollout",
     "RunEvaluation",
@@ -24,7 +36,14 @@ __all__ = [
     "SplitWorker",
     "Unit",
     "VideoRecorder",
+    "action_agreement",
+    "action_error",
+    "action_log_prob",
+    "doubly_robust",
     "evaluate_run",
+    "fitted_q_evaluation",
+    "importance_sampling",
+    "log_prob_of",
     "make_agent_worker",
     "make_worker",
     "play_episodes",

@@ -1,0 +1,169 @@
+"""Bases: what reward models have in common, their saved state, and the scale and the weight of an exploration bonus."""
+
+from __future__ import annotations
+
+import abc
+import copy
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from ding_lite.basics import Config, ranged_field
+from ding_lite.data import Spec, Tree, has_leaf, map_leaves, nested, with_leaves
+from ding_lite.functional import decayed
+from ding_lite.policy_base import available_device
+from ding_lite.policy_state import (
+    StateError,
+    optimizer_state,
+    require_count,
+    require_like,
+    require_optimizer_state,
+    require_part,
+    require_range,
+)
+
+
+class RewardModel(abc.ABC):
+    """A reward model with networks: the device of its networks, and a state that is saved exactly.
+
+    Args:
+        device: torch device of the networks.
+    """
+
+    columns: ClassVar[tuple[str, ...]]
+    """The columns of a batch that it reads."""
+
+    modules: ClassVar[tuple[str, ...]]
+    """The attributes that are modules with a state."""
+
+    state_ranges: ClassVar[Mapping[str, tuple[float, float]]] = {}
+    """The attributes that are tensors with a state, and their allowed ranges."""
+
+    optimizer: torch.optim.Optimizer
+
+    def __init__(self, device: str) -> None:
+        self.device = available_device(device)
+        self.steps = 0
+        """Gradient steps taken."""
+
+    def _rows(self, specs: Mapping[str, Spec], batch: Tree, only_valid: bool = False) -> dict[str, Any]:
+        """These columns of a batch as rows [N, ...] on the device; without those that `valid` excludes, if `only_valid`."""
+
+        def merged(spec: Any, leaf: Tensor) -> Tensor:
+            return leaf.to(self.device).reshape(-1, *spec.shape)
+
+        rows = {name: map_leaves(merged, spec, nested(batch[name])) for name, spec in specs.items()}
+        if only_valid and has_leaf(batch, "valid"):
+            valid = batch.valid.to(self.device).reshape(-1)
+            rows = map_leaves(lambda leaf: leaf[valid], rows)
+        return rows
+
+    def _minimize(self, loss: Tensor) -> None:
+        """Take one gradient step."""
+        self.optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+        self.steps += 1
+
+    def _modules(self) -> dict[str, nn.Module]:
+        return {name: getattr(self, name) for name in self.modules}
+
+    def state_dict(self) -> dict[str, Any]:
+        """A copy of the networks, the optimizer, the running statistics and the number of gradient steps."""
+        modules = {name: module.state_dict() for name, module in self._modules().items()}
+        tensors = {name: getattr(self, name) for name in self.state_ranges}
+        return {**copy.deepcopy({**modules, **tensors, "steps": self.steps}), "optimizer": optimizer_state(self.optimizer)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Load a saved state.
+
+        Raises:
+            StateError: a part is missing or does not fit; nothing is changed.
+        """
+        own = self.state_dict()
+        if missing := [name for name in own if name not in state]:
+            raise StateError(
+                f"this state of {type(self).__name__} lacks {missing[0]!r}, it has {sorted(map(str, state))}: pass the whole "
+                "result of state_dict()."
+            )
+        for name in own.keys() - {"optimizer"}:
+            require_like(f"state[{name!r}]", own[name], state[name])
+        for name, module in self._modules().items():
+            require_part(f"state[{name!r}]", module, state[name])
+        for name, allowed in self.state_ranges.items():
+            require_range(f"state[{name!r}]", state[name], allowed)
+        require_count("state['steps']", state["steps"])
+        require_optimizer_state('state["optimizer"]', self.optimizer, state["optimizer"])
+        for name, module in self._modules().items():
+            module.load_state_dict(state[name])
+        self.optimizer.load_state_dict(state["optimizer"])
+        for name in self.state_ranges:
+            setattr(self, name, torch.as_tensor(state[name], device=self.device))
+        self.steps = state["steps"]
+
+
+@dataclasses.dataclass
+class BonusConfig(Config):
+    """An exploration bonus."""
+
+    bonus_weight: float = ranged_field(0.5, low=0)
+    """Weight of the bonus, which is scaled to about 1, in the reward."""
+
+    bonus_steps: int | None = ranged_field(10_000, low=1)
+    """Gradient steps in which the weight of the bonus decreases linearly to 0; None for constant."""
+
+    scale_decay: float = ranged_field(0.99, low=0, high=1)
+    """Decay per gradient step of the running scale of the bonus; 1 keeps the scale of the first batch."""
+
+
+class ExplorationBonus(RewardModel):
+    """Adds to rewards how badly the model predicts a transition.
+
+        bonus  = error / running root mean square of error
+        reward = reward + weight * bonus
+
+    The running root mean square covers about the last 1 / (1 - scale_decay) batches.
+
+    Args:
+        cfg: settings.
+        device: torch device of the networks.
+    """
+
+    state_ranges: ClassVar[Mapping[str, tuple[float, float]]] = {"mean_square": (0.0, math.inf)}
+
+    def __init__(self, cfg: BonusConfig, device: str) -> None:
+        super().__init__(device)
+        self._bonus = cfg
+        self.mean_square = torch.zeros((), device=self.device)
+
+    @abc.abstractmethod
+    def _error(self, rows: dict[str, Any]) -> Tensor:
+        """The error of the prediction for each of these rows, [N]."""
+
+    @abc.abstractmethod
+    def _rows_of(self, batch: Tree, only_valid: bool = False) -> dict[str, Any]:
+        """The rows of a batch that `_error` takes."""
+
+    @torch.no_grad()
+    def estimate(self, batch: Tree) -> Tree:
+        """Add the bonus to the reward of a batch. The environment's reward is kept as raw_reward."""
+        reward = batch.reward
+        bonus = self._scaled(self._error(self._rows_of(batch))).reshape(reward.shape).to(reward)
+        return with_leaves(batch, reward=reward + self.weight * bonus, raw_reward=reward)
+
+    @property
+    def weight(self) -> float:
+        """Current weight of the bonus."""
+        start, over = self._bonus.bonus_weight, self._bonus.bonus_steps
+        return start if over is None else decayed(start, 0.0, over, self.steps, "linear")
+
+    def _update_scale(self, error: Tensor) -> None:
+        square = error.detach().square().mean()
+        self.mean_square = torch.where(self.mean_square > 0, self.mean_square.lerp(square, 1 - self._bonus.scale_decay), square)
+
+    def _scaled(self, error: Tensor) -> Tensor:
+        return error / (self.mean_square.sqrt() + 1e-8)

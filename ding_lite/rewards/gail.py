@@ -1,0 +1,184 @@
+"""GAIL: rewards for acting like an expert, from a discriminator between transitions of the expert and of the policy.
+
+Ho and Ermon (2016), "Generative Adversarial Imitation Learning", https://arxiv.org/abs/1606.03476.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Literal
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits, logsigmoid, softplus
+
+from ding_lite.basics import Config, ranged_field, seed_of
+from ding_lite.data import Tree, first_leaf, flatten, map_leaves, nested, with_leaves
+from ding_lite.datasets import OfflineDataset, open_dataset
+from ding_lite.envs import SpaceError, space_spec, without_mask
+from ding_lite.nn import MLP, Adam, clipped_actions, make_encoder, make_normalizer, seeded
+from ding_lite.rewards.bases import RewardModel
+
+_REWARDS: dict[str, Callable[[Tensor], Tensor]] = {
+    "positive": softplus,  # -log(1 - sigmoid(x)) is softplus(x)
+    "log_ratio": lambda logit: logit,
+    "negative": logsigmoid,
+}
+
+
+@dataclasses.dataclass
+class GAILRewardConfig(Config):
+    """Generative adversarial imitation learning."""
+
+    hidden_size_list: list[int] = ranged_field(default_factory=lambda: [64, 64], low=1, high=16_384)
+    """Width of each hidden layer of the discriminator."""
+
+    learning_rate: float = ranged_field(1e-3, low=0)
+    """Learning rate of Adam."""
+
+    batch_size: int = ranged_field(256, low=1, high=10_000_000)
+    """Transitions of the expert, and as many of the policy, per gradient step."""
+
+    update_per_collect: int = ranged_field(4, low=1, high=1_000_000)
+    """Gradient steps of the discriminator on each batch of the policy."""
+
+    reward: Literal["positive", "log_ratio", "negative"] = "positive"
+    """-log(1 - D), log D - log(1 - D), or log D, where D is the probability of the expert. Episodes that should be long need
+    "positive", episodes that should end early "negative"; "log_ratio" has both signs."""
+
+    label_smoothing: float = ranged_field(0.0, low=0, high=0.5)
+    """The labels to predict are 1 - label_smoothing for the expert, and label_smoothing for the policy."""
+
+    gradient_penalty: float = ranged_field(10.0, low=0)
+    """Weight of the gradient penalty, which keeps the discriminator smooth; 0 for none."""
+
+
+class GAILRewardModel(RewardModel):
+    """Replaces rewards: a discriminator D(s, a) says how likely a transition is to be the expert's.
+
+        loss    = -mean over the expert of log D - mean over the policy of log(1 - D) + gradient_penalty * penalty
+        penalty = mean over mixtures x of both of (|grad logit(x)| - 1)^2, D = sigmoid(logit)
+        reward  = -log(1 - D)                with reward="positive"
+                  log D - log(1 - D)         with reward="log_ratio", the logit
+                  log D                      with reward="negative"
+
+    The discriminator takes observations and actions; Discrete values are one-hot vectors. Floats are normalised by the
+    statistics of the expert, and actions are clipped to the bounds of their Box, as for the environment. The environment's
+    rewards are not used, and those of the expert need not be true ones.
+
+    Args:
+        cfg: settings.
+        observation_space: observation space of one environment.
+        action_space: action space of one environment.
+        expert_data: a dataset of the expert, anything that `open_dataset` takes.
+        seed: random seed of the weights of the discriminator, and of its minibatches.
+        device: torch device of the discriminator.
+
+    Raises:
+        SpaceError: observations or actions of the expert do not fit the spaces.
+        ValueError: there are no transitions of the expert.
+
+    Reference:
+        Ho and Ermon (2016), https://arxiv.org/abs/1606.03476, algorithm 1; "log_ratio": Fu et al. (2018),
+        https://arxiv.org/abs/1710.11248; the penalty: Gulrajani et al. (2017), https://arxiv.org/abs/1704.00028.
+    """
+
+    columns: ClassVar[tuple[str, ...]] = ("obs", "action", "reward")
+    modules: ClassVar[tuple[str, ...]] = ("discriminator", "norm")
+
+    def __init__(
+        self,
+        cfg: GAILRewardConfig,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+        expert_data: Any,
+        seed: int = 0,
+        device: str = "cpu",
+    ) -> None:
+        super().__init__(device)
+        self.cfg, self._seed = cfg, seed_of(seed, "GAILRewardModel(seed={})")
+        self.expert = open_dataset(expert_data)
+        self._action_space = action_space
+        self._specs = {"obs": space_spec(observation_space), "action": space_spec(action_space)}
+        _require_expert(self.expert, self._specs)
+        both = spaces.Dict({"obs": without_mask(observation_space), "action": action_space})
+        with seeded(self._seed):
+            encoder, width = make_encoder(both)
+            self.discriminator = torch.nn.Sequential(encoder, MLP([width, *cfg.hidden_size_list, 1])).to(self.device)
+        self.norm = make_normalizer(both).to(self.device)
+        self.norm.update(self._inputs(self.expert.take(range(len(self.expert)), ("obs", "action"))))  # type: ignore[operator]
+        self.optimizer = Adam(self.discriminator.parameters(), lr=cfg.learning_rate, fused=True)
+
+    def learn(self, batch: Tree) -> dict[str, Tensor]:
+        """Take `update_per_collect` gradient steps of the discriminator, on random transitions of the expert and of a batch.
+
+        Args:
+            batch: obs, action [B, ...] or [T, B, ...]; optionally valid [B] or [T, B] bool, False for rows that are not steps.
+
+        Returns:
+            A dict to log, with the scalar tensors gail_loss, and gail_expert_prob and gail_policy_prob, the mean of D over the
+            transitions of each; empty if no row is a step.
+        """
+        rows = self._inputs(batch, only_valid=True)
+        count = len(first_leaf(rows))
+        if not count:
+            return {}
+        for _ in range(self.cfg.update_per_collect):
+            rng = np.random.default_rng([self._seed, self.steps])  # so that there is no random state to save
+            mine = torch.from_numpy(rng.integers(count, size=min(count, self.cfg.batch_size))).to(self.device)
+            theirs = self.expert.take(rng.integers(len(self.expert), size=len(mine)), ("obs", "action"))
+            share = torch.from_numpy(rng.random((len(mine), 1), np.float32)).to(self.device)
+            logged = self._step(self._inputs(theirs), map_leaves(lambda leaf, at=mine: leaf[at], rows), share)
+        return logged
+
+    def _step(self, expert: Any, policy: Any, share: Tensor) -> dict[str, Tensor]:
+        cfg = self.cfg
+        features, policy_features = self._features(expert), self._features(policy)
+        head = self.discriminator[1]
+        logit, policy_logit = head(features).squeeze(-1), head(policy_features).squeeze(-1)
+        label = torch.full_like(logit, 1 - cfg.label_smoothing)
+        loss = binary_cross_entropy_with_logits(logit, label) + binary_cross_entropy_with_logits(policy_logit, 1 - label)
+        total = loss
+        if cfg.gradient_penalty > 0:
+            mixed = torch.lerp(policy_features.detach(), features.detach(), share).requires_grad_()
+            (slope,) = torch.autograd.grad(head(mixed).sum(), mixed, create_graph=True)
+            total = loss + cfg.gradient_penalty * (slope.norm(dim=-1) - 1).square().mean()
+        self._minimize(total)
+        probs = {"gail_expert_prob": logit, "gail_policy_prob": policy_logit}
+        return {"gail_loss": loss.detach(), **{name: x.detach().sigmoid().mean() for name, x in probs.items()}}
+
+    @torch.no_grad()
+    def estimate(self, batch: Tree) -> Tree:
+        """Replace the reward of a batch. The environment's reward is kept as raw_reward."""
+        reward = batch.reward
+        logit = self.discriminator[1](self._features(self._inputs(batch))).squeeze(-1)
+        return with_leaves(batch, reward=_REWARDS[self.cfg.reward](logit).reshape(reward.shape).to(reward), raw_reward=reward)
+
+    def _inputs(self, batch: Tree, only_valid: bool = False) -> Any:
+        """Observations and actions as rows [N, ...]."""
+        rows = self._rows(self._specs, batch, only_valid)
+        return {**rows, "action": clipped_actions(self._action_space, rows["action"])}
+
+    def _features(self, inputs: Any) -> Tensor:
+        return self.discriminator[0](self.norm(inputs))  # type: ignore[no-any-return]
+
+
+def _require_expert(expert: OfflineDataset, specs: Mapping[str, Any]) -> None:
+    if not len(expert):
+        raise ValueError(f"GAILRewardModel got the dataset {expert.name}, which has no transitions: record the expert first.")
+    for name, spec in specs.items():
+        found = {path: tuple(leaf.shape) for path, leaf in flatten(nested(expert.columns.get(name, {})))}
+        wanted = {path: tuple(leaf.shape) for path, leaf in flatten(spec)}
+        if found != wanted:
+            raise SpaceError(
+                f"the dataset {expert.name} has {name} of the shape {_in_words(found)}, and the environment "
+                f"{_in_words(wanted)}: record the expert in the same environment."
+            )
+
+
+def _in_words(shapes: Mapping[tuple[str, ...], tuple[int, ...]]) -> str:
+    return ", ".join(f"{'/'.join(path)} {shape}".strip() for path, shape in shapes.items()) or "nothing"

@@ -1,0 +1,280 @@
+"""Off-policy metrics: how good a policy is, from a dataset, for `metric_evaluator(cfg, policy.eval_mode, dataset, metric)`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from ding_lite.data import Tree, flatten, nested
+from ding_lite.datasets import OfflineDataset
+from ding_lite.envs import actions_to_arrays
+from ding_lite.functional import doubly_robust as doubly_robust_terms
+from ding_lite.functional import effective_sample_size
+from ding_lite.functional import importance_sampling as importance_sampling_terms
+from ding_lite.nn import ActionBounds, clipped_actions
+from ding_lite.policy import EvalMode
+from ding_lite.rollout.evaluated_policies import evaluated_policy
+from ding_lite.rollout.fitted_q import FittedQ, FittedQConfig, require_discount
+
+Metric: TypeAlias = Callable[[EvalMode, OfflineDataset], "float | dict[str, float]"]
+LogProb: TypeAlias = Callable[[Tree], Tensor]
+"""From a batch, with obs and action, to log-probabilities [N]."""
+
+_ROWS = 8192  # evaluated at once
+
+
+def importance_sampling(
+    gamma: float,
+    weighted: bool = False,
+    per_decision: bool = True,
+    eps: float | None = None,
+    behaviour: LogProb | None = None,
+) -> Metric:
+    """A metric: the discounted return of the policy, by importance sampling from the episodes of a dataset.
+
+    The policy that is evaluated is the one that samples actions, see `log_prob_of`. Episodes that the dataset holds up to their
+    end count, terminated or truncated; the value is that of as many steps as the episodes have. Unfinished ones are left out.
+
+    The metric returns value; std_error, its standard error, if not weighted; effective_sample_size, which is much smaller than
+    episodes if the policy differs too much from the one that collected; behaviour_value, the mean discounted return of the
+    episodes; and episodes, their number.
+
+    Args:
+        gamma: discount per step, in [0, 1].
+        weighted: normalise the weights: biased, and much less variable.
+        per_decision: weigh each reward by the ratios up to its step, instead of by those of the whole episode.
+        eps: probability of a random action of epsilon-greedy policies; None for others.
+        behaviour: log-probabilities under the policy that collected, for a dataset without the column log_prob, which
+            `offline_data_saver` records of policies that have them.
+
+    Raises:
+        ValueError: gamma is not in [0, 1]. In an evaluation: the dataset has no finished episode or no log_prob, a recorded
+            action had the probability 0, or as by `log_prob_of`.
+
+    Reference:
+        Precup et al. (2000), "Eligibility Traces for Off-Policy Policy Evaluation".
+    """
+    if not 0 <= gamma <= 1:
+        raise ValueError(f"importance_sampling wants gamma in [0, 1], got {gamma!r}.")
+
+    def measure(policy: EvalMode, dataset: OfflineDataset) -> dict[str, float]:
+        episodes = _finished(dataset, "importance_sampling")
+        log_ratio, reward, valid = _padded(policy, episodes, eps, behaviour, "importance_sampling")
+        terms = importance_sampling_terms(log_ratio, reward, valid, gamma=gamma, weighted=weighted, per_decision=per_decision)
+        return _summary(terms, log_ratio, reward, valid, gamma, weighted)
+
+    measure.__name__ = "importance_sampling"
+    return measure
+
+
+def doubly_robust(
+    gamma: float,
+    weighted: bool = False,
+    eps: float | None = None,
+    behaviour: LogProb | None = None,
+    cfg: FittedQConfig | None = None,
+) -> Metric:
+    """A metric: the discounted return of the policy, by importance sampling around the values of fitted Q evaluation.
+
+    The network is fitted anew in each evaluation, on all transitions. Its value of the observation after the last step stands
+    for the rest of truncated and unfinished episodes, so that all episodes count, and the value is that without a time limit.
+
+    The metric returns what `importance_sampling` does, fitted_value, the value by the network alone, and td_error, its error.
+
+    Args:
+        gamma: discount per step, in [0, 1).
+        weighted, eps, behaviour: as for `importance_sampling`.
+        cfg: settings of the network.
+
+    Raises:
+        ValueError: gamma is not in [0, 1). In an evaluation: as by `importance_sampling`.
+
+    Reference:
+        Jiang and Li (2016), https://arxiv.org/abs/1511.03722; Thomas and Brunskill (2016), https://arxiv.org/abs/1604.00923.
+    """
+    require_discount("doubly_robust", gamma)
+
+    def measure(policy: EvalMode, dataset: OfflineDataset) -> dict[str, float]:
+        log_ratio, reward, valid = _padded(policy, dataset, eps, behaviour, "doubly_robust")
+        fitted = FittedQ(policy, dataset, gamma, eps, cfg).fit()
+        q_value, value = (_in_chunks(dataset, fn) for fn in (fitted.q_values, fitted.values))
+        last = np.cumsum(dataset.lengths) - 1
+        terminated = dataset.take(last, ("terminated",)).terminated
+        last_value = fitted.values(last, later=True).masked_fill(terminated, 0)
+        values = _episodes(q_value, valid), _episodes(value, valid), last_value
+        terms = doubly_robust_terms(log_ratio, reward, *values, valid, gamma=gamma, weighted=weighted)
+        first = value[torch.from_numpy(last - dataset.lengths + 1)]
+        fit = {"fitted_value": float(first.double().mean()), "td_error": fitted.error}
+        return {**_summary(terms, log_ratio, reward, valid, gamma, weighted), **fit}
+
+    measure.__name__ = "doubly_robust"
+    return measure
+
+
+def fitted_q_evaluation(gamma: float, eps: float | None = None, cfg: FittedQConfig | None = None) -> Metric:
+    """A metric: the discounted return of the policy, by a network that learns its values from a dataset; see `FittedQ`.
+
+    It needs no log-probabilities of the policy that collected. Policies with a distribution are evaluated as they sample,
+    others as they act in evaluations, or epsilon-greedily. The network is fitted anew in each evaluation.
+
+    The metric returns value, the mean over the first observations of the episodes; td_error, the error of the network; and
+    episodes, their number.
+
+    Args:
+        gamma: discount per step, in [0, 1).
+        eps: probability of a random action of epsilon-greedy policies; None for others.
+        cfg: settings of the network.
+
+    Raises:
+        ValueError: gamma is not in [0, 1). In an evaluation: as by `FittedQ`.
+
+    Reference:
+        Le et al. (2019), https://arxiv.org/abs/1903.08738, algorithm 3.
+    """
+    require_discount("fitted_q_evaluation", gamma)
+
+    def measure(policy: EvalMode, dataset: OfflineDataset) -> dict[str, float]:
+        fitted = FittedQ(policy, dataset, gamma, eps, cfg).fit()
+        first = np.cumsum(dataset.lengths) - dataset.lengths
+        value = float(fitted.values(first).double().mean())
+        return {"value": value, "td_error": fitted.error, "episodes": float(dataset.num_episodes)}
+
+    measure.__name__ = "fitted_q_evaluation"
+    return measure
+
+
+def action_agreement(policy: EvalMode, dataset: OfflineDataset) -> float:
+    """A metric: the share of recorded actions that the policy takes too, for actions without a Box.
+
+    Raises:
+        ValueError: actions have a Box, or there are none.
+    """
+    _require_rows(dataset, "action_agreement")
+    if any(isinstance(box, spaces.Box) for box in _leaves(policy.current().action_space)):
+        raise ValueError("action_agreement compares actions for equality, and these have a Box: use action_error.")
+
+    def agree(rows: Any) -> Tensor:
+        recorded, chosen = _both_actions(policy, dataset, rows)
+        equal = [(leaf == recorded[path]).reshape(len(rows), -1).all(-1) for path, leaf in chosen.items()]
+        return torch.stack(equal).all(0)
+
+    return float(_in_chunks(dataset, agree).double().mean())
+
+
+def action_error(policy: EvalMode, dataset: OfflineDataset) -> float:
+    """A metric: the negated mean squared error of the policy's actions, for actions in a Box, scaled to [-1, 1].
+
+    Raises:
+        ValueError: actions are not in a Box with finite bounds, or there are none.
+    """
+    _require_rows(dataset, "action_error")
+    space = policy.current().action_space
+    if not isinstance(space, spaces.Box) or not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
+        raise ValueError(f"action_error wants actions in a Box with finite bounds, got {space}: use action_agreement.")
+    bounds = ActionBounds(space)
+
+    def square(rows: Any) -> Tensor:
+        unit = [bounds.to_unit(clipped_actions(space, actions[()])) for actions in _both_actions(policy, dataset, rows)]
+        return (unit[0] - unit[1]).square().mean(-1)
+
+    return -float(_in_chunks(dataset, square).double().mean())
+
+
+def action_log_prob(policy: EvalMode, dataset: OfflineDataset, eps: float | None = None) -> float:
+    """A metric: the mean log-probability of the recorded actions under the policy; see `log_prob_of`.
+
+    Of epsilon-greedy policies: `functools.partial(action_log_prob, eps=0.05)`.
+    """
+    _require_rows(dataset, "action_log_prob")
+    return float(_log_probs(policy, dataset, eps, "action_log_prob").double().mean())
+
+
+def _both_actions(policy: EvalMode, dataset: OfflineDataset, rows: Any) -> tuple[dict[Any, Tensor], dict[Any, Tensor]]:
+    """The recorded actions and those of the policy, leaves by path."""
+    batch = dataset.take(rows, ("obs", "action"))
+    chosen = policy.forward(nested(batch.obs))[0]
+    space = policy.current().action_space
+    both = nested(batch.action), actions_to_arrays(chosen, space)
+    recorded, own = ({path: torch.as_tensor(leaf) for path, leaf in flatten(actions)} for actions in both)
+    return recorded, own
+
+
+def _leaves(space: Any) -> list[Any]:
+    parts = getattr(space, "spaces", None)
+    if parts is None:
+        return [space]
+    return [leaf for part in (parts.values() if hasattr(parts, "values") else parts) for leaf in _leaves(part)]
+
+
+def _require_rows(dataset: OfflineDataset, who: str) -> None:
+    if not len(dataset):
+        raise ValueError(f"{who} got the dataset {dataset.name}, which has no transitions.")
+
+
+def _finished(dataset: OfflineDataset, who: str) -> OfflineDataset:
+    _require_rows(dataset, who)
+    chosen = np.flatnonzero(dataset.finished)
+    if not len(chosen):
+        raise ValueError(
+            f"{who} got the dataset {dataset.name}, in which no episode is recorded up to its end: record longer, or use "
+            "doubly_robust or fitted_q_evaluation."
+        )
+    return dataset.select(chosen)
+
+
+def _padded(
+    policy: EvalMode, dataset: OfflineDataset, eps: float | None, behaviour: LogProb | None, who: str
+) -> tuple[Tensor, Tensor, Tensor]:
+    """log_ratio, reward and valid of all episodes, [T, B]."""
+    _require_rows(dataset, who)
+    if behaviour is None and "log_prob" not in dataset.columns:
+        raise ValueError(
+            f"{who} found no log_prob in the dataset {dataset.name}, the log-probabilities of the policy that collected: "
+            "offline_data_saver records them of policies that have them, such as PPO. Otherwise pass "
+            "behaviour=lambda batch: log_prob_of(collecting_policy.eval_mode, batch), or use fitted_q_evaluation."
+        )
+    if behaviour is None:
+        recorded = dataset.take(range(len(dataset)), ("log_prob",)).log_prob
+    else:
+        recorded = _in_chunks(dataset, lambda rows: behaviour(dataset.take(rows, ("obs", "action"))))
+    log_ratio = _log_probs(policy, dataset, eps, who).double() - recorded.double()
+    lengths = torch.from_numpy(dataset.lengths)
+    valid = torch.arange(int(lengths.max()))[:, None] < lengths
+    reward = dataset.take(range(len(dataset)), ("reward",)).reward
+    return _episodes(log_ratio, valid), _episodes(reward, valid), valid
+
+
+def _log_probs(policy: EvalMode, dataset: OfflineDataset, eps: float | None, who: str) -> Tensor:
+    evaluated = evaluated_policy(policy, eps, who)
+    return _in_chunks(dataset, lambda rows: evaluated.log_prob(dataset.take(rows, ("obs", "action"))))
+
+
+def _in_chunks(dataset: OfflineDataset, fn: Callable[[Any], Tensor]) -> Tensor:
+    """The results of a function of rows for all transitions, [N]."""
+    return torch.cat([fn(range(begin, min(begin + _ROWS, len(dataset)))) for begin in range(0, len(dataset), _ROWS)])
+
+
+def _episodes(values: Tensor, valid: Tensor) -> Tensor:
+    """Values of all transitions [N] as padded episodes [T, B] float64."""
+    padded = torch.zeros(valid.T.shape, dtype=torch.float64)
+    padded[valid.T] = values.double()
+    return padded.T
+
+
+def _summary(terms: Tensor, log_ratio: Tensor, reward: Tensor, valid: Tensor, gamma: float, weighted: bool) -> dict[str, float]:
+    count = len(terms)
+    as_collected = importance_sampling_terms(torch.zeros_like(reward), reward, valid, gamma=gamma)
+    found = {
+        "value": float(terms.mean()),
+        "effective_sample_size": float(effective_sample_size(log_ratio, valid)),
+        "behaviour_value": float(as_collected.mean()),
+        "episodes": float(count),
+    }
+    if not weighted and count > 1:
+        found["std_error"] = float(terms.std() / count**0.5)
+    return found
