@@ -15,12 +15,12 @@ from example_runs import EXAMPLES, OFFLINE, config_of, load_example, override_kn
 import ding_lite.middleware
 from ding_lite import PipelineError, Task, task
 from ding_lite.basics.messages import name_of
-from ding_lite.config import A2CConfig, DQNConfig, PPOConfig, REINFORCEConfig
+from ding_lite.config import A2CConfig, DQNConfig, HERConfig, PPOConfig, REINFORCEConfig
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
-from ding_lite.data import PrioritizedReplayBuffer, ReplayBuffer
+from ding_lite.data import EpisodeReplayBuffer, PrioritizedReplayBuffer, ReplayBuffer
 from ding_lite.datasets import OfflineDataset
 from ding_lite.engine import ContractError, contract_of, load_checkpoint
-from ding_lite.envs import make_envs
+from ding_lite.envs import BIT_FLIP, goal_rewards, make_envs
 from ding_lite.middleware import (
     CkptSaver,
     EpisodeCollector,
@@ -30,6 +30,7 @@ from ding_lite.middleware import (
     eps_greedy_handler,
     eps_greedy_masker,
     gae_estimator,
+    her_data_enhancer,
     inferencer,
     interaction_evaluator,
     metric_evaluator,
@@ -255,6 +256,20 @@ def with_both_loggers(folder, **mode):
     )
 
 
+def from_other_goals(folder, **mode):
+    cfg = shrink(HERConfig(), folder)
+    env = make_envs(BIT_FLIP, 2, seed=0, env_config={"n_bits": 4})
+    policy = DQNPolicy(cfg.policy, env.single_observation_space, env.single_action_space)
+    buffer = EpisodeReplayBuffer(500, seed=0)
+    with task.start(ctx=OnlineRLContext(), **mode):
+        task.use(eps_greedy_handler(cfg))
+        task.use(EpisodeCollector(cfg, policy.collect_mode, env))
+        task.use(data_pusher(cfg, buffer))
+        task.use(her_data_enhancer(cfg, buffer, goal_rewards(env)))
+        task.use(trainer(cfg, policy.learn_mode))
+        task.run(ITERATIONS)
+
+
 def from_a_dataset(folder, **mode):
     it = Parts(folder, DQNConfig, DQNPolicy, **{"policy.nstep": 1})
     with tempfile.TemporaryDirectory() as name:
@@ -294,6 +309,7 @@ OTHERS = (
     with_priorities,
     with_priorities_of_episodes,
     with_both_loggers,
+    from_other_goals,
     from_a_dataset,
 )
 PIPELINES = {**{name: example(name) for name in NAMES}, **{run.__name__: run for run in OTHERS}}
