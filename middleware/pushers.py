@@ -10,7 +10,15 @@ import torch
 from ding_lite.basics import foreign_arguments
 from ding_lite.config import R2D2Config, RunConfig
 from ding_lite.contexts import OnlineRLContext
-from ding_lite.data import EpisodeReplayBuffer, ReplayBuffer, SequenceWindow, Trajectories, cut_sequences, map_leaves
+from ding_lite.data import (
+    EpisodeReplayBuffer,
+    Episodes,
+    ReplayBuffer,
+    SequenceWindow,
+    Trajectories,
+    cut_sequences,
+    map_leaves,
+)
 from ding_lite.engine import contract
 from ding_lite.functional import sequence_priority
 from ding_lite.middleware.arguments import require, require_settings
@@ -73,12 +81,13 @@ def sqil_data_pusher(cfg: RunConfig, buffer_: ReplayBuffer, expert: bool = False
     def push(ctx: OnlineRLContext) -> None:
         found = collected_data(ctx, "sqil_data_pusher")
         if len(found):
-            require_single_steps(found, "sqil_data_pusher", "Leave nstep_reward_enhancer out.")
+            require_single_steps(found, "sqil_data_pusher", "Leave nstep_reward_enhancer out, and set policy.nstep = 1.")
             if isinstance(found, Trajectories):
                 buffer_.push(found.with_columns(reward=np.full_like(found.columns["reward"], reward)))
             else:
                 rows = found.rows()
-                buffer_.push({**rows, "reward": np.full_like(rows["reward"], reward)})
+                rows = {**rows, "reward": np.full_like(rows["reward"], reward)}
+                buffer_.push(Episodes(rows, found.lengths) if isinstance(buffer_, EpisodeReplayBuffer) else rows)
 
     return push
 

@@ -80,7 +80,7 @@ def reward_estimator(
         may_read=(*REWRITE_TERMS["may_read"], "train_data", *_LOGGED),
         may_write=(*REWRITE_TERMS["may_write"], *_LOGGED),
         uses=(reward_model,),
-        stage="process",
+        stage="learn",  # the model learns: a checkpoint must not have steps that the policy has not taken yet
     )
     def estimate_collected(ctx: OnlineRLContext) -> None:
         require_no_train_data(ctx, 'reward_estimator(of="trajectories")')

@@ -274,6 +274,7 @@ def arguments_of(name):
         "her_data_enhancer": [names["HERConfig"](), *replay],
         "OffPolicyLearner": [cfg, mode, ReplayBuffer(2000)],
         "data_pusher": [cfg, ReplayBuffer(10)],
+        "sqil_data_pusher": [cfg, ReplayBuffer(10)],
         "interaction_evaluator": [cfg, mode, envs],
         "offline_data_saver": [cfg, "runs/data"],
         "offpolicy_data_fetcher": [cfg, ReplayBuffer(2000)],

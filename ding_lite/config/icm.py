@@ -39,5 +39,5 @@ class ICMConfig(DQNConfig):
     )
     """The algorithm."""
 
-    reward_model: ICMRewardConfig = dataclasses.field(default_factory=ICMRewardConfig)
+    reward_model: ICMRewardConfig = dataclasses.field(default_factory=lambda: ICMRewardConfig(bonus_weight=1.0))
     """The exploration bonus."""

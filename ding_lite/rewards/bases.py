@@ -16,6 +16,7 @@ from ding_lite.basics import Config, ranged_field
 from ding_lite.data import Spec, Tree, has_leaf, map_leaves, nested, with_leaves
 from ding_lite.functional import decayed
 from ding_lite.policy_base import available_device
+from ding_lite.policy_check import LossError
 from ding_lite.policy_state import (
     StateError,
     optimizer_state,
@@ -63,7 +64,16 @@ class RewardModel(abc.ABC):
         return rows
 
     def _minimize(self, loss: Tensor) -> None:
-        """Take one gradient step."""
+        """Take one gradient step.
+
+        Raises:
+            LossError: the loss is not finite; the networks are as before.
+        """
+        if not loss.isfinite():
+            raise LossError(
+                f"{type(self).__name__}.learn() got the loss {loss.item()}: check the batch for NaN and infinity, or lower "
+                "learning_rate."
+            )
         self.optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
@@ -90,7 +100,7 @@ class RewardModel(abc.ABC):
                 f"this state of {type(self).__name__} lacks {missing[0]!r}, it has {sorted(map(str, state))}: pass the whole "
                 "result of state_dict()."
             )
-        for name in own.keys() - {"optimizer"}:
+        for name in (*self.modules, *self.state_ranges, "steps"):
             require_like(f"state[{name!r}]", own[name], state[name])
         for name, module in self._modules().items():
             require_part(f"state[{name!r}]", module, state[name])

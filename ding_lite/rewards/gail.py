@@ -28,6 +28,7 @@ _REWARDS: dict[str, Callable[[Tensor], Tensor]] = {
     "log_ratio": lambda logit: logit,
     "negative": logsigmoid,
 }
+_AT_ONCE = 10_000  # transitions of the expert whose statistics are computed at once
 
 
 @dataclasses.dataclass
@@ -61,12 +62,13 @@ class GAILRewardModel(RewardModel):
     """Replaces rewards: a discriminator D(s, a) says how likely a transition is to be the expert's.
 
         loss    = -mean over the expert of log D - mean over the policy of log(1 - D) + gradient_penalty * penalty
-        penalty = mean over mixtures x of both of (|grad logit(x)| - 1)^2, D = sigmoid(logit)
+        penalty = mean over x of (|grad logit(x)| - 1)^2, D = sigmoid(logit)
         reward  = -log(1 - D)                with reward="positive"
                   log D - log(1 - D)         with reward="log_ratio", the logit
                   log D                      with reward="negative"
 
-    The discriminator takes observations and actions; Discrete values are one-hot vectors. Floats are normalised by the
+    Each x of the penalty is a mixture, in a random proportion, of the features of a transition of the expert and of one of the
+    policy. The discriminator takes observations and actions; Discrete values are one-hot vectors. Floats are normalised by the
     statistics of the expert, and actions are clipped to the bounds of their Box, as for the environment. The environment's
     rewards are not used, and those of the expert need not be true ones.
 
@@ -110,7 +112,9 @@ class GAILRewardModel(RewardModel):
             encoder, width = make_encoder(both)
             self.discriminator = torch.nn.Sequential(encoder, MLP([width, *cfg.hidden_size_list, 1])).to(self.device)
         self.norm = make_normalizer(both).to(self.device)
-        self.norm.update(self._inputs(self.expert.take(range(len(self.expert)), ("obs", "action"))))  # type: ignore[operator]
+        for first in range(0, len(self.expert), _AT_ONCE):
+            rows = self.expert.take(range(first, min(first + _AT_ONCE, len(self.expert))), ("obs", "action"))
+            self.norm.update(self._inputs(rows))  # type: ignore[operator]
         self.optimizer = Adam(self.discriminator.parameters(), lr=cfg.learning_rate, fused=True)
 
     def learn(self, batch: Tree) -> dict[str, Tensor]:
@@ -122,6 +126,9 @@ class GAILRewardModel(RewardModel):
         Returns:
             A dict to log, with the scalar tensors gail_loss, and gail_expert_prob and gail_policy_prob, the mean of D over the
             transitions of each; empty if no row is a step.
+
+        Raises:
+            LossError: the loss is not finite; the networks are as before this gradient step.
         """
         rows = self._inputs(batch, only_valid=True)
         count = len(first_leaf(rows))

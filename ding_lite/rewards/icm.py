@@ -47,8 +47,9 @@ class ICMRewardModel(ExplorationBonus):
         reward  = reward + weight * bonus
 
     The inverse model makes the features say what actions influence, so that random parts of an observation give no bonus.
-    Observations and Box actions are normalised by the statistics of all that was learned from, and clipped at 5 standard
-    deviations. Discrete actions are one-hot vectors; Box actions are clipped to their bounds, as for the environment.
+    Box actions are clipped to their bounds, as for the environment; Discrete actions are one-hot vectors. Observations and Box
+    actions are normalised by the statistics of all next observations and actions learned from, and clipped at 5 standard
+    deviations.
 
     Args:
         cfg: settings.
@@ -99,6 +100,9 @@ class ICMRewardModel(ExplorationBonus):
         Returns:
             A dict to log, with the scalar tensors icm_inverse_loss, icm_forward_loss and icm_bonus, the mean bonus without its
             weight; empty if no row is a step.
+
+        Raises:
+            LossError: the loss is not finite; the networks are as before.
         """
         rows = self._rows_of(batch, only_valid=True)
         if not len(first_leaf(rows)):
@@ -106,10 +110,10 @@ class ICMRewardModel(ExplorationBonus):
         self.obs_norm.update(rows["next_obs"])  # type: ignore[operator]
         self.action_norm.update(rows["action"])  # type: ignore[operator]
         error, features, action = self._predicted(rows)
-        self._update_scale(error)
         inverse_loss = -self.distribution.evaluate(self.inverse_model(features), action)[0].mean()
         forward_loss, share = error.mean(), self.cfg.forward_weight
         self._minimize((1 - share) * inverse_loss + share * forward_loss)
+        self._update_scale(error)
         logged = {"icm_inverse_loss": inverse_loss.detach(), "icm_forward_loss": forward_loss.detach()}
         return {**logged, "icm_bonus": self._scaled(error.detach()).mean()}
 

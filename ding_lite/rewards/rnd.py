@@ -78,15 +78,18 @@ class RNDRewardModel(ExplorationBonus):
         Returns:
             A dict to log, with the scalar tensors rnd_loss and rnd_bonus, the mean bonus without its weight; empty if no row is
             a step.
+
+        Raises:
+            LossError: the loss is not finite; the networks are as before.
         """
         rows = self._rows_of(batch, only_valid=True)
         if not len(first_leaf(rows)):
             return {}
         self.obs_norm.update(rows["next_obs"])  # type: ignore[operator]
         error = self._error(rows)
-        self._update_scale(error)
         loss = error.mean()
         self._minimize(loss)
+        self._update_scale(error)
         return {"rnd_loss": loss.detach(), "rnd_bonus": self._scaled(error.detach()).mean()}
 
     def _rows_of(self, batch: Tree, only_valid: bool = False) -> dict[str, Any]:

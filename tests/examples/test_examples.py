@@ -76,8 +76,21 @@ def start_here(monkeypatch, capsys):
 
 def test_there_is_an_example_for_each_algorithm():
     value_based = {"dqn", "c51", "qrdqn", "iqn", "rainbow", "r2d2"}
-    others = {"ddpg", "td3", "sac", "ppo", "ppo_continuous", "ppo_lstm", "ppo_transformer", "a2c", "reinforce", "impala", "rnd"}
-    techniques = {"custom_context", "dqn_async", "ppo_ddp", "curriculum", "her", "her_fetch"}
+    others = {
+        "ddpg",
+        "td3",
+        "sac",
+        "ppo",
+        "ppo_continuous",
+        "ppo_lstm",
+        "ppo_transformer",
+        "a2c",
+        "reinforce",
+        "impala",
+        "rnd",
+        "icm",
+    }
+    techniques = {"custom_context", "dqn_async", "ppo_ddp", "curriculum", "her", "her_fetch", "sqil", "gail", "icm"}
 
     assert set(NAMES) == value_based | others | techniques | AGENTS | ATARI | MUJOCO | OFFLINE
 

@@ -154,7 +154,7 @@ def test_what_it_touches_is_in_the_contract():
     late, early = (contract_of(reward_estimator(None, model, **of)) for of in ({}, {"of": "trajectories"}))
 
     assert (late.stage, late.reads, late.writes, late.uses) == ("learn", ("train_data",), ("train_data",), (model,))
-    assert (early.stage, early.reads, early.writes, early.uses) == ("process", ("trajectories",), ("trajectories",), (model,))
+    assert (early.stage, early.reads, early.writes, early.uses) == ("learn", ("trajectories",), ("trajectories",), (model,))
     assert ("episodes" in early.may_read, "episodes" in early.may_write) == (True, True)
 
 
