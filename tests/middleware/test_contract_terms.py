@@ -294,7 +294,7 @@ def from_a_dataset(folder, **mode):
 ALIKE = {
     *("c51", "qrdqn", "iqn", "dqn_async", "dqn_atari", "curriculum"),  # the middleware of dqn.py
     *("ddpg", "td3", "sac_mujoco", "td3_mujoco", "her_fetch"),  # those of sac.py or her.py
-    *("a2c", "ppo_continuous", "ppo_lstm", "ppo_transformer", "ppo_atari", "ppo_ddp"),  # those of ppo.py or ppo_mujoco.py
+    *("a2c", "ppo_continuous", "ppo_lstm", "ppo_transformer", "ppo_atari"),  # those of ppo.py or ppo_mujoco.py
 }
 NAMES = sorted(path.stem for path in EXAMPLES.glob("*.py") if path.stem not in OFFLINE | ALIKE)
 OTHERS = (
