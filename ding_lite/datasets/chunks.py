@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import warnings
 import zipfile
 import zlib
 from collections.abc import Iterable, Mapping
@@ -116,6 +117,11 @@ def _without_jumps(rows: Mapping[str, Any], lengths: np.ndarray[Any, Any]) -> np
             "next_obs of a step is never the observation of the following step, and a dataset stores observations once: put "
             "offline_data_saver before middleware that changes observations."
         )
+    warnings.warn(
+        f"next_obs of {int(jumps.sum()):,} of {int(lengths.sum()):,} steps is not the observation of the following step, as "
+        "after a reset without an end: their episodes are cut there, and the first parts count as unfinished.",
+        stacklevel=4,
+    )
     ends = np.union1d(np.cumsum(lengths), inner[jumps] + 1)
     return np.diff(ends, prepend=0)
 

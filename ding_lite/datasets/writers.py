@@ -22,6 +22,7 @@ from ding_lite.data import (
     require_state,
     spec_like,
     state_error,
+    whole_number,
 )
 from ding_lite.datasets.chunks import LENGTHS, Arrays, Chunk, DatasetError, packed, write_chunk
 from ding_lite.datasets.indexes import INDEX, Index, json_ready, read_index, write_index
@@ -120,7 +121,7 @@ class DatasetWriter:
     def _continued(self, found: Index | None, saved: Mapping[str, Any]) -> Index:
         """The index at the time of the saved state; files that were written later are dropped."""
         index = Index() if found is None else found
-        if len(index.sources) > len(saved["sources"]):
+        if index.sources != saved["sources"][: len(index.sources)]:
             raise DatasetError(
                 f"another run has added to the dataset {self.path} since this state was saved, and its data would be lost: "
                 "copy the dataset, and begin a new run."
@@ -253,6 +254,7 @@ class DatasetWriter:
             "valid": None if joined is None else plain(_valid(joined)),
             "rows": _to_plain(whole),
             "lengths": lengths,
+            "bytes": self._bytes,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -261,7 +263,7 @@ class DatasetWriter:
         Raises:
             TypeError, ValueError: it is not the state of a DatasetWriter.
         """
-        keys = "chunks", "sources", "columns", "valid", "rows", "lengths"
+        keys = "chunks", "sources", "columns", "valid", "rows", "lengths", "bytes"
         require_state(state, "DatasetWriter", keys)
         try:
             [Chunk(**chunk) for chunk in state["chunks"]]
@@ -270,8 +272,7 @@ class DatasetWriter:
         except (TypeError, ValueError, KeyError, AttributeError, StopIteration) as error:
             raise state_error("DatasetWriter", "columns", state["columns"], f"columns of rollouts ({error})") from None
         self._rollouts, self._episodes = rollouts, episodes
-        parts = [*(it.columns for it in rollouts), *(it.rows() for it in episodes)]
-        self._bytes = sum(leaf.nbytes for part in parts for path, leaf in flatten(part) if path[0] != "next_obs")
+        self._bytes = whole_number(state, "bytes", "DatasetWriter", 0)
         self.close()
         self._saved, self._has_begun = dict(state), False
 

@@ -160,6 +160,27 @@ class TestAppending:
         with pytest.raises(DatasetError, match=r"the column extra is float32 \(\), and missing in the dataset"):
             writer.flush()
 
+    @pytest.mark.parametrize("first", [0, 1])
+    def test_by_another_run_that_began_after_one_that_had_written_nothing(self, first, tmp_path):
+        """The saved run was killed before its first file."""
+        if first:
+            written(tmp_path, Recording(seed=1)).close()
+        killed = DatasetWriter(tmp_path, append=True)
+        killed.begin(None, None, {"run": "killed"})
+        killed.add(Recording().rollout(2))
+        state = killed.state_dict()
+        killed.close()
+        other = DatasetWriter(tmp_path, append=True)
+        other.begin(None, None, {"run": "other"})
+        other.add(Recording(seed=5).rollout(9))
+        other.flush()
+        other.close()
+        resumed = DatasetWriter(tmp_path)
+        resumed.load_state_dict(state)
+        with pytest.raises(DatasetError, match="another run has added"):
+            resumed.begin(None, None, {})
+        assert len(OfflineDataset(tmp_path)) == 90 * first + 27
+
     def test_by_another_run_since_the_state_was_saved_is_named(self, tmp_path):
         writer = written(tmp_path, Recording())
         state = writer.state_dict()
@@ -265,9 +286,30 @@ def test_an_episode_that_was_left_is_unfinished(tmp_path):
     writer = DatasetWriter(tmp_path)
     writer.add(left.rollout(3))
     writer.add(after.rollout(9))
-    writer.flush()
+    with pytest.warns(UserWarning, match=r"next_obs of 1 of \d+ steps is not the observation of the following step"):
+        writer.flush()
     both = [*left.true_episodes(), *after.true_episodes()]
     assert sorted(map(fingerprint, stored(OfflineDataset(tmp_path)))) == sorted(map(fingerprint, both))
+
+
+@pytest.mark.parametrize("stop", range(1, 12))
+def test_where_a_run_was_cut_does_not_change_the_files(stop, tmp_path, monkeypatch):
+    monkeypatch.setattr(writers_module, "_CHUNK_BYTES", 900)
+    names = []
+    for stops in ((), (stop,)):
+        recording, writer = Recording(seed=8, longest=40), DatasetWriter(tmp_path / str(len(stops)))
+        for number in range(12):
+            if number in stops:
+                writer.flush()
+                state = through_a_file(writer.state_dict())
+                writer.close()
+                writer = DatasetWriter(writer.path)
+                writer.load_state_dict(state)
+            writer.add(recording.rollout(5))
+        writer.flush()
+        names.append([chunk.file for chunk in writer._index.chunks])
+    assert names[0] == names[1]
+    assert len(names[0]) > 3
 
 
 def test_an_empty_recording_is_an_empty_dataset(tmp_path):
