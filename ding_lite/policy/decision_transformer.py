@@ -6,7 +6,7 @@ Chen et al. (2021), https://arxiv.org/abs/2106.01345.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -49,9 +49,6 @@ class DecisionTransformerLearnConfig(LearnConfig):
 
     learning_rate: float = ranged_field(1e-3, low=0)
     """Learning rate of the optimizer."""
-
-    weight_decay: float = ranged_field(1e-4, low=0)
-    """Weight decay of AdamW."""
 
     grad_clip_norm: float | None = ranged_field(0.25, low=0, finite=False)
     """Clip the gradient to this norm; None for no clipping."""
@@ -100,7 +97,10 @@ _MUJOCO = {
 
 @dataclasses.dataclass
 class DecisionTransformerMuJoCoConfig(DecisionTransformerConfig):
-    """Decision Transformer, on Hopper-v5 and other tasks of MuJoCo, with the settings of Chen et al. (2021)."""
+    """Decision Transformer, on Hopper-v5 and other tasks of MuJoCo, with the sizes of Chen et al. (2021).
+
+    There is no dropout, and no weight decay.
+    """
 
     exp_name: str = "runs/decision_transformer_mujoco"
     """Folder of the run, for metrics, configuration and checkpoints."""
@@ -149,11 +149,6 @@ class DecisionTransformerPolicy(ScheduledLearningRate, Policy):
             )
         sizes = model.size, model.layers, model.heads, model.longest, model.normalize_obs
         return DecisionTransformer(self.observation_space, self.action_space, *sizes)
-
-    def make_optimizer(self, params: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        """AdamW, with the settings of the paper."""
-        learn = self.cfg.learn
-        return torch.optim.AdamW(params, learn.learning_rate, (0.9, 0.95), weight_decay=learn.weight_decay)
 
     def get_initial_state(self) -> list[Any]:
         """The last context_length - 1 steps before an episode, which are not used: observations, actions and returns-to-go; the
