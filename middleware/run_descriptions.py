@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 from typing import Any
 
+from ding_lite.basics import json_ready
 from ding_lite.engine import Task
 from ding_lite.envs import name_of_envs
 
@@ -26,7 +26,7 @@ def describe_run(task: Task) -> dict[str, Any]:
     for stage, thing in task.used_objects():
         made_with = getattr(thing, "made_with", None)
         if isinstance(made_with, dict):
-            policy = {name: _json_ready(made_with[name]) for name in _KEPT}
+            policy = {name: json_ready(made_with[name]) for name in _KEPT}
             if policy not in policies:
                 policies.append(policy)
         elif stage in ("evaluate", "collect") and hasattr(thing, "num_envs"):
@@ -37,15 +37,6 @@ def describe_run(task: Task) -> dict[str, Any]:
         "environments": list(environments.values()),
         "search_path": [os.path.abspath(folder) for folder in sys.path[:1]],
     }
-
-
-def _json_ready(value: Any) -> Any:
-    """The value with infinite numbers as text, because JSON has none."""
-    if isinstance(value, dict):
-        return {name: _json_ready(part) for name, part in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_json_ready(part) for part in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _environments(envs: Any) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from ding_lite.basics.nesting import unflatten
 from ding_lite.basics.row_files import RowsInPieces
 from ding_lite.basics.run_files import RunFiles
 from ding_lite.basics.run_locks import FolderInUseError, RunLock
-from ding_lite.basics.run_records import RunRecord, command_line, library_versions
+from ding_lite.basics.run_records import RunRecord, command_line, json_ready, library_versions
 from ding_lite.basics.seeds import seed_of
 
 __all__ = [
@@ -46,6 +46,7 @@ __all__ = [
     "foreign_arguments",
     "foreign_attributes",
     "foreign_names",
+    "json_ready",
     "library_versions",
     "load_checkpoint",
     "move_aside",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import json
+import math
 import os
 import platform
 import shlex
@@ -201,6 +202,15 @@ def _read(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return found if whole else None
+
+
+def json_ready(value: Any) -> Any:
+    """The value with infinite numbers as text, because JSON has none."""
+    if isinstance(value, Mapping):
+        return {str(name): json_ready(part) for name, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [json_ready(part) for part in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def library_versions() -> dict[str, str]:

@@ -4,40 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 
-from ding_lite.basics import ranged_field
-from ding_lite.policy import DQNConfig, DQNPolicyConfig
+from ding_lite.config.mountain_car import MountainCarConfig
 from ding_lite.rewards import ICMRewardConfig
-from ding_lite.run_configs import EnvConfig
 
 
 @dataclasses.dataclass
-class ICMConfig(DQNConfig):
+class ICMConfig(MountainCarConfig):
     """DQN with the exploration bonus of ICM, on MountainCar-v0."""
 
     exp_name: str = "runs/icm"
     """Folder of the run, for metrics, configuration and checkpoints."""
-
-    max_step: int = ranged_field(18_000, low=1)
-    """Maximum number of iterations. Each collects policy.collect.n_sample transitions, and takes one gradient step."""
-
-    env: EnvConfig = dataclasses.field(
-        default_factory=lambda: EnvConfig.default(
-            "MountainCar-v0", n_evaluator_episode=16, evaluator_env_num=16, stop_value=-120.0
-        )
-    )
-    """Environments."""
-
-    policy: DQNPolicyConfig = dataclasses.field(
-        default_factory=lambda: DQNPolicyConfig().override(
-            {
-                "collect.n_sample": 8,
-                "discount_factor": 0.98,
-                "learn": {"batch_size": 128, "learning_rate": 5e-4, "target_update_freq": 200},
-                "other.eps": {"decay": 10_000, "end": 0.05},
-            }
-        )
-    )
-    """The algorithm."""
 
     reward_model: ICMRewardConfig = dataclasses.field(default_factory=lambda: ICMRewardConfig(bonus_weight=1.0))
     """The exploration bonus."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from ding_lite.basics import write_atomically
+from ding_lite.basics import json_ready, write_atomically
 from ding_lite.data import LeafSpec
 from ding_lite.datasets.chunks import LENGTHS, Chunk, DatasetError, damaged
 from ding_lite.envs import SpaceError, recorded_space, space_from
@@ -113,12 +112,3 @@ def _space(record: Mapping[str, Any] | None) -> gymnasium.Space[Any] | None:
 
 def _digest(record: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
-
-
-def json_ready(value: Any) -> Any:
-    """The value with infinite numbers as text, because JSON has none."""
-    if isinstance(value, Mapping):
-        return {str(name): json_ready(part) for name, part in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [json_ready(part) for part in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -181,43 +181,49 @@ class OfflineDataset:
             IndexError: there is no such row.
             DatasetError: a file is damaged.
         """
-        rows = np.asarray(rows, np.int64)
-        if rows.size and not 0 <= rows.min() <= rows.max() < len(self):
-            raise IndexError(f"take() of rows {rows.min()} to {rows.max()}: the dataset {self.name} has {len(self):,} rows.")
-        found = self._taken(rows, columns)
+        found = self._taken(self._checked(rows, "take"), columns)
         return tree(map_leaves(_as_tensor, found))
+
+    def _checked(self, rows: Sequence[int] | np.ndarray[Any, Any], who: str) -> np.ndarray[Any, Any]:
+        found = np.asarray(rows, np.int64)
+        if found.size and not 0 <= found.min() <= found.max() < len(self):
+            raise IndexError(f"{who}() of rows {found.min()} to {found.max()}: the dataset {self.name} has {len(self):,} rows.")
+        return found
 
     def _taken(self, rows: np.ndarray[Any, Any], columns: Collection[str] | None) -> dict[str, Any]:
         """These transitions as arrays with the dtypes of the files."""
         if isinstance(columns, str):
             raise TypeError(f"take(columns={columns!r}) wants several names, got one string: write ({columns!r},).")
-        at, leaves = self._stored(rows), dict[tuple[str, ...], Any]()
-        for name in self._index.columns:
-            path = path_of(name)
-            if not is_obs(name):
+        at, stored = self._places(rows)
+        obs_at, leaves = at + stored, dict[tuple[str, ...], Any]()  # each episode has one observation more than steps
+        for path, name, is_observation in self._paths:
+            if not is_observation:
                 if columns is None or path[0] in columns:
                     leaves[path] = self._rows(name, at)
                 continue
             if columns is None or OBS in columns:
-                leaves[path] = self._observations(name, rows, 0)
+                leaves[path] = self._rows(name, obs_at)
             if columns is None or "next_obs" in columns:
-                leaves[("next_obs", *path[1:])] = self._observations(name, rows, 1)
-        return _nested(leaves)
+                leaves[("next_obs", *path[1:])] = self._rows(name, obs_at + 1)
+        return unflatten(leaves)  # type: ignore[no-any-return]
+
+    @cached_property
+    def _paths(self) -> list[tuple[tuple[str, ...], str, bool]]:
+        """Of each stored leaf its path, its name, and whether it is of observations."""
+        return [(path_of(name), name, is_obs(name)) for name in self._index.columns]
+
+    def _places(self, rows: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        """The places of these rows among all stored ones, and the numbers of their episodes among all stored ones."""
+        episode = self._ends.searchsorted(rows, "right")
+        stored = self._episodes[episode]
+        return rows - self._begins[episode] + self._first[stored], stored
 
     def _stored(self, rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """The places of these rows among all stored ones."""
-        episode = self._ends.searchsorted(rows, "right")
-        return rows - self._begins[episode] + self._first[self._episodes[episode]]  # type: ignore[no-any-return]
+        return self._places(rows)[0]
 
     def _rows(self, name: str, at: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         return self._columns[name].take(at, 0)  # type: ignore[no-any-return]
-
-    def _observations(self, name: str, rows: np.ndarray[Any, Any], later: int) -> np.ndarray[Any, Any]:
-        """The observations of these steps, or those `later` steps after them."""
-        episode = self._ends.searchsorted(rows, "right")
-        stored = self._episodes[episode]
-        # Each episode has one observation more than steps.
-        return self._columns[name].take(rows - self._begins[episode] + self._first[stored] + stored + later, 0)  # type: ignore[no-any-return]
 
     @cached_property
     def returns_to_go(self) -> np.ndarray[Any, Any]:
@@ -244,9 +250,7 @@ class OfflineDataset:
         Raises:
             IndexError: there is no such row.
         """
-        rows = np.asarray(rows, np.int64)
-        if rows.size and not 0 <= rows.min() <= rows.max() < len(self):
-            raise IndexError(f"windows() of rows {rows.min()} to {rows.max()}: the dataset {self.name} has {len(self):,} rows.")
+        rows = self._checked(rows, "windows")
         begin = self._begins[self._ends.searchsorted(rows, "right")][:, None]
         wanted = rows[:, None] - np.arange(length - 1, -1, -1)
         at = np.maximum(wanted, begin)
@@ -361,8 +365,3 @@ def _unnamed_file(folder: Path) -> Any:
 def _as_tensor(array: np.ndarray[Any, Any]) -> torch.Tensor:
     found = torch.from_numpy(array)
     return found.float() if found.dtype == torch.float64 else found
-
-
-def _nested(leaves: Mapping[tuple[str, ...], Any]) -> dict[str, Any]:
-    made: dict[str, Any] = unflatten(dict(leaves))
-    return made

@@ -1,4 +1,4 @@
-"""Opening: a dataset from whatever a user has."""
+"""Opening: a dataset from its files, from those of other libraries, or from arrays."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from ding_lite.basics import RunLock, arrays, plain, require_writable, unflatten
+from ding_lite.basics import RunLock, arrays, json_ready, plain, require_writable, unflatten
 from ding_lite.data import (
     Episodes,
     LeafSpec,
@@ -25,7 +25,7 @@ from ding_lite.data import (
     whole_number,
 )
 from ding_lite.datasets.chunks import LENGTHS, Arrays, Chunk, DatasetError, packed, write_chunk
-from ding_lite.datasets.indexes import INDEX, Index, json_ready, read_index, write_index
+from ding_lite.datasets.indexes import INDEX, Index, read_index, write_index
 from ding_lite.envs import recorded_space
 
 _CHUNK_BYTES = 8 << 20
