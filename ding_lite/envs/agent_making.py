@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, Literal, SupportsIndex
+from typing import Any, SupportsIndex
 
 from ding_lite.basics import seed_of
 from ding_lite.envs.factories import TURNS, called, settings_of, takes_turns
 from ding_lite.envs.info_columns import require_names
 from ding_lite.envs.multi_agent import AgentEnvFactory, AgentVectorEnv
-from ding_lite.envs.pieces import sizes_and_hosts
+from ding_lite.envs.pieces import Backend, WorkerSettings, sizes_and_hosts
 from ding_lite.envs.worker_agent_envs import SplitAgentVectorEnv
 
 
@@ -21,11 +21,15 @@ def make_agent_envs(
     seed: int = 0,
     env_config: Mapping[str, Any] | None = None,
     workers: int = 1,
-    backend: Literal["local", "process"] = "local",
+    backend: Backend = "local",
     restart: bool = False,
     timeout_s: float = 60.0,
     start_timeout_s: float = 120.0,
     info_columns: Sequence[str] = (),
+    ray_address: str | None = None,
+    num_cpus_per_worker: float | None = None,
+    num_gpus_per_worker: float = 0.0,
+    worker_resources: Mapping[str, float] | None = None,
 ) -> AgentVectorEnv | SplitAgentVectorEnv:
     """N copies of a multi-agent environment, stepped in this process or in worker processes.
 
@@ -42,6 +46,7 @@ def make_agent_envs(
         backend, restart, timeout_s, start_timeout_s: as for `make_envs`.
         info_columns: keys of the infos of steps that a collector records as columns, as for `make_envs`: for each agent those
             of its own info.
+        ray_address, num_cpus_per_worker, num_gpus_per_worker, worker_resources: as for `make_envs`.
 
     Raises:
         ValueError: num_envs < 1, workers is not in 1 to num_envs, or the backend is unknown.
@@ -60,16 +65,18 @@ def make_agent_envs(
     own = settings_of(env_config, "make_agent_envs")
     factories = [partial(called, factory, **own) if own else factory] * num_envs
     seed = seed_of(seed, "make_agent_envs(seed={})")
-    pieces = sizes_and_hosts(
-        "make_agent_envs",
-        getattr(factory, "__name__", "make_agent_envs"),
-        num_envs,
-        workers=workers,
-        backend=backend,
-        restart=restart,
-        timeout_s=timeout_s,
-        start_timeout_s=start_timeout_s,
+    settings = WorkerSettings(
+        workers,
+        backend,
+        restart,
+        timeout_s,
+        start_timeout_s,
+        ray_address,
+        num_cpus_per_worker,
+        num_gpus_per_worker,
+        worker_resources,
     )
+    pieces = sizes_and_hosts("make_agent_envs", getattr(factory, "__name__", "make_agent_envs"), num_envs, settings)
     if pieces is None:
         return AgentVectorEnv(factories, seed, info_columns=info_columns)
     return SplitAgentVectorEnv(factories, seed, *pieces, info_columns)

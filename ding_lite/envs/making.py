@@ -8,7 +8,7 @@ import importlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal, SupportsIndex
+from typing import Any, SupportsIndex
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
@@ -22,7 +22,7 @@ from ding_lite.envs.atari import AtariMode, AtariPreprocessing, atari_mode, make
 from ding_lite.envs.factories import EnvFactory, called, copied_settings, require_one_agent, settings_of
 from ding_lite.envs.info_columns import require_names
 from ding_lite.envs.infos import MeanInfo
-from ding_lite.envs.pieces import sizes_and_hosts
+from ding_lite.envs.pieces import Backend, WorkerSettings, sizes_and_hosts
 from ding_lite.envs.steps import Stepper
 from ding_lite.envs.vector_bases import SameStepVectorEnv
 from ding_lite.envs.vectors import LocalVectorEnv
@@ -48,10 +48,14 @@ def make_envs(
     action_mask: bool = False,
     atari: AtariMode | None = None,
     workers: int = 1,
-    backend: Literal["local", "process"] = "local",
+    backend: Backend = "local",
     restart: bool = False,
     timeout_s: float = 60.0,
     start_timeout_s: float = 120.0,
+    ray_address: str | None = None,
+    num_cpus_per_worker: float | None = None,
+    num_gpus_per_worker: float = 0.0,
+    worker_resources: Mapping[str, float] | None = None,
     **kwargs: Any,
 ) -> LocalVectorEnv | SplitVectorEnv:
     """Create B environments as one `gymnasium.vector.VectorEnv`, stepped in this process or in worker processes.
@@ -78,13 +82,18 @@ def make_envs(
             `batch.info.x_position`; see `InfoColumns`.
         workers: number of pieces into which the environments are split, each with its own random generator for acting. Results
             depend on this number, but not on the backend.
-        backend: "process" for one process per piece; "local" to step the pieces one after another in this process.
+        backend: "process" for one process per piece; "ray" for one worker of a Ray cluster per piece (extra `ray`); "local" to
+            step the pieces one after another in this process.
         restart: if a worker process is killed, hangs or raises an error, restart it in the same state and repeat the request,
             with the same result. Each request takes a little longer.
         timeout_s: maximum seconds for a step of an environment, or a forward pass of the policy, in a worker process. With
             `restart`, a worker that hangs in every attempt is an error after about three times as long, for any number of
             workers.
         start_timeout_s: maximum seconds for a worker process to start, and then to make its environments.
+        ray_address: for "ray", the cluster: an address for `ray.init`; None for RAY_ADDRESS, or else this machine.
+        num_cpus_per_worker: for "ray", CPUs that a worker reserves; None for none: it starts on a machine with a free one.
+        num_gpus_per_worker: for "ray", GPUs that a worker reserves.
+        worker_resources: for "ray", amounts of other resources that a worker reserves, by the names of the cluster.
         **kwargs: for `gymnasium.make`, such as `render_mode`; with an Atari game also settings of `AtariPreprocessing`.
             `max_episode_steps`, the number of steps after which episodes are truncated, may be used with a function too; None
             for no limit of its own.
@@ -123,16 +132,19 @@ def make_envs(
                 f"{type(wrapper).__name__}: pass the class, or functools.partial of it."
             )
     factories: list[EnvFactory] = [partial(_wrapped, factory, wrappers)] * num_envs
-    pieces = sizes_and_hosts(
-        "make_envs",
-        env if isinstance(env, str) else getattr(env, "__name__", "make_envs"),
-        num_envs,
-        workers=workers,
-        backend=backend,
-        restart=restart,
-        timeout_s=timeout_s,
-        start_timeout_s=start_timeout_s,
+    settings = WorkerSettings(
+        workers,
+        backend,
+        restart,
+        timeout_s,
+        start_timeout_s,
+        ray_address,
+        num_cpus_per_worker,
+        num_gpus_per_worker,
+        worker_resources,
     )
+    name = env if isinstance(env, str) else getattr(env, "__name__", "make_envs")
+    pieces = sizes_and_hosts("make_envs", name, num_envs, settings)
     if pieces is None:
         return LocalVectorEnv(factories, seed, info_columns=info_columns)
     return SplitVectorEnv(factories, seed, *pieces, info_columns)

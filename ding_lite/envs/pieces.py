@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import accumulate
-from typing import Any, SupportsIndex
+from typing import Any, Literal, SupportsIndex, get_args
 
-from ding_lite.basics import add_note
+from ding_lite.basics import add_note, require_extra
 from ding_lite.envs.changes import Change
 from ding_lite.envs.progress import describe_progress, progress_size
 from ding_lite.envs.saved_states import pieces_of
@@ -114,17 +115,31 @@ class Pieces:
         release_hosts(self.hosts)
 
 
-def sizes_and_hosts(
-    caller: str,
-    name: str,
-    num_envs: int,
-    *,
-    workers: int,
-    backend: str,
-    restart: bool,
-    timeout_s: float,
-    start_timeout_s: float,
-) -> tuple[list[int], MakeHost] | None:
+Backend = Literal["local", "process", "ray"]
+"""Where environments are stepped: in this process, in processes of this machine, or on a Ray cluster."""
+
+
+@dataclasses.dataclass(frozen=True)
+class WorkerSettings:
+    """Where environments are stepped, by how many workers; see `make_envs`."""
+
+    workers: int
+    backend: Backend
+    restart: bool
+    timeout_s: float
+    start_timeout_s: float
+    ray_address: str | None
+    num_cpus_per_worker: float | None
+    num_gpus_per_worker: float
+    worker_resources: Mapping[str, float] | None
+
+    def idle(self) -> list[str]:
+        """The settings of "ray" that are given, as text."""
+        names = ("ray_address", "num_cpus_per_worker", "num_gpus_per_worker", "worker_resources")
+        return [f"{name}={getattr(self, name)!r}" for name in names if getattr(self, name)]
+
+
+def sizes_and_hosts(caller: str, name: str, num_envs: int, settings: WorkerSettings) -> tuple[list[int], MakeHost] | None:
     """The number of environments in each piece, and the function that makes hosts; None for environments in one piece of this
     process.
 
@@ -132,31 +147,43 @@ def sizes_and_hosts(
         caller: name of the calling function, for messages.
         name: name of the environments, for messages.
         num_envs: number of environments.
-        workers, backend, restart, timeout_s, start_timeout_s: as for `make_envs`.
+        settings: the workers.
 
     Raises:
-        ValueError: workers is not in 1 to num_envs, or the backend is unknown.
+        ValueError: workers is not in 1 to num_envs, the backend is unknown, a setting of "ray" is used with another backend, or
+            the cluster does not have the resources.
+        ImportError, ConnectionError: Ray is not installed, or no cluster answers.
     """
+    workers, backend = settings.workers, settings.backend
     if not isinstance(workers, SupportsIndex) or not 1 <= workers <= num_envs:
         raise ValueError(
             f"{caller}(workers={workers!r}) for {num_envs} environments: each worker needs at least one environment, "
             f"expected 1 to {num_envs}."
         )
-    if backend not in ("local", "process"):
-        raise ValueError(f"{caller}(backend={backend!r}): unknown backend, use 'local' or 'process'.")
+    if backend not in get_args(Backend):
+        raise ValueError(f"{caller}(backend={backend!r}): unknown backend, use 'local', 'process' or 'ray'.")
+    if backend != "ray" and (idle := settings.idle()):
+        raise ValueError(f"{caller}(backend={backend!r}, {idle[0]}): this is a setting of backend='ray'.")
     if backend == "local" and workers == 1:
         return None
     sizes = [num_envs // workers + (index < num_envs % workers) for index in range(workers)]
-    return sizes, local_host if backend == "local" else partial(process_host, name, timeout_s, start_timeout_s, restart)
+    if backend == "local":
+        return sizes, local_host
+    if backend == "process":
+        return sizes, partial(_host_elsewhere, ProcessHost, name, settings)
+    require_extra("ray", "ray", f"{caller}(backend='ray')")
+    from ding_lite.distributed import Resources, ray_hosts
+
+    resources = Resources(settings.num_cpus_per_worker, settings.num_gpus_per_worker, dict(settings.worker_resources or {}))
+    make = ray_hosts.host_factory(caller, resources, workers, settings.ray_address, settings.restart)
+    return sizes, partial(_host_elsewhere, make, name, settings)
 
 
-def process_host(
-    name: str, timeout_s: float, start_timeout_s: float, restart: bool, first_env: int, num_envs: int
-) -> ProcessHost:
-    """A host for a piece of environments in another process."""
+def _host_elsewhere(make: Callable[..., Host], name: str, settings: WorkerSettings, first_env: int, num_envs: int) -> Host:
+    """A host for a piece of environments in another process, made by `ProcessHost` or a function with its arguments."""
     describe = partial(describe_progress, num_envs=num_envs, first_env=first_env)
     name = f"{name}, environments {first_env} to {first_env + num_envs - 1}"
-    return ProcessHost(name, progress_size(num_envs), describe, timeout_s, restart, _DEPTH, start_timeout_s)
+    return make(name, progress_size(num_envs), describe, settings.timeout_s, settings.restart, _DEPTH, settings.start_timeout_s)
 
 
 def local_host(first_env: int, num_envs: int) -> LocalHost:

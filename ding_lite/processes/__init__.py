@@ -2,15 +2,19 @@
 
 from ding_lite.processes.errors import WorkerDied, WorkerError, WorkerHangs, WorkerTraceback
 from ding_lite.processes.hosts import Host, LocalHost, gather_results, release_hosts
-from ding_lite.processes.pickles import Copied
-from ding_lite.processes.restarts import ProcessHost
+from ding_lite.processes.pickles import Copied, Shared
+from ding_lite.processes.restarts import Patience, ProcessHost, RestartingHost, Worker
 from ding_lite.processes.worker_processes import WorkerProcess
 
 __all__ = [
     "Copied",
     "Host",
     "LocalHost",
+    "Patience",
     "ProcessHost",
+    "RestartingHost",
+    "Shared",
+    "Worker",
     "WorkerDied",
     "WorkerError",
     "WorkerHangs",

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from ding_lite.basics.messages import name_of
 from ding_lite.basics.torch_threads import torch_threads
+from ding_lite.processes.pickles import Shared
 
 Request = tuple[Callable[..., Any], tuple[Any, ...]]
 
@@ -22,6 +23,10 @@ class Host(Protocol):
 
     works_in_background: bool
     """Whether requests run in the background, before `result` is called."""
+
+    def share(self, value: Any) -> Shared[Any]:
+        """A value to pass to `submit` of several hosts of this kind, in their arguments; the function reads its `.value`. On a
+        cluster it is sent to each machine once."""
 
     def submit(self, fn: Callable[..., Any], *args: Any, lasting: bool = False, prepare: Request | None = None) -> Any:
         """Request `fn(objects, *args)`. Errors are raised by `result`.
@@ -162,6 +167,10 @@ class LocalHost:
     def __init__(self) -> None:
         self.objects: dict[str, Any] = {}
         self._request: Request | None = None
+
+    def share(self, value: Any) -> Shared[Any]:
+        """A value to pass to `submit` of several hosts; see `Host.share`."""
+        return Shared(value)
 
     def submit(self, fn: Callable[..., Any], *args: Any, lasting: bool = False, prepare: Request | None = None) -> Any:
         """Request `fn(objects, *args)`, which runs in `result`."""

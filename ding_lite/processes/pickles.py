@@ -24,6 +24,14 @@ class Copied(Generic[T]):
         return _copied, (dumps(self.value, by_value=True),)
 
 
+class Shared(Generic[T]):
+    """Wraps a value that is sent to several processes. There, `.value` is valid until the next request, and must not be
+    changed."""
+
+    def __init__(self, value: T) -> None:
+        self.value = value
+
+
 def _copied(pickled: bytes) -> Copied[Any]:
     return Copied(pickle.loads(pickled))
 

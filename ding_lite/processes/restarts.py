@@ -1,4 +1,4 @@
-"""Restarts: objects of a worker process that can be restarted in the same state."""
+"""Restarts: objects of a worker, such as a process, that can be restarted in the same state."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,12 +19,10 @@ from numpy.typing import NDArray
 from ding_lite.basics.messages import add_note, name_of
 from ding_lite.processes.errors import WorkerDied, WorkerHangs
 from ding_lite.processes.hosts import Request, with_state
-from ding_lite.processes.pickles import dumps
+from ding_lite.processes.pickles import Shared, dumps
 from ding_lite.processes.worker_processes import WorkerProcess
 
 _logger = logging.getLogger(__name__)
-
-_ATTEMPTS = 3  # maximum number of attempts at one request
 
 States = dict[str, bytes | str]
 """The pickled state of each object by name; or the reason why there is none, for an error if it is needed."""
@@ -53,22 +51,80 @@ class _Request:
         return self.error is not None or self.answer is not None
 
 
-class ProcessHost:
-    """Objects of a worker process, which is restarted in the same state after `release` and, with `restart`, after a failure.
+class Worker(Protocol):
+    """A process that holds objects and runs functions on them: `WorkerProcess` on this machine, or an actor of a cluster."""
 
-    Without `restart`, a process that died or was killed during a request is restarted from its last known state: that of the
+    @property
+    def pid(self) -> int | None:
+        """Id of the process; None while it is not known."""
+
+    @property
+    def is_starting(self) -> bool:
+        """Whether it is not ready for requests yet, or creates objects; after its end, whether this was so at the end."""
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether `finish` or `close` was called, or the process has ended."""
+
+    def submit(self, function: Callable[..., Any], *args: Any, is_start: bool = False) -> None:
+        """Let it run `function(objects, *args)`; see `WorkerProcess.submit`."""
+
+    def poll(self, wait: bool = False) -> bool:
+        """Whether the answer to the first request in flight has arrived; see `WorkerProcess.poll`."""
+
+    def result(self) -> Any:
+        """The result of the first request in flight; see `WorkerProcess.result`."""
+
+    def finish(self) -> None:
+        """Send no further requests: it answers those in flight, closes its objects and ends, without a wait here."""
+
+    def close(self, timeout_s: float) -> None:
+        """End the process. It closes its objects; it is killed after `timeout_s`, or at once if a request is in flight."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Patience:
+    """How often a request is repeated in a new worker."""
+
+    attempts: int = 3
+    """Maximum number of attempts at a request whose workers die or hang."""
+
+    error_attempts: int = 3
+    """Maximum number of attempts at a request that raises an error."""
+
+    backoff_s: float = 0.0
+    """Seconds to wait before the third attempt at a request; the wait doubles with each further attempt."""
+
+    longest_backoff_s: float = 30.0
+
+    def allows(self, attempts: int, error: Exception) -> bool:
+        """Whether another attempt follows after this number of attempts, of which the last one ended with this error."""
+        return attempts < (self.attempts if isinstance(error, WorkerDied) else self.error_attempts)
+
+    def wait_s(self, attempts: int) -> float:
+        """Seconds to wait after this number of failed attempts: none after the first."""
+        return 0.0 if attempts < 2 else min(self.longest_backoff_s, self.backoff_s * 2 ** (attempts - 2))
+
+
+class RestartingHost:
+    """Objects of a worker, which is restarted in the same state after `release` and, with `restart`, after a failure.
+
+    Without `restart`, a worker that died or was killed during a request is restarted from its last known state: that of the
     last `release`, or of the last request that created objects.
 
-    A restart does not wait: the new process is sent the requests that restore its state, and then all requests in flight. If a
+    A restart does not wait: the new worker is sent the requests that restore its state, and then all requests in flight. If a
     request finally fails, those after it fail too. So the time until an error is raised does not grow with the number of
     requests in flight or, because of `check`, of hosts.
 
     Args:
-        name, progress_size, describe, timeout_s, start_timeout_s: arguments of `WorkerProcess`.
-        restart: if the process dies or hangs, or a request raises an error, start a new process from the state after the last
-            answer, and repeat the request; the third failure of a request is final, and so is a process that does not start in
+        name: name in messages.
+        new_worker: function of a number of requests in flight that starts a worker.
+        restart: if the worker dies or hangs, or a request raises an error, start a new one from the state after the last
+            answer, and repeat the request; the last attempt of `patience` is final, and so is a worker that does not start in
             time. Every answer then includes the state of the objects.
         depth: maximum number of requests in flight. One thread may submit them while another takes the results.
+        close_timeout_s: maximum seconds to close the objects.
+        patience: how often a request is repeated.
     """
 
     works_in_background = True
@@ -76,19 +132,20 @@ class ProcessHost:
     def __init__(
         self,
         name: str,
-        progress_size: int = 0,
-        describe: Callable[[NDArray[np.int64]], str] | None = None,
-        timeout_s: float = 60.0,
+        new_worker: Callable[[int], Worker],
         restart: bool = False,
         depth: int = 1,
-        start_timeout_s: float = 120.0,
+        close_timeout_s: float = 2.0,
+        patience: Patience = Patience(),
     ) -> None:
-        self.name, self.restart, self._depth = name, restart, depth
-        self._close_timeout_s = min(2.0, timeout_s)
+        self.name, self.restart, self._depth, self._patience = name, restart, depth, patience
+        self._close_timeout_s = close_timeout_s
         self.starts = self.restarts = 0
-        """Number of started processes, and of those that replaced a failed one."""
-        # depth + 3: two more requests restore the state of a new process, and one saves the last state.
-        self._new_process = partial(WorkerProcess, name, progress_size, describe, timeout_s, start_timeout_s, depth + 3)
+        """Number of started workers, and of those that replaced a failed one."""
+        # depth + 3: two more requests restore the state of a new worker, and one saves the last state.
+        self._new_worker = partial(new_worker, depth + 3)
+        self._ask_again_at: float | None = None
+        """When the requests in flight are repeated, in seconds of `time.monotonic`; None if they have been sent."""
         self._lasting: list[bytes] = []
         self._known: States = {}
         """The states from which a new process continues."""
@@ -99,18 +156,22 @@ class ProcessHost:
         self._parting: _Request | None = None
         self._lock = threading.Lock()
         self._is_closed = False
-        self._process: WorkerProcess | None = None
+        self._worker: Worker | None = None
         self._start()
 
-    def _start(self) -> WorkerProcess:
-        self._process = self._new_process()
+    def _start(self) -> Worker:
+        self._worker = self._new_worker()
         self.starts += 1
-        return self._process
+        return self._worker
 
     @property
     def pid(self) -> int | None:
         """Id of the process; None while there is none."""
-        return None if self._process is None else self._process.pid
+        return None if self._worker is None else self._worker.pid
+
+    def share(self, value: Any) -> Shared[Any]:
+        """A value to pass to `submit` of several hosts; see `Host.share`."""
+        return Shared(value)
 
     def submit(self, fn: Callable[..., Any], *args: Any, lasting: bool = False, prepare: Request | None = None) -> Any:
         """Request `fn(objects, *args)`; see `Host.submit`. Other errors than these are raised by `result`.
@@ -150,24 +211,26 @@ class ProcessHost:
 
     def _ask(self, request: _Request) -> None:
         request.refusal = None
+        if self._ask_again_at is not None:
+            return
         try:
-            process = self._process or self._started_again(request.prepare)
+            worker = self._worker or self._started_again(request.prepare)
             makes = request.lasting is not None
-            process.submit(_serve, request.fn, request.args, self.restart or makes, is_start=makes)
+            worker.submit(_serve, request.fn, request.args, self.restart or makes, is_start=makes)
         except Exception as error:  # noqa: BLE001  raised by result(), if the next attempts fail too
             request.refusal = error
 
-    def _started_again(self, prepare: Request | None) -> WorkerProcess:
+    def _started_again(self, prepare: Request | None) -> Worker:
         required = self._required(self._known)
-        process = self._start()
+        worker = self._start()
         try:
-            process.submit(_make_again, self._lasting, is_start=True)
-            process.submit(_go_on_from, required, prepare)
+            worker.submit(_make_again, self._lasting, is_start=True)
+            worker.submit(_go_on_from, required, prepare)
         except BaseException:
             self._drop()
             raise
         self._left_to_set_up = 2
-        return process
+        return worker
 
     def result(self, is_stopping: Callable[[], bool] = lambda: False, request: Any = None) -> Any:
         """Wait for the result of the first request in flight.
@@ -222,13 +285,15 @@ class ProcessHost:
 
     def _settles(self, request: _Request, wait: bool) -> bool:
         """Check the first request. Returns whether it has an answer or a final error."""
+        if not self._has_asked_again(wait):
+            return False
         try:
             if request.refusal is not None:
                 raise request.refusal
-            assert self._process is not None
-            if not self._process.poll(wait):
+            assert self._worker is not None
+            if not self._worker.poll(wait):
                 return False
-            answer = self._process.result()
+            answer = self._worker.result()
             if self._left_to_set_up:
                 self._left_to_set_up -= 1
             else:
@@ -237,27 +302,44 @@ class ProcessHost:
             self._failed(request, error)
         return request.is_settled
 
+    def _has_asked_again(self, wait: bool) -> bool:
+        """Repeat the requests in flight once it is time. Returns whether they have been sent."""
+        if self._ask_again_at is not None:
+            left_s = self._ask_again_at - time.monotonic()
+            if left_s > 0:
+                time.sleep(min(left_s, 0.05) if wait else 0.0)
+                return False
+            with self._lock:
+                self._ask_again_at = None
+                for waiting in self._requests:
+                    self._ask(waiting)
+        return True
+
     def _failed(self, request: _Request, error: Exception) -> None:
-        """Restart the process and repeat all requests, or make this error the final one."""
+        """Restart the worker and repeat all requests, or make this error the final one."""
         described = f"{type(error).__name__}: {error}"
         request.attempts += 1
         request.first_failure = request.first_failure or described
-        process = self._process
-        never_started = isinstance(error, WorkerHangs) and process is not None and process.is_starting
+        worker = self._worker
+        never_started = isinstance(error, WorkerHangs) and worker is not None and worker.is_starting
         with self._lock:
-            if self.restart and request.attempts < _ATTEMPTS and not never_started:
+            if self.restart and self._patience.allows(request.attempts, error) and not never_started:
                 self.restarts += 1
                 _logger.info("worker %r is started again, because it failed: %s", self.name, described)
                 self._drop()
-                for waiting in self._requests:
-                    self._ask(waiting)
-                return
-            if request.attempts > 1:
-                began = "" if described == request.first_failure else f"; the first ended with {request.first_failure}"
-                add_note(error, f"this was attempt {request.attempts} of the same request, each in a new process{began}")
-            request.error = error
-            if isinstance(error, WorkerDied) or self._left_to_set_up:
-                self._end(error)
+                self._ask_again_at = time.monotonic() + self._patience.wait_s(request.attempts)
+            else:
+                self._fail(request, error, described)
+        self._has_asked_again(wait=False)
+
+    def _fail(self, request: _Request, error: Exception, described: str) -> None:
+        """Make this error the final one of this request."""
+        if request.attempts > 1:
+            began = "" if described == request.first_failure else f"; the first ended with {request.first_failure}"
+            add_note(error, f"this was attempt {request.attempts} of the same request, each in a new process{began}")
+        request.error = error
+        if isinstance(error, WorkerDied) or self._left_to_set_up:
+            self._end(error)
 
     def _done(self) -> _Request:
         """Remove the first request, which is settled, and return it."""
@@ -298,9 +380,9 @@ class ProcessHost:
         return required
 
     def _drop(self) -> None:
-        if self._process is not None:
-            self._process.close(self._close_timeout_s)
-        self._process, self._left_to_set_up = None, 0
+        if self._worker is not None:
+            self._worker.close(self._close_timeout_s)
+        self._worker, self._left_to_set_up, self._ask_again_at = None, 0, None
 
     def state(self, *names: str) -> dict[str, Any]:
         """The state of each of these objects by name; without names, of each object that has a `state_dict`.
@@ -313,7 +395,7 @@ class ProcessHost:
         return {name: pickle.loads(state) for name, state in self._required(self._states(names)).items()}
 
     def _states(self, names: Sequence[str] = ()) -> States:
-        if self._process is not None and not self.restart:
+        if self._worker is not None and not self.restart:
             states: States = self.result(request=self.submit(_kept_states, names))
             self._known = self._known if names else states
             return states
@@ -323,7 +405,7 @@ class ProcessHost:
         """Restore these states of the objects with these names."""
         packed = {name: dumps(state, by_value=True) for name, state in states.items()}
         before = self._states()
-        if self._process is not None:
+        if self._worker is not None:
             self.result(request=self.submit(_load, packed))
         self._known = {**before, **packed}
 
@@ -339,11 +421,11 @@ class ProcessHost:
             self._drop()
         for request in self._requests:
             request.is_unwanted = request is not self._parting
-        if self._process is None or self._parting is not None or self._process.is_finished:
+        if self._worker is None or self._parting is not None or self._worker.is_finished:
             return
         if not self.restart:
             self._parting = self._put(_Request(_kept_states, (), None, None))
-        self._process.finish()
+        self._worker.finish()
 
     def release(self, is_stopping: Callable[[], bool] = lambda: False) -> None:
         """End the process after the requests in flight. The next request starts a new process in the same state.
@@ -372,7 +454,31 @@ class ProcessHost:
         self._is_closed = True
 
 
-# Functions that run in the worker process.
+class ProcessHost(RestartingHost):
+    """Objects of a worker process on this machine, which is restarted in the same state; see `RestartingHost`.
+
+    With `restart`, the third failure of a request is final.
+
+    Args:
+        name, progress_size, describe, timeout_s, start_timeout_s: arguments of `WorkerProcess`.
+        restart, depth: as for `RestartingHost`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        progress_size: int = 0,
+        describe: Callable[[NDArray[np.int64]], str] | None = None,
+        timeout_s: float = 60.0,
+        restart: bool = False,
+        depth: int = 1,
+        start_timeout_s: float = 120.0,
+    ) -> None:
+        new = partial(WorkerProcess, name, progress_size, describe, timeout_s, start_timeout_s)
+        super().__init__(name, new, restart, depth, min(2.0, timeout_s))
+
+
+# Functions that run in the worker.
 
 
 def _serve(objects: dict[str, Any], fn: Callable[..., Any], args: tuple[Any, ...], wants_state: bool) -> tuple[Any, ...]:

@@ -39,7 +39,7 @@ def serve(parent: socket.socket, progress_size: int) -> None:
             os.setpgid(0, 0)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])  # blocked by `launches.start`
     parent.set_inheritable(False)
-    _settle()
+    settle()
     status = SharedStatus.received_from(parent, progress_size)
     threading.Thread(target=_die_with_parent, name="die with parent", daemon=True).start()
     channel, objects = Channel(parent), {"progress": status.progress}
@@ -55,10 +55,10 @@ def serve(parent: socket.socket, progress_size: int) -> None:
         except (EOFError, ConnectionError):
             break
         del message  # with its views of the parent's memory
-    _close(objects)
+    close_objects(objects, multiprocessing.current_process().name)
 
 
-def _settle() -> None:
+def settle() -> None:
     """Use one thread, and seed the global random generators."""
     # All children of a fork server inherit its global generators, and would draw the same numbers.
     np.random.seed()  # noqa: NPY002
@@ -105,7 +105,13 @@ def _run(message: Message, objects: dict[str, Any]) -> tuple[Any, Callable[..., 
     return function(objects, *args), function
 
 
-def _close(objects: dict[str, Any]) -> None:
+def close_objects(objects: dict[str, Any], worker: str) -> None:
+    """Close the objects that have a `close`, the last one first. Errors are printed.
+
+    Args:
+        objects: the objects by name.
+        worker: name of the worker, for messages.
+    """
     for name, thing in reversed(objects.items()):
         close = getattr(thing, "close", None)
         if isinstance(thing, type) or not callable(close):
@@ -113,5 +119,5 @@ def _close(objects: dict[str, Any]) -> None:
         try:
             close()
         except Exception:  # noqa: BLE001 (the other objects must be closed too, and the parent waits for no answer)
-            print(f"worker {multiprocessing.current_process().name!r}: closing {name!r} failed.", file=sys.stderr)
+            print(f"worker {worker!r}: closing {name!r} failed.", file=sys.stderr)
             traceback.print_exc()

@@ -12,7 +12,7 @@ from ding_lite.engine import WorkCancelled, interpreter_released
 from ding_lite.envs import EpisodeResult
 from ding_lite.metrics import MetricsLogger
 from ding_lite.policy import ActMode, Weights
-from ding_lite.processes import Copied, Host, gather_results
+from ding_lite.processes import Copied, Host, Shared, gather_results
 from ding_lite.rollout.evaluation import split_evenly
 
 _numbers = count()
@@ -57,7 +57,7 @@ class PieceWorkers:
         self._sent: list[tuple[int, dict[str, Weights]] | None] = [None] * len(env.hosts)
         """For each piece, the number of starts of its process, and the weights last sent to it."""
         self._acted_with: dict[str, Weights] = {}
-        self._arrays: dict[str, Weights] = {}
+        self._arrays: dict[str, Shared[Weights]] = {}
         self._restarts, self._metrics = 0, MetricsLogger(owner="the workers")
         self._logged: list[dict[Any, Any]] = []
         made = [host.submit(_make, self._name, make, self._copies(index), lasting=True) for index, host in enumerate(env.hosts)]
@@ -115,8 +115,10 @@ class PieceWorkers:
         """Request `fn(worker, *args)` of each piece, with the current weights."""
         weights = {name: policy.weights for name, policy in self._modes.items()}
         # Compared by identity, because after load_state_dict() other weights may have an earlier version.
+        share = self._pieces.hosts[0].share
         self._arrays = {
-            name: self._arrays[name] if self._acted_with.get(name) is one else one.as_arrays() for name, one in weights.items()
+            name: self._arrays[name] if self._acted_with.get(name) is one else share(one.as_arrays())
+            for name, one in weights.items()
         }
         self._acted_with, arrays = weights, self._arrays
         requests: list[Any] = []
@@ -204,14 +206,14 @@ def _make(objects: dict[str, Any], name: str, make: Callable[..., Any], modes: d
         objects[_mode(name, policy)] = mode
 
 
-def _adopt(objects: dict[str, Any], name: str, weights: Mapping[str, Weights]) -> None:
+def _adopt(objects: dict[str, Any], name: str, weights: Mapping[str, Shared[Weights]]) -> None:
     for policy, one in weights.items():
         mode: ActMode = objects[_mode(name, policy)]
         # Copied, because data in shared memory is valid only for a moment.
-        mode.actor.copy_weights(one.as_tensors())
+        mode.actor.copy_weights(one.value.as_tensors())
 
 
-def _run(objects: dict[str, Any], name: str, weights: Mapping[str, Weights], fn: Callable[..., Any], *args: Any) -> Any:
+def _run(objects: dict[str, Any], name: str, weights: Mapping[str, Shared[Weights]], fn: Callable[..., Any], *args: Any) -> Any:
     _adopt(objects, name, weights)
     return fn(objects, objects[name], *args)
 

@@ -42,11 +42,25 @@ class EnvConfig(Config):
     workers: int = ranged_field(1, low=1, high=10_000)
     """Number of workers that share the environments for collection. Each worker has its own random generators."""
 
-    backend: Literal["local", "process"] = "local"
-    """Where environments are stepped: "process" starts a process for each worker, and one for evaluation."""
+    backend: Literal["local", "process", "ray"] = "local"
+    """Where environments are stepped: "process" starts a process for each worker, and one for evaluation; "ray" starts these on
+    a Ray cluster (extra `ray`)."""
 
     restart: bool = False
     """Restart a worker process if it is killed, hangs or raises an error; it continues from its last state."""
+
+    ray_address: str | None = None
+    """For "ray", the cluster, such as "auto" or "host:6379"; None for RAY_ADDRESS, or else a cluster of this machine."""
+
+    num_cpus_per_worker: float | None = ranged_field(None, low=0)
+    """For "ray", CPUs that a worker reserves; None for none, where it starts on a machine with a free one."""
+
+    num_gpus_per_worker: float = ranged_field(0.0, low=0)
+    """For "ray", GPUs that a worker reserves."""
+
+    worker_resources: dict[str, float] = dataclasses.field(default_factory=dict)
+    """For "ray", amounts of other resources that a worker reserves, by the names of the cluster. On the command line
+    NAME=AMOUNT ..."""
 
     env_config: dict[str, Any] = dataclasses.field(default_factory=dict)
     """Keyword arguments of the environment: passed to `gymnasium.make`, or to the function that makes the environments. On the
@@ -115,10 +129,12 @@ class EnvConfig(Config):
     def options(self) -> dict[str, Any]:
         """Keyword arguments of `make_envs` that are the same for collection and evaluation.
 
-        They are backend, restart, max_episode_steps, log_info, info_columns, action_mask and env_config.
+        They are backend, restart, ray_address, num_cpus_per_worker, num_gpus_per_worker, worker_resources, max_episode_steps,
+        log_info, info_columns, action_mask and env_config.
         """
-        names = ("backend", "restart", "max_episode_steps", "log_info", "info_columns", "action_mask")
-        return {**{name: getattr(self, name) for name in names}, "env_config": copy.deepcopy(self.env_config)}
+        where = ("backend", "restart", "ray_address", "num_cpus_per_worker", "num_gpus_per_worker", "worker_resources")
+        names = (*where, "max_episode_steps", "log_info", "info_columns", "action_mask", "env_config")
+        return {name: copy.deepcopy(getattr(self, name)) for name in names}
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "env_config" and isinstance(value, Mapping):

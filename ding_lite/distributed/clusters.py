@@ -1,0 +1,121 @@
+"""Clusters: the connection to a Ray cluster, and the resources of its machines."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from ding_lite.basics import require_extra
+
+NAMESPACE = "ding_lite"
+
+
+@dataclasses.dataclass(frozen=True)
+class Resources:
+    """What a worker of a cluster reserves on its machine."""
+
+    num_cpus: float | None = None
+    """CPUs; None for Ray's own rule: a worker starts where a CPU is free, and then reserves none."""
+
+    num_gpus: float = 0.0
+    custom: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    """Resources by the names that the machines of the cluster were started with."""
+
+    @property
+    def asked(self) -> dict[str, float]:
+        """The reserved resources by Ray's names, without those of which nothing is asked."""
+        named = {"CPU": self.num_cpus or 0.0, "GPU": self.num_gpus, **self.custom}
+        return {name: amount for name, amount in named.items() if amount > 0}
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Options of a Ray actor."""
+        if self.num_cpus is None and not self.num_gpus and not self.custom:
+            return {}  # with any option, even 0 GPUs, Ray would reserve a CPU
+        return {"num_cpus": self.num_cpus or 0.0, "num_gpus": self.num_gpus, "resources": dict(self.custom)}
+
+
+def connect(address: str | None = None, caller: str = "connect", keep_workers: int | None = None) -> None:
+    """Connect this program to a Ray cluster, unless it is connected. Without a running cluster, one is started on this machine;
+    it ends with this program.
+
+    Args:
+        address: `address` of `ray.init`, such as "auto", "host:6379" or "local"; None for the environment variable RAY_ADDRESS,
+            or else a cluster of this machine.
+        caller: name of the calling function, for messages.
+        keep_workers: maximum number of workers that are kept when environments are closed, for other environments of this
+            program: a worker takes seconds to start. None keeps the number, at first 0.
+
+    Raises:
+        ImportError: the extra `ray` is not installed.
+        ValueError: the program is connected to another cluster.
+        ConnectionError: there is no cluster at this address.
+    """
+    require_extra("ray", "ray", f"{caller}(backend='ray')")
+    ray = _ray()
+    if keep_workers is not None:
+        from ding_lite.distributed.worker_actors import Actors
+
+        Actors.keep = keep_workers
+    if not ray.is_initialized():
+        try:
+            ray.init(address, namespace=NAMESPACE, include_dashboard=False, logging_level=logging.WARNING)
+        except (ConnectionError, RuntimeError) as error:
+            raise ConnectionError(
+                f"{caller}(ray_address={address!r}): no Ray cluster answers there: {error} Start one with `ray start --head` "
+                "and pass its address, or pass ray_address=None to start one on this machine."
+            ) from error
+        return
+    here = ray.get_runtime_context().gcs_address
+    if address is not None and ":" in address and "//" not in address and address != here:
+        raise ValueError(
+            f"{caller}(ray_address={address!r}), but this program is connected to the cluster at {here}: pass this address or "
+            "None, or call ray.shutdown() first."
+        )
+
+
+def require_resources(resources: Resources, count: int, caller: str) -> None:
+    """Check that the machines of the cluster can hold `count` workers at the same time, if nothing else runs there.
+
+    Raises:
+        ValueError: they cannot.
+    """
+    ray, asked = _ray(), resources.asked
+    machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    if not any(all(machine.get(name, 0.0) >= amount for name, amount in asked.items()) for machine in machines):
+        there = "; ".join(_described(machine, asked) for machine in machines) or "no machine"
+        raise ValueError(
+            f"{caller}() asks for {_described(asked, asked)} for each worker, and no machine of the cluster has that: it has "
+            f"{there}. Lower {_settings_of(asked)}, or add machines."
+        )
+    total = ray.cluster_resources()
+    short = {name: amount * count for name, amount in asked.items() if total.get(name, 0.0) < amount * count}
+    if short:
+        raise ValueError(
+            f"{caller}() asks for {_described(short, short)} for {count} workers, and the cluster has "
+            f"{_described(total, short)}. Lower workers or {_settings_of(short)}, or add machines."
+        )
+
+
+def available(resources: Resources) -> str:
+    """What is asked for a worker, and what the cluster has free now, for a message."""
+    asked = resources.asked or {"CPU": 1.0}
+    return f"a worker asks for {_described(asked, asked)}, and {_described(_ray().available_resources(), asked)} is free"
+
+
+def _ray() -> Any:
+    """Ray, which takes most of a second to import. Its functions have no types."""
+    import ray
+
+    return ray
+
+
+def _described(amounts: Mapping[str, float], names: Mapping[str, float]) -> str:
+    return ", ".join(f"{amounts.get(name, 0.0):g} {name}" for name in names) or "nothing"
+
+
+def _settings_of(asked: Mapping[str, float]) -> str:
+    names = {"CPU": "num_cpus_per_worker", "GPU": "num_gpus_per_worker"}
+    return " and ".join(dict.fromkeys(names.get(name, "worker_resources") for name in asked))

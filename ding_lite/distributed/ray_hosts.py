@@ -1,0 +1,66 @@
+"""Ray hosts: objects of a worker of a Ray cluster, which is restarted in the same state on any machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ding_lite.distributed.clusters import Resources, connect, require_resources
+from ding_lite.distributed.references import StoredValue
+from ding_lite.distributed.worker_actors import Actors, RayWorker
+from ding_lite.processes import Patience, RestartingHost, Shared
+
+PATIENCE = Patience(attempts=6, error_attempts=2, backoff_s=1.0)
+"""A lost machine is given time to be replaced. An error of the program is tried once more, because it may come from a machine
+with other packages or a full disk; the second one is final."""
+
+
+def host_factory(caller: str, resources: Resources, workers: int, address: str | None, restart: bool) -> Callable[..., RayHost]:
+    """Connect to the cluster, and return a function with the arguments of `ProcessHost` that makes the hosts of a group.
+
+    Args:
+        caller: name of the calling function, for messages.
+        resources: what each worker reserves.
+        workers: number of workers of the group.
+        address: see `connect`.
+        restart: whether workers are restarted. Then one more is started in advance.
+
+    Raises:
+        ValueError: the cluster does not have the resources, or the program is connected to another one.
+        ConnectionError: no cluster answers.
+    """
+    connect(address, caller)
+    require_resources(resources, workers, caller)
+    return partial(RayHost, Actors(resources, spares=int(restart)))
+
+
+class RayHost(RestartingHost):
+    """Objects of a worker of a Ray cluster. With `restart`, it is replaced if it dies, hangs, or its machine is lost.
+
+    Args:
+        actors: starts its workers.
+        name, progress_size, describe, timeout_s, start_timeout_s: as for `WorkerProcess`.
+        restart, depth: as for `RestartingHost`.
+    """
+
+    def __init__(
+        self,
+        actors: Actors,
+        name: str,
+        progress_size: int = 0,
+        describe: Callable[[NDArray[np.int64]], str] | None = None,
+        timeout_s: float = 60.0,
+        restart: bool = False,
+        depth: int = 1,
+        start_timeout_s: float = 120.0,
+    ) -> None:
+        new = partial(RayWorker, actors, name, progress_size, describe, timeout_s, start_timeout_s)
+        super().__init__(name, new, restart, depth, min(2.0, timeout_s), PATIENCE)
+
+    def share(self, value: Any) -> Shared[Any]:
+        """A value in the object store of the cluster, to which the requests of several hosts refer."""
+        return StoredValue(value)

@@ -1,0 +1,110 @@
+"""References: values in the object store of the cluster, which several workers read, and the requests that refer to them."""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import ray
+
+from ding_lite.processes import Shared
+from ding_lite.processes.pickles import dumps
+
+T = TypeVar("T")
+
+_FETCH_S = 30.0
+"""Maximum seconds to read a stored value from another machine."""
+
+_losses = 0  # number of times that a stored value was found to be lost
+
+
+class _Refs(threading.local):
+    """The references of the request that this thread packs or unpacks."""
+
+    found: list[Any] | None = None
+
+
+_refs = _Refs()
+
+
+class StoredValue(Shared[T]):
+    """A value in the object store. It leaves the store when this object is collected.
+
+    Requests of `packed` hold a reference to it, and not the value. After `count_loss`, the next request stores it again.
+
+    Args:
+        value: the value. It is kept here too, and must not be changed.
+    """
+
+    def __init__(self, value: T) -> None:
+        super().__init__(value)
+        self._ref, self._losses = ray.put(value), _losses
+
+    @property
+    def ref(self) -> Any:
+        """The reference."""
+        if self._losses != _losses:
+            self._ref, self._losses = ray.put(self.value), _losses
+        return self._ref
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if _refs.found is None:
+            raise TypeError("a StoredValue can only be sent by a request to a worker of the cluster.")
+        _refs.found.append(self.ref)
+        return _FetchedValue, (len(_refs.found) - 1,)
+
+
+class _FetchedValue:
+    """A `StoredValue` in a worker: fetched when it is first read."""
+
+    def __init__(self, index: int) -> None:
+        assert _refs.found is not None, "requests are loaded by `unpacked`"
+        self._ref = _refs.found[index]
+
+    @property
+    def value(self) -> Any:
+        """The value, which cannot be changed.
+
+        Raises:
+            ObjectLostError: it is not in the store any more, or no machine sends it.
+        """
+        try:
+            return ray.get(self._ref, timeout=_FETCH_S)
+        except ray.exceptions.GetTimeoutError:
+            # Ray itself looks for a lost object for ten minutes.
+            raise ray.exceptions.ObjectFetchTimedOutError(self._ref.hex(), None, "") from None
+
+
+def count_loss() -> None:
+    """Store all values again before they are next sent, because one was lost with a machine or from a full store."""
+    global _losses
+    _losses += 1
+
+
+def packed(function: Callable[..., Any], args: tuple[Any, ...]) -> tuple[bytes, list[Any]]:
+    """A request as bytes, and the references in it.
+
+    Raises:
+        Exception: an error of pickling.
+    """
+    with _collecting([]) as refs:
+        return dumps((function, args), by_value=True), refs
+
+
+def unpacked(data: bytes, refs: Sequence[Any]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """The request that `packed` packed."""
+    with _collecting(list(refs)):
+        function, args = pickle.loads(data)
+    return function, args
+
+
+@contextlib.contextmanager
+def _collecting(refs: list[Any]) -> Iterator[list[Any]]:
+    before, _refs.found = _refs.found, refs
+    try:
+        yield refs
+    finally:
+        _refs.found = before

@@ -1,0 +1,59 @@
+"""One Ray cluster for all tests of this folder: it takes seconds to start."""
+
+import sys
+
+import cloudpickle
+import pytest
+
+pytest.importorskip("ray")
+import ray
+
+from ding_lite.distributed import connect
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if "tests/distributed" in str(item.path):
+            item.add_marker(pytest.mark.ray)
+
+
+@pytest.fixture(scope="session")
+def spilled(tmp_path_factory):
+    """The folder to which a full object store writes."""
+    return tmp_path_factory.mktemp("spilled")
+
+
+@pytest.fixture(scope="session")
+def cluster(spilled):
+    """The address of a cluster of two CPUs on this machine."""
+    ray.init(
+        num_cpus=2,
+        include_dashboard=False,
+        object_store_memory=200 * 2**20,
+        object_spilling_directory=str(spilled),
+        logging_level="warning",
+        log_to_driver=False,
+    )
+    connect(keep_workers=4)
+    yield ray.get_runtime_context().gcs_address
+    ray.shutdown()
+
+
+@pytest.fixture
+def hosted():
+    """A function that keeps a host until the end of the test, which closes it."""
+    made = []
+
+    def of(host):
+        made.append(host)
+        return host
+
+    yield of
+    for host in made:
+        host.close()
+
+
+@pytest.fixture(autouse=True)
+def _by_value(request):
+    """Workers of the cluster cannot import the files of the tests."""
+    cloudpickle.register_pickle_by_value(sys.modules[request.module.__name__])
