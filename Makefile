@@ -3,6 +3,7 @@
 PYTHON ?= python3
 PIP = .venv/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 PY = .venv/bin/python
+TEST = OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(PY) -m pytest
 
 .PHONY: run test lint learn learn-long datasets learn-offline bench chaos signals soak clean
 
@@ -12,8 +13,14 @@ run: .venv/.run
 # All tests run on several processes; those that ARGS names, as in make test ARGS="tests/basics", on one, which starts at once.
 # One thread of torch: on a machine that does other work too, operations on several wait for the slowest of them.
 # Compiled files are kept, also where the environment says otherwise, since many tests start programs.
+# The tests on a Ray cluster come last, on one process, because a cluster takes seconds to start.
 test: lint
-	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(PY) -m pytest $(or $(ARGS),--numprocesses=logical --maxprocesses=4 --dist=worksteal)
+ifdef ARGS
+	$(TEST) $(ARGS)
+else
+	$(TEST) -m "not ray" --numprocesses=logical --maxprocesses=4 --dist=worksteal
+	$(TEST) tests/distributed
+endif
 
 lint: .venv/.dev
 	.venv/bin/ruff check .
@@ -55,5 +62,5 @@ clean:
 	touch $@
 
 .venv/.dev: .venv/bin/pip setup.py constraints.txt
-	$(PIP) --editable '.[cli,plot,tb,wandb,video,atari,box2d,mujoco,agents,robotics,offline,export,test,dev]'
+	$(PIP) --editable '.[cli,plot,tb,wandb,video,atari,box2d,mujoco,agents,robotics,offline,ray,export,test,dev]'
 	touch $@ .venv/.run

@@ -38,8 +38,11 @@ class Weights(NamedTuple):
         return self._replace(weights=[tensor.cpu().numpy() for tensor in self.weights]) if self.are_tensors else self
 
     def as_tensors(self) -> Weights:
-        """The reverse of `as_arrays`."""
-        return self._replace(weights=[torch.from_numpy(array) for array in self.weights]) if self.are_tensors else self
+        """The reverse of `as_arrays`. Arrays that cannot be written to are copied, because torch warns about them."""
+        if not self.are_tensors:
+            return self
+        arrays = (array if array.flags.writeable else array.copy() for array in self.weights)
+        return self._replace(weights=[torch.from_numpy(array) for array in arrays])
 
 
 class PolicyWeights(Hooks):

@@ -1,0 +1,178 @@
+"""Workers of a Ray cluster: how throughput grows with their number, what Ray costs, and what deaths cost.
+
+Measures wall time on a cluster that it starts on this machine, so it needs idle cores. With `--kills`, one of four workers is
+killed every two seconds: the rollouts must be those of workers that live, at half of the throughput or more.
+
+    python benchmarks/ray_workers.py
+    python benchmarks/ray_workers.py --kills --seconds 60
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import random
+import signal
+import statistics
+import time
+from typing import Any
+
+import gymnasium
+import numpy as np
+import ray
+from measure import one_thread, report
+
+from ding_lite.config import DQNConfig
+from ding_lite.data import flatten
+from ding_lite.distributed import connect
+from ding_lite.envs import make_envs
+from ding_lite.policy import DQNPolicy
+from ding_lite.rollout import SplitWorker, make_worker
+
+STEPS, ROUNDS = 100, 5
+CFG = DQNConfig().override({"policy.model.encoder_hidden_size_list": [64, 64]})
+
+
+class Waits(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Each step also waits, as for a simulator on another machine."""
+
+    def step(self, action: Any) -> Any:
+        time.sleep(0.005)
+        return self.env.step(action)
+
+
+class Computes(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Each step also computes for about half a millisecond."""
+
+    def step(self, action: Any) -> Any:
+        sum(index * index for index in range(8000))
+        return self.env.step(action)
+
+
+def make_waiting() -> Any:
+    return Waits(gymnasium.make("CartPole-v1"))
+
+
+def make_computing() -> Any:
+    return Computes(gymnasium.make("CartPole-v1"))
+
+
+def worker_of(make: Any, count: int, backend: str, restart: bool = False) -> SplitWorker:
+    envs: Any = make_envs(make, count, seed=0, workers=count, backend=backend, restart=restart)  # type: ignore[arg-type]
+    policy = DQNPolicy(CFG.policy, envs.single_observation_space, envs.single_action_space)
+    worker = make_worker(envs, policy.collect_mode)
+    assert isinstance(worker, SplitWorker)
+    return worker
+
+
+def steps_per_s(make: Any, count: int, backend: str) -> float:
+    """Environment steps a second of so many workers, each with one environment."""
+    worker = worker_of(make, count, backend)
+    worker.collect(STEPS, eps=0.1)
+    samples = []
+    for _ in range(ROUNDS):
+        begun = time.perf_counter()
+        worker.collect(STEPS, eps=0.1)
+        samples.append(time.perf_counter() - begun)
+    worker.env.close()
+    return count * STEPS / statistics.median(samples)
+
+
+def scaling() -> None:
+    first = steps_per_s(make_waiting, 1, "ray")
+    for count in (1, 2, 4, 8, 16):
+        found = first if count == 1 else steps_per_s(make_waiting, count, "ray")
+        target = {"target": "at least 14"} if count == 16 else {}
+        report("ray, environments that wait 5 ms", "ours", "steps_per_s", found, workers=count)
+        report("ray, environments that wait 5 ms", "ours", "times_one_worker", found / first, workers=count, **target)
+    ratios = []
+    for _ in range(3):
+        one, two = (steps_per_s(make_computing, count, "ray") for count in (1, 2))
+        ratios.append(two / one)
+    report(
+        "ray, environments that compute",
+        "ours",
+        "times_one_worker",
+        statistics.median(ratios),
+        workers=2,
+        target="at least 1.7",
+    )
+
+
+def cost_of_a_call() -> None:
+    """The share of a rollout of about 50 ms that is not spent in the worker."""
+    for backend in ("process", "ray"):
+        worker = worker_of(make_waiting, 1, backend)
+        shares = []
+        for turn in range(40):
+            begun = time.perf_counter()
+            worker.collect(10, eps=0.1)
+            seconds = time.perf_counter() - begun
+            first, last = worker.span or (0, 0)
+            if turn >= 5:
+                shares.append(1 - (last - first) / 1e9 / seconds)
+        target = {"target": "at most 0.05"} if backend == "ray" else {}
+        report("a rollout of 50 ms", backend, "share_outside_of_the_worker", statistics.median(shares), **target)
+        worker.env.close()
+
+
+def digest(rollouts: list[Any]) -> str:
+    found = hashlib.sha256()
+    for rollout in rollouts:
+        for name, column in flatten(rollout.trajectories.columns):
+            found.update(name.encode() + np.ascontiguousarray(column).tobytes())
+    return found.hexdigest()
+
+
+def collect_for(worker: SplitWorker, seconds: float, kept: list[Any], kills: random.Random | None = None) -> float:
+    """Collect for so long, and kill a worker every two seconds. Returns environment steps a second."""
+    begun, killed, steps = time.monotonic(), 0, 0
+    while (now := time.monotonic()) < begun + seconds:
+        asked = worker.ask(20, eps=0.1)
+        if kills is not None and now >= begun + 2 * killed:
+            killed += 1
+            host = kills.choice(worker.env.hosts)
+            os.kill(host.pid, signal.SIGKILL)  # type: ignore[attr-defined]
+        kept.append(worker.take(asked))
+        steps += 20 * worker.num_envs
+    return steps / (time.monotonic() - begun)
+
+
+def deaths(seconds: float) -> None:
+    rollouts: list[Any] = []
+    worker = worker_of(make_waiting, 4, "ray", restart=True)
+    collect_for(worker, 3.0, rollouts)
+    before = collect_for(worker, 10.0, rollouts)
+    meanwhile = collect_for(worker, seconds, rollouts, random.Random(0))
+    restarts = sum(host.restarts for host in worker.env.hosts)  # type: ignore[attr-defined]
+    collect_for(worker, 10.0, rollouts)
+    after = collect_for(worker, 10.0, rollouts)
+    worker.env.close()
+    other = worker_of(make_waiting, 4, "process")
+    expected = [other.collect(20, eps=0.1) for _ in rollouts]
+    other.env.close()
+    case = "a worker killed every 2 s"
+    report(case, "ours", "restarts", restarts, seconds=seconds)
+    report(case, "ours", "throughput_meanwhile", meanwhile / before, target="at least 0.5")
+    report(case, "ours", "throughput_10_s_later", after / before, target="at least 0.95")
+    report(case, "ours", "equal_rollouts", float(digest(rollouts) == digest(expected)), rollouts=len(rollouts), target="1")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", action="store_true", help="measure what deaths of workers cost, and nothing else")
+    parser.add_argument("--seconds", type=float, default=60.0, help="with --kills, how long workers are killed (default: 60)")
+    arguments = parser.parse_args()
+    one_thread()
+    connect("local")
+    if arguments.kills:
+        deaths(arguments.seconds)
+    else:
+        cost_of_a_call()
+        scaling()
+    ray.shutdown()
+
+
+if __name__ == "__main__":
+    main()
