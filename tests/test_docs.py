@@ -4,10 +4,11 @@ import re
 from pathlib import Path
 
 import pytest
+from pages import run_blocks
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
-BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+ELSEWHERE = {"README.md", "cluster.md"}  # the blocks of cluster.md run in tests/distributed
 PROMISE = re.compile(r"print\(error\)  # (.*?)(?: \.\.\.)?$", re.MULTILINE)
 
 
@@ -15,17 +16,7 @@ def page_name(page):
     return page.relative_to(ROOT).as_posix()
 
 
-def run_blocks(page):
-    """The names that the Python blocks of a page leave, run one after the other."""
-    names = {"__name__": "__main__"}
-    text = page.read_text(encoding="utf-8")
-    for block in BLOCK.finditer(text):
-        line = text[: block.start(1)].count("\n")
-        exec(compile("\n" * line + block.group(1), str(page), "exec"), names)
-    return names
-
-
-@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "README.md"], ids=page_name)
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name not in ELSEWHERE], ids=page_name)
 def test_the_blocks_of_a_page_run_and_print_the_errors_that_it_promises(page, tmp_path, monkeypatch, capsys):
     """`print(error)  # text ...`: the text is what comes, as far as it goes."""
     monkeypatch.chdir(tmp_path)

@@ -33,6 +33,7 @@ LAYERS = {
     "ding_lite.rewards": 3.5,
     "ding_lite.config": 4,
     "ding_lite.rollout": 4,
+    "ding_lite.distributed": 5,
     "ding_lite.middleware": 6,
     "ding_lite.commands": 7,
     "examples": 7,

@@ -11,6 +11,8 @@ from ding_lite.basics import require_extra
 
 NAMESPACE = "ding_lite"
 
+_kept = 0
+
 
 @dataclasses.dataclass(frozen=True)
 class Resources:
@@ -55,10 +57,8 @@ def connect(address: str | None = None, caller: str = "connect", keep_workers: i
     """
     require_extra("ray", "ray", f"{caller}(backend='ray')")
     ray = _ray()
-    if keep_workers is not None:
-        from ding_lite.distributed.worker_actors import Actors
-
-        Actors.keep = keep_workers
+    global _kept
+    _kept = _kept if keep_workers is None else keep_workers
     if not ray.is_initialized():
         try:
             ray.init(address, namespace=NAMESPACE, include_dashboard=False, logging_level=logging.WARNING)
@@ -74,6 +74,11 @@ def connect(address: str | None = None, caller: str = "connect", keep_workers: i
             f"{caller}(ray_address={address!r}), but this program is connected to the cluster at {here}: pass this address or "
             "None, or call ray.shutdown() first."
         )
+
+
+def kept_workers() -> int:
+    """Maximum number of workers that are kept when environments are closed; see `connect`."""
+    return _kept
 
 
 def require_resources(resources: Resources, count: int, caller: str) -> None:

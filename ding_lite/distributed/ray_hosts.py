@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -19,20 +19,30 @@ PATIENCE = Patience(attempts=6, error_attempts=2, backoff_s=1.0)
 with other packages or a full disk; the second one is final."""
 
 
-def host_factory(caller: str, resources: Resources, workers: int, address: str | None, restart: bool) -> Callable[..., RayHost]:
+def host_factory(
+    caller: str,
+    workers: int,
+    *,
+    restart: bool,
+    address: str | None = None,
+    num_cpus: float | None = None,
+    num_gpus: float = 0.0,
+    custom: Mapping[str, float] | None = None,
+) -> Callable[..., RayHost]:
     """Connect to the cluster, and return a function with the arguments of `ProcessHost` that makes the hosts of a group.
 
     Args:
         caller: name of the calling function, for messages.
-        resources: what each worker reserves.
         workers: number of workers of the group.
-        address: see `connect`.
         restart: whether workers are restarted. Then one more is started in advance.
+        address: see `connect`.
+        num_cpus, num_gpus, custom: what each worker reserves; see `Resources`.
 
     Raises:
         ValueError: the cluster does not have the resources, or the program is connected to another one.
         ConnectionError: no cluster answers.
     """
+    resources = Resources(num_cpus, num_gpus, dict(custom or {}))
     connect(address, caller)
     require_resources(resources, workers, caller)
     return partial(RayHost, Actors(resources, spares=int(restart)))

@@ -20,7 +20,7 @@ from ray import exceptions
 
 from ding_lite.basics.messages import add_note, name_of
 from ding_lite.basics.torch_threads import torch_threads
-from ding_lite.distributed.clusters import Resources, available
+from ding_lite.distributed.clusters import Resources, available, kept_workers
 from ding_lite.distributed.references import count_loss, packed, unpacked
 from ding_lite.processes import WorkerDied, WorkerHangs
 from ding_lite.processes.errors import pack, unpack
@@ -29,6 +29,7 @@ from ding_lite.processes.servers import close_objects, settle
 
 _ASK_EVERY_S = 1.0
 _STACK_WAIT_S = 1.0
+_MOST_SPARES = 4
 _CLOSED = "was closed"
 
 
@@ -40,7 +41,7 @@ class WorkerActor:
         for name in PRELOADED:  # slow imports are part of the start
             with contextlib.suppress(ImportError):
                 importlib.import_module(name)
-        self._objects: dict[str, Any] = {}
+        self._objects: dict[str, Any] = {"progress": np.zeros(0, np.int64)}
         self._working: int | None = None  # id of the thread that runs a request
 
     def begin(self, progress_size: int) -> tuple[int, str]:
@@ -99,18 +100,17 @@ class Actors:
     Args:
         resources: what each of them reserves.
         spares: number of actors that are started in advance once the first worker works, so that a replacement of a dead worker
-            need not wait for its imports. They end with the last worker of the group.
+            need not wait for its imports. While workers die faster than spares start, there are more, up to `_MOST_SPARES`.
+            They end with the last worker of the group.
     """
 
     _kept: ClassVar[list[tuple[dict[str, Any], Any]]] = []
     """Options and handle of each actor that waits for other groups."""
-    keep: ClassVar[int] = 0
-    """Maximum number of actors that are kept when their worker is closed, for other groups of this program."""
 
     def __init__(self, resources: Resources, spares: int = 0) -> None:
         self.resources, self._spares = resources, spares
         self._options = resources.options
-        self._waiting: list[Any] = []
+        self._waiting: list[tuple[Any, Any]] = []  # each spare, and a reference that is ready when it has started
         self._lock = threading.Lock()
         self._taken = 0
 
@@ -118,8 +118,13 @@ class Actors:
         """A new actor, which `give_back` ends."""
         with self._lock:
             self._taken += 1
-            if self._waiting:
-                return self._waiting.pop(0)
+            spare = next((one for one in self._waiting if _is_ready(one[1])), None)
+            if spare is None and self._waiting:  # all were taken before they had started
+                self._spares, spare = min(self._spares + 1, _MOST_SPARES), self._waiting[0]
+            if spare is not None:
+                self._waiting.remove(spare)
+                self._add_spares()
+                return spare[0]
             for index, (options, actor) in enumerate(self._kept):
                 if options == self._options:
                     del self._kept[index]
@@ -129,23 +134,33 @@ class Actors:
     def start_spares(self) -> None:
         """Start the spare actors that are missing."""
         with self._lock:
-            while self._taken and len(self._waiting) < self._spares:
-                self._waiting.append(self._new())
+            self._add_spares()
 
     def give_back(self, actor: Any, is_clean: bool) -> None:
         """Kill an actor; or keep it for other groups, if its objects are closed."""
         with self._lock:
-            if is_clean and len(self._kept) < self.keep:
+            if is_clean and len(self._kept) < kept_workers():
                 actor.forget.remote()
                 self._kept.append((self._options, actor))
             else:
                 _kill(actor)
             self._taken -= 1
             while not self._taken and self._waiting:
-                _kill(self._waiting.pop())
+                _kill(self._waiting.pop()[0])
+
+    def _add_spares(self) -> None:
+        while self._taken and len(self._waiting) < self._spares:
+            actor = self._new()
+            self._waiting.append((actor, actor.progress.remote()))
 
     def _new(self) -> Any:
         return _remote_class.options(scheduling_strategy="SPREAD", **self._options).remote()
+
+
+def _is_ready(ref: Any, timeout_s: float = 0.0) -> bool:
+    """Whether an object is ready, within so many seconds."""
+    ready, _ = ray.wait([ref], timeout=timeout_s)
+    return bool(ready)
 
 
 def _kill(actor: Any) -> None:
@@ -239,7 +254,7 @@ class RayWorker:
         self._require_alive()
         if self._answer is None:
             ref, _ = self._flying[0]
-            if not self._is_here(ref, self._ask_every_s if wait else 0.0):
+            if not _is_ready(ref, self._ask_every_s if wait else 0.0):
                 self._look()
                 return False
             try:
@@ -285,7 +300,7 @@ class RayWorker:
         try:
             if not self._flying and self.pid is not None:
                 self.finish()
-                is_clean = self._is_here(self._closing, timeout_s)
+                is_clean = _is_ready(self._closing, timeout_s)
         finally:
             self._let_go(_CLOSED, is_clean)
 
@@ -295,15 +310,10 @@ class RayWorker:
     def __reduce__(self) -> NoReturn:
         raise TypeError(f"{self} cannot be sent to another process: remove it from the function that you sent.")
 
-    def _is_here(self, ref: Any, timeout_s: float) -> bool:
-        """Whether an object is ready, within so many seconds."""
-        ready, _ = ray.wait([ref], timeout=timeout_s)
-        return bool(ready)
-
     def _look(self) -> None:
         """Measure the time without progress. After the limit, the worker is killed."""
         now = time.monotonic()
-        if self.pid is None and self._is_here(self._begun, 0.0):
+        if self.pid is None and _is_ready(self._begun, 0.0):
             try:
                 self._learn_of_start()
             except exceptions.RayError as error:
@@ -320,7 +330,7 @@ class RayWorker:
             self._actors.start_spares()
 
     def _ask_for_progress(self, now: float) -> None:
-        if self._asked is not None and self._is_here(self._asked, 0.0):
+        if self._asked is not None and _is_ready(self._asked, 0.0):
             try:
                 found = ray.get(self._asked)
             except exceptions.RayError as error:
@@ -359,7 +369,7 @@ class RayWorker:
 
     def _stack(self) -> str:
         ref = self._actor.stack.remote()
-        if not self._is_here(ref, _STACK_WAIT_S):
+        if not _is_ready(ref, _STACK_WAIT_S):
             return ""
         with contextlib.suppress(exceptions.RayError):
             return str(ray.get(ref))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import accumulate
@@ -172,10 +173,16 @@ def sizes_and_hosts(caller: str, name: str, num_envs: int, settings: WorkerSetti
     if backend == "process":
         return sizes, partial(_host_elsewhere, ProcessHost, name, settings)
     require_extra("ray", "ray", f"{caller}(backend='ray')")
-    from ding_lite.distributed import Resources, ray_hosts
-
-    resources = Resources(settings.num_cpus_per_worker, settings.num_gpus_per_worker, dict(settings.worker_resources or {}))
-    make = ray_hosts.host_factory(caller, resources, workers, settings.ray_address, settings.restart)
+    # By name, because it imports Ray, and because it is in a layer above this one.
+    make = importlib.import_module("ding_lite.distributed.ray_hosts").host_factory(
+        caller,
+        workers,
+        restart=settings.restart,
+        address=settings.ray_address,
+        num_cpus=settings.num_cpus_per_worker,
+        num_gpus=settings.num_gpus_per_worker,
+        custom=settings.worker_resources,
+    )
     return sizes, partial(_host_elsewhere, make, name, settings)
 
 

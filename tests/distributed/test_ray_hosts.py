@@ -274,8 +274,8 @@ def test_an_environment_that_fails_to_start_raises_its_own_error():
         make_envs(fails, 2, workers=2, backend="ray")
 
 
-def test_hosts_end_at_the_same_time_and_leave_no_worker(tmp_path, monkeypatch):
-    monkeypatch.setattr(Actors, "keep", 0)
+def test_hosts_end_at_the_same_time_and_leave_no_worker(tmp_path):
+    clusters.connect(keep_workers=0)
     hosts = [ray_host(restart=True) for _ in range(2)]
     local = LocalHost()
     gather_results(hosts, [host.submit(make, 0, tmp_path / "closed", lasting=True) for host in hosts])
@@ -283,3 +283,4 @@ def test_hosts_end_at_the_same_time_and_leave_no_worker(tmp_path, monkeypatch):
     release_hosts([*hosts, local], for_good=True)
     for pid in pids:
         wait_until(lambda pid=pid: is_gone(pid))
+    clusters.connect(keep_workers=4)
