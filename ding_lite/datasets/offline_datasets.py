@@ -157,11 +157,39 @@ class OfflineDataset:
 
     @cached_property
     def returns(self) -> np.ndarray[Any, Any]:
-        """[E] float64, undiscounted return of each episode."""
+        """[E] float64, undiscounted return of each episode.
+
+        Raises:
+            DatasetError: a reward is NaN or infinite.
+        """
+        return np.add.reduceat(self._reward, self._begins) if len(self) else np.zeros(0)
+
+    @cached_property
+    def _reward(self) -> np.ndarray[Any, Any]:
+        """[N] float64, the rewards, all of them finite."""
+        reward = self._raw_reward
+        if len(wrong := np.flatnonzero(~np.isfinite(reward))):
+            row = int(wrong[0])
+            episode = int(self._ends.searchsorted(row, "right"))
+            raise DatasetError(
+                f"the column reward of the dataset {self.name} has the value {reward[row]} in row {row}, which is step "
+                f"{row - self._begins[episode]} of episode {episode}; {(~self.finite).sum():,} of {self.num_episodes:,} "
+                "episodes have such rewards. Leave them out: dataset.select(dataset.finite)."
+            )
+        return reward
+
+    @property
+    def _raw_reward(self) -> np.ndarray[Any, Any]:
+        found: np.ndarray[Any, Any] = self._rows("reward", self._stored(np.arange(len(self)))).astype(np.float64)
+        return found
+
+    @cached_property
+    def finite(self) -> np.ndarray[Any, Any]:
+        """[E] bool, whether all rewards of an episode are finite numbers, neither NaN nor infinite."""
         if not len(self):
-            return np.zeros(0)
-        reward = self._rows("reward", self._stored(np.arange(len(self)))).astype(np.float64)
-        return np.add.reduceat(reward, self._begins)
+            return np.zeros(0, np.bool_)
+        found: np.ndarray[Any, Any] = np.logical_and.reduceat(np.isfinite(self._raw_reward), self._begins)
+        return found
 
     @cached_property
     def finished(self) -> np.ndarray[Any, Any]:
@@ -227,10 +255,13 @@ class OfflineDataset:
 
     @cached_property
     def returns_to_go(self) -> np.ndarray[Any, Any]:
-        """[N] float32, the sum of the rewards of each step and of those that follow in its episode, undiscounted."""
-        reward = self._rows("reward", self._stored(np.arange(len(self)))).astype(np.float64)
-        upto = np.cumsum(reward)
-        found: np.ndarray[Any, Any] = np.repeat(upto[self._ends - 1], self.lengths) - upto + reward
+        """[N] float32, the sum of the rewards of each step and of those that follow in its episode, undiscounted.
+
+        Raises:
+            DatasetError: a reward is NaN or infinite.
+        """
+        upto = np.cumsum(self._reward)
+        found: np.ndarray[Any, Any] = np.repeat(upto[self._ends - 1], self.lengths) - upto + self._reward
         return found.astype(np.float32)
 
     def windows(self, rows: Sequence[int] | np.ndarray[Any, Any], length: int, columns: Collection[str] | None = None) -> Tree:
@@ -297,6 +328,7 @@ class OfflineDataset:
 
         Raises:
             ValueError: another share, or no episode is finished.
+            DatasetError: a reward is NaN or infinite.
         """
         if not 0 < share <= 1:
             raise ValueError(f"best(share={share!r}): expected a share of the episodes above 0, and at most 1.")

@@ -82,6 +82,32 @@ def test_the_best_episodes(share, tmp_path):
         dataset.select(~dataset.finished).best(0.5)
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_rewards_that_are_not_finite_are_refused_by_name(value, tmp_path):
+    recording = Recording(seed=3)
+    recording.rollout(30)
+    rows = map_leaves(lambda *leaves: np.concatenate(leaves), *recording.true_episodes(unfinished=False))
+    good = open_dataset(rows)
+    returns = good.returns
+    begins = np.cumsum(good.lengths) - good.lengths
+    number = int(np.flatnonzero(good.lengths[1:] > 2)[0]) + 1
+    rows["reward"][begins[number] + 2] = rows["reward"][begins[number + 1]] = value
+    dataset = open_dataset(rows)
+    row = begins[number] + 2
+    words = (
+        rf"the column reward of the dataset of these arrays has the value {value} in row {row}, which is step 2 of episode "
+        rf"{number}; 2 of {good.num_episodes} episodes have such rewards. Leave them out: dataset\.select\(dataset\.finite\)"
+    )
+    for reads in (lambda: dataset.returns, lambda: dataset.best(0.5), lambda: dataset.windows([0], 2)):
+        with pytest.raises(DatasetError, match=words):
+            reads()
+    assert np.flatnonzero(~dataset.finite).tolist() == [number, number + 1]
+    rest = dataset.select(dataset.finite)
+    assert np.array_equal(rest.returns, returns[dataset.finite])
+    assert rest.finite.all()
+    assert dataset.select([]).finite.shape == (0,)
+
+
 def test_a_choice_of_a_choice(tmp_path):
     recorded(tmp_path, seed=3)
     dataset = OfflineDataset(tmp_path)
