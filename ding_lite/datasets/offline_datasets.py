@@ -27,6 +27,7 @@ from ding_lite.datasets.chunks import (
     path_of,
     read_chunk,
 )
+from ding_lite.datasets.concatenations import JoinedColumns, joined_index
 from ding_lite.datasets.indexes import Index, read_index
 
 _IN_MEMORY = 64 << 20  # bytes of a column that are read into memory; longer ones are unpacked to disk and mapped
@@ -66,6 +67,7 @@ class OfflineDataset:
         self.name = name
         """Its folder, or what else it was made of."""
         self._index, self._columns = index, columns
+        self._parts: tuple[OfflineDataset, ...] = ()
         self._stored_lengths = lengths
         self._first = np.cumsum(lengths) - lengths
         self._choose(np.arange(len(lengths)))
@@ -109,6 +111,31 @@ class OfflineDataset:
         """A dataset of these arrays in memory, as `packed` makes them."""
         made = cls.__new__(cls)
         made._set_up(index, lengths, columns, name)
+        return made
+
+    @classmethod
+    def concatenate(cls, datasets: Sequence[OfflineDataset]) -> OfflineDataset:
+        """Several datasets as one: the episodes of the first, then of the second, and so on. Nothing is copied.
+
+        It has the columns that all of them have. A column of float32 in one and float64 in another is float64. Spaces that one
+        of them does not say are those of the others.
+
+        Args:
+            datasets: the datasets, at least one. One that is given twice counts twice.
+
+        Raises:
+            DatasetError: their spaces, or the shapes, kinds or parts of a column differ.
+        """
+        names = [part.name for part in datasets]
+        index = joined_index(names, [part._index for part in datasets])
+        filled = [part for part in datasets if part._index.columns]
+        counts = [len(part._stored_lengths) for part in filled]
+        made = cls.__new__(cls)
+        lengths = np.concatenate([np.zeros(0, np.int64), *(part._stored_lengths for part in filled)])
+        made._set_up(index, lengths, JoinedColumns([part._columns for part in filled], index.columns), " + ".join(names))
+        chosen = [part._episodes + sum(counts[:number]) for number, part in enumerate(filled)]
+        made._choose(np.concatenate([np.zeros(0, np.int64), *chosen]))
+        made._parts = tuple(datasets)
         return made
 
     @property
@@ -316,6 +343,7 @@ class OfflineDataset:
         made = OfflineDataset.__new__(OfflineDataset)
         made._set_up(self._index, self._stored_lengths, self._columns, self.name)
         made._choose(self._episodes[np.asarray(numbers)] if len(numbers) else self._episodes[:0])
+        made._parts = self._parts
         return made
 
     def best(self, share: float) -> OfflineDataset:
@@ -342,9 +370,11 @@ class OfflineDataset:
     def fingerprint(self) -> str:
         """A checksum of what the rows are, so that a run that is resumed with other data is refused."""
         digest = hashlib.sha256(self.lengths.tobytes() + self._episodes.tobytes())
+        for part in self._parts:
+            digest.update(part.fingerprint.encode())
         for chunk in self._index.chunks:
             digest.update(chunk.sha256.encode())
-        if not self._index.chunks and len(self):
+        if not self._parts and not self._index.chunks and len(self):
             digest.update(np.ascontiguousarray(self._rows("reward", self._stored(np.arange(len(self))))).tobytes())
         return digest.hexdigest()
 
