@@ -14,7 +14,7 @@ import gymnasium
 import numpy as np
 import torch
 
-from ding_lite.basics import unflatten
+from ding_lite.basics import seed_of, unflatten
 from ding_lite.data import Episodes, LeafSpec, Tree, map_leaves, tree
 from ding_lite.datasets.chunks import (
     LENGTHS,
@@ -321,8 +321,8 @@ class OfflineDataset:
         return self._taken(np.arange(len(self)), columns)
 
     def episodes(self, numbers: Sequence[int] | np.ndarray[Any, Any] | None = None) -> Episodes:
-        """These episodes in memory, with the dtypes of the files; None for all."""
-        chosen = np.arange(self.num_episodes) if numbers is None else np.asarray(numbers, np.int64)
+        """These episodes in memory, with the dtypes of the files; numbers as for `select`, None for all."""
+        chosen = np.arange(self.num_episodes) if numbers is None else self._chosen(numbers, "episodes")
         lengths = self.lengths[chosen]
         rows = np.arange(int(lengths.sum())) + np.repeat(self._begins[chosen] - (np.cumsum(lengths) - lengths), lengths)
         return Episodes(self._taken(rows, None), lengths)
@@ -335,16 +335,29 @@ class OfflineDataset:
         """The dataset with these of its episodes. Nothing is copied.
 
         Args:
-            numbers: numbers of episodes, from 0 to num_episodes - 1, or [E] bool.
+            numbers: numbers of episodes, negative ones from the end as in lists, or [E] bool.
 
         Raises:
-            IndexError: there is no such episode.
+            IndexError: there is no such episode, or the mask has another length.
         """
         made = OfflineDataset.__new__(OfflineDataset)
         made._set_up(self._index, self._stored_lengths, self._columns, self.name)
-        made._choose(self._episodes[np.asarray(numbers)] if len(numbers) else self._episodes[:0])
+        made._choose(self._episodes[self._chosen(numbers, "select")])
         made._parts = self._parts
         return made
+
+    def _chosen(self, numbers: Sequence[int] | np.ndarray[Any, Any], who: str) -> np.ndarray[Any, Any]:
+        """[n] int64, these episodes, from 0 to num_episodes - 1."""
+        found = np.asarray(numbers) if len(numbers) else np.zeros(0, np.int64)
+        if found.ndim == 1 and found.dtype.kind in "biu":
+            if found.dtype.kind == "b" and len(found) == self.num_episodes:
+                return np.flatnonzero(found)
+            if found.dtype.kind != "b" and ((-self.num_episodes <= found) & (found < self.num_episodes)).all():
+                return np.where(found < 0, found + self.num_episodes, found).astype(np.int64)
+        raise IndexError(
+            f"{who}({numbers!r:.60}): the dataset {self.name} has {self.num_episodes:,} episodes: pass numbers from "
+            f"{-self.num_episodes} to {self.num_episodes - 1}, or one bool for each episode."
+        )
 
     def best(self, share: float) -> OfflineDataset:
         """The finished episodes with the highest returns, as for behaviour cloning of the best tenth, `dataset.best(0.1)`.
@@ -365,6 +378,32 @@ class OfflineDataset:
             raise ValueError(f"best(share={share!r}): none of the {self.num_episodes} episodes in {self.name} is finished.")
         count = max(1, round(share * len(finished)))
         return self.select(np.sort(finished[np.argsort(-self.returns[finished], kind="stable")[:count]]))
+
+    def split(self, share: float, seed: int = 0) -> tuple[OfflineDataset, OfflineDataset]:
+        """Two datasets of randomly chosen whole episodes, to learn from one and to evaluate on the other. Nothing is copied.
+
+        The choice has a generator of its own: the same dataset, share and seed always give the same parts. In both, episodes
+        keep their order.
+
+        Args:
+            share: share of the episodes in the first part, between 0 and 1. Each part has at least one.
+            seed: random seed of the choice.
+
+        Raises:
+            ValueError: another share, or there are less than two episodes.
+
+        Example:
+            >>> train, held_out = dataset.split(0.9)  # doctest: +SKIP
+        """
+        if not 0 < share < 1:
+            raise ValueError(f"split(share={share!r}): expected a share of the episodes above 0 and below 1.")
+        if self.num_episodes < 2:
+            raise ValueError(f"split(share={share!r}): two parts need two episodes, and {self.name} has {self.num_episodes}.")
+        rng = np.random.default_rng(seed_of(seed, f"split(share={share!r}, seed={{}})"))
+        is_first = np.zeros(self.num_episodes, np.bool_)
+        count = min(max(1, round(share * self.num_episodes)), self.num_episodes - 1)
+        is_first[rng.permutation(self.num_episodes)[:count]] = True
+        return self.select(is_first), self.select(~is_first)
 
     @cached_property
     def fingerprint(self) -> str:

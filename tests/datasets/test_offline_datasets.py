@@ -108,12 +108,59 @@ def test_rewards_that_are_not_finite_are_refused_by_name(value, tmp_path):
     assert dataset.select([]).finite.shape == (0,)
 
 
+@pytest.mark.parametrize("share", [0.01, 0.5, 0.9, 0.999])
+def test_a_split_has_each_episode_once_and_depends_on_the_seed_alone(share, tmp_path):
+    recorded(tmp_path, seed=3)
+    dataset = OfflineDataset(tmp_path)
+    count = dataset.num_episodes
+    random.seed(5), np.random.seed(5)  # noqa: NPY002
+    parts = dataset.split(share, seed=1)
+    random.seed(6), np.random.seed(6)  # noqa: NPY002
+    again = OfflineDataset(tmp_path).split(share, seed=1)
+    assert [part.num_episodes for part in parts] == [wanted := min(max(1, round(share * count)), count - 1), count - wanted]
+    order = list(map(fingerprint, dataset))
+    numbers = [[order.index(fingerprint(episode)) for episode in part] for part in parts]
+    assert sorted(numbers[0] + numbers[1]) == list(range(count))
+    assert all(part == sorted(part) for part in numbers)
+    assert [part.fingerprint for part in parts] == [part.fingerprint for part in again]
+    assert len({dataset.split(share, seed=seed)[0].fingerprint for seed in range(20)}) > 5
+    assert parts[0].observation_space == dataset.observation_space
+
+
+def test_a_split_into_two_parts_is_possible(tmp_path):
+    recorded(tmp_path)
+    dataset = OfflineDataset(tmp_path)
+    for share in (0, 1, 90):
+        with pytest.raises(ValueError, match=rf"split\(share={share}\): expected a share of the episodes above 0 and below 1"):
+            dataset.split(share)
+    with pytest.raises(ValueError, match="two parts need two episodes, and .* has 1"):
+        dataset.select([0]).split(0.5)
+    with pytest.raises(ValueError, match=r"split\(share=0.5, seed=-1\)"):
+        dataset.split(0.5, seed=-1)
+
+
 def test_a_choice_of_a_choice(tmp_path):
     recorded(tmp_path, seed=3)
     dataset = OfflineDataset(tmp_path)
     chosen = dataset.select([5, 2, 9]).select(np.array([False, True, True]))
     assert [fingerprint(episode) for episode in chosen] == [fingerprint(list(dataset)[number]) for number in (2, 9)]
     assert len(dataset.select([])) == 0
+
+
+def test_episodes_are_chosen_as_in_lists(tmp_path):
+    recorded(tmp_path, seed=3)
+    dataset = OfflineDataset(tmp_path)
+    all_of_them, count = list(map(fingerprint, dataset)), dataset.num_episodes
+    for numbers in ([-1], [-2, 0, -count], range(3), np.arange(count, dtype=np.uint8)[::-1]):
+        wanted = [all_of_them[number] for number in numbers]
+        assert [fingerprint(episode) for episode in dataset.select(numbers)] == wanted
+        assert [fingerprint(episode) for episode in dataset.episodes(numbers)] == wanted
+    for wrong in ([count], [0, -count - 1], [True] * (count + 1), [0.5], [[0, 1]]):
+        for choose in (dataset.select, dataset.episodes):
+            with pytest.raises(
+                IndexError, match=rf"{choose.__name__}\(.*has {count} episodes: pass numbers from -{count} to {count - 1}"
+            ):
+                choose(wrong)
 
 
 def test_only_the_columns_in_use_are_taken_and_read(tmp_path):
