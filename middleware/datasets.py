@@ -116,7 +116,7 @@ def offline_data_fetcher(
     dataset: OfflineDataset | str | PathLike[str] | Any,
     policy: LearnMode | None = None,
     reward_model: Any = None,
-) -> Callable[[OfflineRLContext], None]:
+) -> OfflineDataFetcher:
     """Fetch a minibatch of a dataset: shuffled, each transition once in a pass.
 
     Box actions are clipped to their bounds, as they were for the environment. A pass has equal parts of about the batch size.
@@ -155,17 +155,36 @@ def offline_data_fetcher(
     clip = None if space is None else clipper(space)
     _warn_of_target(cfg, data)
     epochs = Epochs(len(data), cfg.policy.learn.batch_size, cfg.seed, data.fingerprint)
-    length: int | None = getattr(cfg.policy, "context_length", None)
+    return OfflineDataFetcher(data, epochs, columns, getattr(cfg.policy, "context_length", None), clip)
 
-    @contract(writes=("train_data", "train_epoch"), uses=(epochs,), stage="process")
-    def fetch(ctx: OfflineRLContext) -> None:
-        rows = epochs.next()
-        batch = data.take(rows, columns) if length is None else data.windows(rows, length, columns)
-        ctx.train_data = batch if clip is None or not has_leaf(batch, "action") else _clipped(batch, clip)
-        ctx.train_epoch = epochs.epoch
 
-    fetch.__qualname__ = "offline_data_fetcher.<locals>.fetch"
-    return fetch
+class OfflineDataFetcher:
+    """The middleware that `offline_data_fetcher` returns."""
+
+    def __init__(
+        self,
+        data: OfflineDataset,
+        epochs: Epochs,
+        columns: tuple[str, ...] | None,
+        length: int | None,
+        clip: Callable[[Any], Any] | None,
+    ) -> None:
+        self.__name__ = "offline_data_fetcher"
+        self._data, self._epochs, self._columns, self._length, self._clip = data, epochs, columns, length, clip
+        contract(writes=("train_data", "train_epoch"), uses=(epochs,), stage="process")(self)
+
+    def begin_run(self) -> None:
+        """Count the passes of a resumed run, which may have no iteration left. The task calls it."""
+        own_run().ctx.train_epoch = self._epochs.epoch
+
+    def __call__(self, ctx: OfflineRLContext) -> None:
+        rows = self._epochs.next()
+        if self._length is None:
+            batch = self._data.take(rows, self._columns)
+        else:
+            batch = self._data.windows(rows, self._length, self._columns)
+        ctx.train_data = batch if self._clip is None or not has_leaf(batch, "action") else _clipped(batch, self._clip)
+        ctx.train_epoch = self._epochs.epoch
 
 
 def _action_space_of(data: OfflineDataset, policy: LearnMode | None) -> Any:

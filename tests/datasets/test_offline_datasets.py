@@ -113,9 +113,9 @@ def test_a_split_has_each_episode_once_and_depends_on_the_seed_alone(share, tmp_
     recorded(tmp_path, seed=3)
     dataset = OfflineDataset(tmp_path)
     count = dataset.num_episodes
-    random.seed(5), np.random.seed(5)  # noqa: NPY002
+    np.random.seed(5)  # noqa: NPY002
     parts = dataset.split(share, seed=1)
-    random.seed(6), np.random.seed(6)  # noqa: NPY002
+    np.random.seed(6)  # noqa: NPY002
     again = OfflineDataset(tmp_path).split(share, seed=1)
     assert [part.num_episodes for part in parts] == [wanted := min(max(1, round(share * count)), count - 1), count - wanted]
     order = list(map(fingerprint, dataset))
