@@ -188,14 +188,16 @@ class DecisionTransformerPolicy(ScheduledLearningRate, Policy):
         if not isinstance(wanted, numbers.Real) or not math.isfinite(wanted):
             raise ValueError(f"target_return = {wanted!r:.60}: expected the return to ask for, a finite number.")
         if not state:  # the first step of episodes
-            count = len(first_leaf(nested(obs)))
-            state = [torch.stack([element] * count).to(self.device) for element in self.get_initial_state()]
+            batch = len(first_leaf(nested(obs)))
+            state = [torch.stack([element] * batch).to(self.device) for element in self.get_initial_state()]
         *known_steps, returns, last_return, known = state
         target = float(wanted) / self.cfg.return_scale
         spent = 0.0 if prev_reward_batch is None else torch.as_tensor(prev_reward_batch, device=self.device).float()
         to_go = torch.where(known == 0, target, last_return - spent / self.cfg.return_scale)
-        unknown = map_leaves(torch.from_numpy, dummy_elements(self.action_space, len(known)))
-        structure = {"obs": nested(obs), "action": map_leaves(lambda leaf: leaf.to(self.device), unknown)}
+        unknown = map_leaves(torch.from_numpy, dummy_elements(self.action_space, 1))
+        count = known.shape[0]  # len() would fix it in an exported program
+        actions = map_leaves(lambda leaf: leaf.to(self.device).expand(count, *leaf.shape[1:]), unknown)
+        structure = {"obs": nested(obs), "action": actions}
         past = iter(known_steps)
         window = map_leaves(lambda now: torch.cat([next(past), now.unsqueeze(1)], 1), structure)
         length = self.cfg.context_length
