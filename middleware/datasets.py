@@ -24,6 +24,7 @@ from ding_lite.middleware.foreign_names import ARGUMENTS
 from ding_lite.middleware.own_runs import own_run
 from ding_lite.middleware.run_descriptions import describe_run
 from ding_lite.policy import LearnMode
+from ding_lite.ranks import current_ranks
 
 
 @foreign_arguments(ARGUMENTS["offline_data_saver"])
@@ -122,6 +123,8 @@ def offline_data_fetcher(
     Box actions are clipped to their bounds, as they were for the environment. A pass has equal parts of about the batch size.
     For a policy that learns from windows, each transition is the last one of a window once in a pass.
 
+    In a data-parallel run, all processes have the same dataset, and each fetches its part of each batch.
+
     In an asynchronous run the next batch is fetched while the policy learns;
     the result is the same.
 
@@ -139,7 +142,7 @@ def offline_data_fetcher(
 
     Raises:
         DatasetError: there is no such dataset, or it is damaged.
-        ValueError: it is empty.
+        ValueError: it is empty; or, in a data-parallel run, the processes have different datasets.
         SpaceError: its spaces do not fit the policy.
     """
     require_settings("offline_data_fetcher", cfg, "policy.learn.batch_size", "seed")
@@ -154,7 +157,7 @@ def offline_data_fetcher(
     space = _action_space_of(data, policy)
     clip = None if space is None else clipper(space)
     _warn_of_target(cfg, data)
-    epochs = Epochs(len(data), cfg.policy.learn.batch_size, cfg.seed, data.fingerprint)
+    epochs = _epochs(cfg, data)
     return OfflineDataFetcher(data, epochs, columns, getattr(cfg.policy, "context_length", None), clip)
 
 
@@ -185,6 +188,21 @@ class OfflineDataFetcher:
             batch = self._data.windows(rows, self._length, self._columns)
         ctx.train_data = batch if self._clip is None or not has_leaf(batch, "action") else _clipped(batch, self._clip)
         ctx.train_epoch = self._epochs.epoch
+
+
+def _epochs(cfg: RunConfig, data: OfflineDataset) -> Epochs:
+    """The order of the rows; of processes that learn together, that of rank 0."""
+    ranks, seed = current_ranks(), cfg.seed
+    if ranks is None:
+        return Epochs(len(data), cfg.policy.learn.batch_size, seed, data.fingerprint)
+    found = [text.split() for text in ranks.texts("offline_data_fetcher", f"{seed} {data.fingerprint}")]
+    different = [rank for rank, (_, fingerprint) in enumerate(found) if fingerprint != found[0][1]]
+    if different:
+        raise ValueError(
+            f"offline_data_fetcher got another dataset in rank {different[0]} than in rank 0: give all processes the same one, "
+            "of which each takes its part."
+        )
+    return Epochs(len(data), cfg.policy.learn.batch_size, int(found[0][0]), data.fingerprint, ranks.rank, ranks.size)
 
 
 def _action_space_of(data: OfflineDataset, policy: LearnMode | None) -> Any:

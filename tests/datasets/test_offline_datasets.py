@@ -355,6 +355,23 @@ class TestEpochs:
             orders.append(np.concatenate(parts).tolist())
         assert rows < 5 or orders[0] != orders[1]
 
+    @pytest.mark.parametrize(("rows", "size", "ranks"), [(10, 2, 2), (23, 3, 2), (7, 1, 3), (3, 1, 2), (2, 9, 2), (100, 8, 3)])
+    def test_processes_have_the_parts_of_the_batches_of_one(self, rows, size, ranks):
+        whole = Epochs(rows, size * ranks, seed=1)
+        parts = [Epochs(rows, size, seed=1, rank=rank, ranks=ranks) for rank in range(ranks)]
+        if whole.batches > rows // ranks:  # a process would have no row
+            whole.batches = rows // ranks
+        for _ in range(3 * whole.batches):
+            batches = [part.next() for part in parts]
+            assert np.array_equal(np.concatenate(batches), whole.next())
+            assert min(map(len, batches)) >= 1
+            assert max(map(len, batches)) - min(map(len, batches)) <= 1
+            assert {part.epoch for part in parts} == {whole.epoch}
+        assert whole.epoch == 3
+        whole.load_state_dict(parts[1].state_dict())
+        with pytest.raises(ValueError, match=f"{rows + 1} processes learn together, and the dataset has only {rows} rows"):
+            Epochs(rows, 1, ranks=rows + 1)
+
     @pytest.mark.parametrize("done", range(9))
     def test_a_restored_one_goes_on_in_the_middle(self, done):
         one, other = Epochs(10, 3, seed=1), Epochs(10, 3, seed=2)
