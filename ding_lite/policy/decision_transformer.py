@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from ding_lite.basics import Config, ranged_field
+from ding_lite.basics import Config, di_engine_settings, ranged_field
 from ding_lite.data import Tree, first_leaf, flatten, map_leaves, nested, tree, with_leaves
 from ding_lite.nn import DecisionTransformer
 from ding_lite.policy.bc import imitation_errors
@@ -27,6 +27,8 @@ from ding_lite.run_configs import OfflineEnvConfig, OfflineRunConfig
 @dataclasses.dataclass
 class DecisionTransformerModelConfig(Config):
     """The transformer."""
+
+    di_engine: ClassVar[Mapping[str, str]] = di_engine_settings.TRANSFORMER
 
     size: int = ranged_field(64, low=1, high=16_384)
     """Width of the tokens; a multiple of heads."""
