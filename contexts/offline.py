@@ -23,7 +23,8 @@ class OfflineRLContext(Context):
     """Iterations finished before this one. Counted by the task."""
 
     train_epoch: int = 0
-    """Passes over the dataset since the start. Not kept: the user's fetcher counts it and writes it in every iteration."""
+    """Passes over the dataset since the start. Not kept: offline_data_fetcher, or a fetcher of your own, counts it and writes
+    it in every iteration."""
 
     train_iter: int = dataclasses.field(default=0, metadata=_KEPT)
     """Gradient steps since the start. Kept. Written by trainer and multistep_trainer."""

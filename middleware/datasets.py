@@ -24,6 +24,7 @@ from ding_lite.middleware.foreign_names import ARGUMENTS
 from ding_lite.middleware.own_runs import own_run
 from ding_lite.middleware.run_descriptions import describe_run
 from ding_lite.policy import LearnMode
+from ding_lite.ranks import current_ranks
 
 
 @foreign_arguments(ARGUMENTS["offline_data_saver"])
@@ -116,11 +117,13 @@ def offline_data_fetcher(
     dataset: OfflineDataset | str | PathLike[str] | Any,
     policy: LearnMode | None = None,
     reward_model: Any = None,
-) -> Callable[[OfflineRLContext], None]:
+) -> OfflineDataFetcher:
     """Fetch a minibatch of a dataset: shuffled, each transition once in a pass.
 
     Box actions are clipped to their bounds, as they were for the environment. A pass has equal parts of about the batch size.
     For a policy that learns from windows, each transition is the last one of a window once in a pass.
+
+    In a data-parallel run, all processes have the same dataset, and each fetches its part of each batch.
 
     In an asynchronous run the next batch is fetched while the policy learns;
     the result is the same.
@@ -139,7 +142,7 @@ def offline_data_fetcher(
 
     Raises:
         DatasetError: there is no such dataset, or it is damaged.
-        ValueError: it is empty.
+        ValueError: it is empty; or, in a data-parallel run, the processes have different datasets.
         SpaceError: its spaces do not fit the policy.
     """
     require_settings("offline_data_fetcher", cfg, "policy.learn.batch_size", "seed")
@@ -154,18 +157,52 @@ def offline_data_fetcher(
     space = _action_space_of(data, policy)
     clip = None if space is None else clipper(space)
     _warn_of_target(cfg, data)
-    epochs = Epochs(len(data), cfg.policy.learn.batch_size, cfg.seed, data.fingerprint)
-    length: int | None = getattr(cfg.policy, "context_length", None)
+    epochs = _epochs(cfg, data)
+    return OfflineDataFetcher(data, epochs, columns, getattr(cfg.policy, "context_length", None), clip)
 
-    @contract(writes=("train_data", "train_epoch"), uses=(epochs,), stage="process")
-    def fetch(ctx: OfflineRLContext) -> None:
-        rows = epochs.next()
-        batch = data.take(rows, columns) if length is None else data.windows(rows, length, columns)
-        ctx.train_data = batch if clip is None or not has_leaf(batch, "action") else _clipped(batch, clip)
-        ctx.train_epoch = epochs.epoch
 
-    fetch.__qualname__ = "offline_data_fetcher.<locals>.fetch"
-    return fetch
+class OfflineDataFetcher:
+    """The middleware that `offline_data_fetcher` returns."""
+
+    def __init__(
+        self,
+        data: OfflineDataset,
+        epochs: Epochs,
+        columns: tuple[str, ...] | None,
+        length: int | None,
+        clip: Callable[[Any], Any] | None,
+    ) -> None:
+        self.__name__ = "offline_data_fetcher"
+        self._data, self._epochs, self._columns, self._length, self._clip = data, epochs, columns, length, clip
+        contract(writes=("train_data", "train_epoch"), uses=(epochs,), stage="process")(self)
+
+    def begin_run(self) -> None:
+        """Count the passes of a resumed run, which may have no iteration left. The task calls it."""
+        own_run().ctx.train_epoch = self._epochs.epoch
+
+    def __call__(self, ctx: OfflineRLContext) -> None:
+        rows = self._epochs.next()
+        if self._length is None:
+            batch = self._data.take(rows, self._columns)
+        else:
+            batch = self._data.windows(rows, self._length, self._columns)
+        ctx.train_data = batch if self._clip is None or not has_leaf(batch, "action") else _clipped(batch, self._clip)
+        ctx.train_epoch = self._epochs.epoch
+
+
+def _epochs(cfg: RunConfig, data: OfflineDataset) -> Epochs:
+    """The order of the rows; of processes that learn together, that of rank 0."""
+    ranks, seed = current_ranks(), cfg.seed
+    if ranks is None:
+        return Epochs(len(data), cfg.policy.learn.batch_size, seed, data.fingerprint)
+    found = [text.split() for text in ranks.texts("offline_data_fetcher", f"{seed} {data.fingerprint}")]
+    different = [rank for rank, (_, fingerprint) in enumerate(found) if fingerprint != found[0][1]]
+    if different:
+        raise ValueError(
+            f"offline_data_fetcher got another dataset in rank {different[0]} than in rank 0: give all processes the same one, "
+            "of which each takes its part."
+        )
+    return Epochs(len(data), cfg.policy.learn.batch_size, int(found[0][0]), data.fingerprint, ranks.rank, ranks.size)
 
 
 def _action_space_of(data: OfflineDataset, policy: LearnMode | None) -> Any:

@@ -84,7 +84,10 @@ ARGUMENTS = {
     },
     "rolloutor": {"collect_print_freq": "`online_logger(cfg, show_every_s=10.0)` sets how often progress is shown."},
     "metric_evaluator": {},
-    "offline_data_fetcher": {},
+    "offline_data_fetcher": {
+        "collate_fn": "batches are trees of tensors. A middleware after `offline_data_fetcher(cfg, dataset)` may change "
+        "ctx.train_data."
+    },
     "offline_data_saver": {
         "data_path": "write `offline_data_saver(cfg, path)`.",
         "data_type": "datasets have one format; `write_minari(dataset, id)` writes HDF5 for Minari.",

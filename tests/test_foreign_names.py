@@ -10,6 +10,7 @@ import subprocess
 import sys
 
 import gymnasium
+import numpy as np
 import pytest
 
 import ding_lite
@@ -258,6 +259,16 @@ def test_the_contexts_are_names_of_the_package_whose_import_stays_cheap():
     assert (ding_lite.OnlineRLContext, ding_lite.OfflineRLContext) == (OnlineRLContext, OfflineRLContext)
 
 
+ROWS_OF_DATA = {
+    "obs": np.zeros((3, 4), np.float32),
+    "next_obs": np.zeros((3, 4), np.float32),
+    "action": np.zeros(3, np.int64),
+    "reward": np.zeros(3, np.float32),
+    "terminated": np.ones(3, np.bool_),
+    "truncated": np.zeros(3, np.bool_),
+}
+
+
 def arguments_of(name):
     """Arguments with which this middleware can be made."""
     names = known_names()
@@ -276,6 +287,7 @@ def arguments_of(name):
         "data_pusher": [cfg, ReplayBuffer(10)],
         "sqil_data_pusher": [cfg, ReplayBuffer(10)],
         "interaction_evaluator": [cfg, mode, envs],
+        "offline_data_fetcher": [cfg, ROWS_OF_DATA],
         "offline_data_saver": [cfg, "runs/data"],
         "offpolicy_data_fetcher": [cfg, ReplayBuffer(2000)],
         "online_logger": [None],
@@ -395,6 +407,29 @@ def test_the_advice_on_a_setting_names_settings_that_exist(section, name, advice
         assert hasattr(ding_lite.config, kind)
     for place, kind in re.findall(r"(policy\.[a-z_.]*[a-z_]) of ([A-Z]\w+Config)", advice):
         assert has_setting(getattr(ding_lite.config, kind)(), place)
+
+
+def test_settings_of_offline_runs_of_di_engine_give_advice():
+    """The names in its configurations of Decision Transformer, TD3+BC and CQL for D4RL."""
+    places = {
+        "policy": "rtg_target rtg_scale context_len wt_decay warmup_steps clip_grad_norm_p max_eval_ep_len num_eval_ep "
+        "state_mean state_std env_name dataset_name evaluator_env_num num_updates_per_iter stop_value collate_fn",
+        "policy.model": "state_dim act_dim n_blocks h_dim n_heads drop_p context_len max_timestep continuous",
+        "policy.learn": "train_epoch normalize_states",
+        "policy.collect": "normalize_states data_type data_path",
+    }
+    for config in ("DecisionTransformerConfig", "TD3BCConfig", "CQLConfig"):
+        for place, names in places.items():
+            for name in names.split():
+                if place == "policy.model" and config != "DecisionTransformerConfig":
+                    continue
+                with pytest.raises(ValueError, match=rf"has no '{name}': \w.*\.$") as caught:
+                    getattr(ding_lite.config, config)().override({f"{place}.{name}": 1})
+                assert "did you mean" not in str(caught.value)
+    with pytest.raises(ValueError, match="it is policy.target_return of DecisionTransformerConfig"):
+        ding_lite.config.DecisionTransformerConfig().override({"policy.rtg_target": 3600})
+    with pytest.raises(ImportError, match="it is `DecisionTransformerPolicy`"):
+        importlib.import_module("ding_lite.policy").DTPolicy  # noqa: B018
 
 
 def test_a_setting_of_ones_own_with_a_name_of_di_engine_is_kept_without_a_warning(recwarn):

@@ -31,6 +31,11 @@ _REPLAY = (
     "policy.other.priority_beta. There is no limit of uses."
 )
 _VIDEOS = "videos of evaluations are recorded with log.video_every, into the run's folder."
+_NORMALIZED = "observations are normalised by policy.model.normalize_obs, by running statistics of the batches learned from."
+_BATCHES = "leave it out: offline_data_fetcher(cfg, dataset) makes batches of tensors."
+_NO_DECAY = "there is no weight decay; a subclass of the policy makes its optimizer in make_optimizer."
+_DATASET = "the dataset is the setting dataset of the run, for open_dataset(cfg.dataset), which knows its format."
+_WINDOW = "it is policy.context_length of DecisionTransformerConfig."
 
 RUN = {
     "create_cfg": "leave it out: a script names its classes.",
@@ -71,6 +76,21 @@ POLICY = {
     "transition_with_policy_data": "leave it out: a rollout has the outputs of the policy that its loss reads.",
     "type": _CLASS,
     "unroll_len": _UNROLL,
+    **dict.fromkeys(("state_mean", "state_std"), _NORMALIZED),
+    "clip_grad_norm_p": _CLIP,
+    "collate_fn": _BATCHES,
+    "context_len": _WINDOW,
+    "dataset_name": _DATASET,
+    "env_name": "it is env.id.",
+    "evaluator_env_num": _EVALUATOR_ENVS,
+    "max_eval_ep_len": "it is env.max_episode_steps.",
+    "num_eval_ep": "it is env.n_evaluator_episode.",
+    "num_updates_per_iter": "leave it out: each iteration takes one gradient step, and max_step is their number.",
+    "rtg_scale": "it is policy.return_scale of DecisionTransformerConfig.",
+    "rtg_target": "it is policy.target_return of DecisionTransformerConfig.",
+    "stop_value": "it is env.stop_value.",
+    "warmup_steps": "a learning rate that changes is policy.learn.lr_schedule.",
+    "wt_decay": _NO_DECAY,
 }
 MODEL = {
     **dict.fromkeys(("action_shape", "action_space", "obs_shape"), _SPACES),
@@ -80,6 +100,16 @@ MODEL = {
     "dueling": "DQNConfig, R2D2Config and RainbowConfig have policy.model.dueling.",
     "lstm_type": "the recurrent networks have an LSTM, of width policy.model.lstm_size in R2D2Config and PPOLSTMConfig.",
     "twin_critic": "leave it out: SAC and TD3 have two critics, DDPG has one.",
+}
+TRANSFORMER = {
+    **dict.fromkeys(("act_dim", "state_dim"), _SPACES),
+    "context_len": _WINDOW,
+    "continuous": "leave it out: the action space says it.",
+    "drop_p": "there is no dropout.",
+    "h_dim": "it is policy.model.size of DecisionTransformerConfig.",
+    "max_timestep": "it is policy.model.longest of DecisionTransformerConfig.",
+    "n_blocks": "it is policy.model.layers of DecisionTransformerConfig.",
+    "n_heads": "it is policy.model.heads of DecisionTransformerConfig.",
 }
 LEARN = {
     **dict.fromkeys(("betas", "optim", "weight_decay"), _OPTIMIZER),
@@ -107,6 +137,8 @@ LEARN = {
     "target_theta": "it is policy.learn.target_update_theta.",
     "unroll_len": _UNROLL,
     "update_per_collect": "a rollout is learned from in policy.learn.epoch_per_collect epochs of PPOConfig.",
+    "normalize_states": _NORMALIZED,
+    "train_epoch": "max_step of the run is the number of gradient steps; ctx.train_epoch counts the passes over the dataset.",
 }
 COLLECT = {
     "collector": _SHOWN,
@@ -117,6 +149,8 @@ COLLECT = {
     "noise_sigma": "DDPGConfig and TD3Config have policy.collect.noise_sigma.",
     "traj_len_inf": _ENDLESS,
     "unroll_len": _UNROLL,
+    **dict.fromkeys(("data_path", "data_type"), _DATASET),
+    "normalize_states": _NORMALIZED,
 }
 EVAL = {"env_num": _EVALUATOR_ENVS, "render": _VIDEOS}
 EVALUATOR = {

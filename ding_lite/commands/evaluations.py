@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ding_lite.basics import CheckpointError, printable, write_atomically
+from ding_lite.config.command_line import named_values
 from ding_lite.datasets import DatasetError
 from ding_lite.policy_state import StateError
 from ding_lite.reports import ReportError
@@ -23,7 +24,7 @@ def show_evaluations(run_dirs: Sequence[Path], out: Path | None, **options: Any)
     Args:
         run_dirs: folders of runs.
         out: path of a JSON file; None for none.
-        **options: for `evaluate_run`.
+        **options: for `evaluate_run`; the settings as words NAME=VALUE.
 
     Raises:
         ReportError: a policy or an environment cannot be made.
@@ -32,7 +33,7 @@ def show_evaluations(run_dirs: Sequence[Path], out: Path | None, **options: Any)
         raise ReportError("no folder was given: pass the folder of a run, such as runs/dqn.")
     found: list[RunEvaluation] = []
     for run in run_dirs:
-        found.append(_reported(partial(evaluate_run, run, **options)))
+        found.append(_reported(partial(_evaluated, run, options)))
         for line in _lines(found[-1]):
             print(printable(line), flush=True)
     if out is not None:
@@ -45,14 +46,14 @@ def show_episodes(run_dir: Path, **options: Any) -> None:
 
     Args:
         run_dir: folder of the run.
-        **options: for `play_run`.
+        **options: for `play_run`; the settings as words NAME=VALUE.
 
     Raises:
         ReportError: the policy or the environment cannot be made, or there is no display.
     """
 
     def play() -> None:
-        for episode, path in play_run(run_dir, **options):
+        for episode, path in play_run(run_dir, **_parsed(options)):
             where = "" if path is None else f": {path}"
             by_agent = episode.info.get("return") if "policy_return" in episode.info else None
             parts = "" if by_agent is None else f" ({_listed(by_agent)})"
@@ -67,12 +68,12 @@ def record_episodes(run_dir: Path, out: Path, **options: Any) -> None:
     Args:
         run_dir: folder of the run.
         out: folder of the dataset.
-        **options: for `record_run`.
+        **options: for `record_run`; the settings as words NAME=VALUE.
 
     Raises:
         ReportError: the policy, the environment or the dataset cannot be made.
     """
-    dataset = _reported(partial(record_run, run_dir, out, **options))
+    dataset = _reported(lambda: record_run(run_dir, out, **_parsed(options)))
     returns = dataset.returns
     print(
         printable(
@@ -82,13 +83,27 @@ def record_episodes(run_dir: Path, out: Path, **options: Any) -> None:
     )
 
 
+def _evaluated(run: Path, options: Mapping[str, Any]) -> RunEvaluation:
+    return evaluate_run(run, **_parsed(options))
+
+
+def _parsed(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options, with settings by name instead of words NAME=VALUE.
+
+    Raises:
+        ValueError: a word has another form.
+    """
+    return {**options, "settings": named_values(options["settings"])}
+
+
 def _lines(found: RunEvaluation) -> list[str]:
     low, high = found.interval
     steps = "" if found.train_iter is None else f" after {found.train_iter:,} gradient steps"
+    settings = "".join(f", {name}={value}" for name, value in found.settings.items())
     length = sum(found.lengths) / len(found.lengths)
     spread = f"min {min(found.returns):.6g}, max {max(found.returns):.6g}"
     return [
-        f"{found.run}: {found.algorithm} on {found.env}, {found.which}{steps}",
+        f"{found.run}: {found.algorithm} on {found.env}, {found.which}{steps}{settings}",
         f"  {len(found.returns)} episodes, seed {found.seed}, mean length {length:.6g}",
         f"  return: mean {found.mean:.6g}, standard deviation {found.std:.4g}, {spread}",
         f"  interquartile mean {found.iqm:.6g}, 95% interval {low:.6g} to {high:.6g}",

@@ -86,6 +86,7 @@ def evaluate(
     policy_class: str | None = None,
     explore: bool = False,
     eps: float | None = None,
+    settings: tuple[str, ...] = (),
     out: Path | None = None,
 ) -> None:
     """Evaluate the saved policy of each run on new episodes: mean, interquartile mean and its 95% interval.
@@ -104,11 +105,12 @@ def evaluate(
             policies as policy=module:name, separated by commas.
         explore: Act as in training instead of greedily.
         eps: With explore, the probability of random actions, for policies that explore by it, such as DQN.
+        settings: Further settings to act with, NAME=VALUE ..., such as target_return=300 of a Decision Transformer.
         out: Path of a JSON file for all numbers, with the return of each episode.
     """
     shown = importlib.import_module("ding_lite.commands.evaluations")
-    options = {"env": env, "name": name, "policy_class": policy_class, "deterministic": not explore, "eps": eps}
-    shown.show_evaluations(run_dirs, out, episodes=episodes, which=which, seed=seed, **options)
+    options = {"env": env, "name": name, "policy_class": policy_class, "eps": eps, "settings": settings}
+    shown.show_evaluations(run_dirs, out, episodes=episodes, which=which, seed=seed, deterministic=not explore, **options)
 
 
 def play(
@@ -120,6 +122,7 @@ def play(
     env: str | None = None,
     name: str | None = None,
     policy_class: str | None = None,
+    settings: tuple[str, ...] = (),
 ) -> None:
     """Show episodes of the saved policy of a run in a window, or film them.
 
@@ -135,9 +138,10 @@ def play(
         name: Name of the policy, if the run saved several for one agent.
         policy_class: The class of the policy as module:name, if the run's file names none that can be imported; with several
             policies as policy=module:name, separated by commas.
+        settings: Further settings to act with, NAME=VALUE ..., such as target_return=300 of a Decision Transformer.
     """
     shown = importlib.import_module("ding_lite.commands.evaluations")
-    options = {"env": env, "name": name, "policy_class": policy_class}
+    options = {"env": env, "name": name, "policy_class": policy_class, "settings": settings}
     shown.show_episodes(run_dir, which=which, video=video, episodes=episodes, seed=seed, **options)
 
 
@@ -153,6 +157,7 @@ def collect(
     greedy: bool = False,
     eps: float | None = None,
     append: bool = False,
+    settings: tuple[str, ...] = (),
 ) -> None:
     """Record whole episodes of the saved policy of a run as a dataset, for offline RL.
 
@@ -171,10 +176,11 @@ def collect(
         greedy: Act greedily instead of as in training.
         eps: The probability of random actions, for policies that explore by it, such as DQN.
         append: Add to a dataset that exists.
+        settings: Further settings to act with, NAME=VALUE ..., such as target_return=300 of a Decision Transformer.
     """
     shown = importlib.import_module("ding_lite.commands.evaluations")
-    options = {"env": env, "name": name, "policy_class": policy_class, "deterministic": greedy, "eps": eps, "append": append}
-    shown.record_episodes(run_dir, out, steps=steps, which=which, seed=seed, **options)
+    options = {"env": env, "name": name, "policy_class": policy_class, "eps": eps, "append": append, "settings": settings}
+    shown.record_episodes(run_dir, out, steps=steps, which=which, seed=seed, deterministic=greedy, **options)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -19,9 +19,9 @@ class GAILConfig(PPOConfig):
     max_step: int = ranged_field(500, low=1)
     """Maximum number of iterations. Each collects policy.collect.n_sample transitions."""
 
-    expert_data: str | None = None
-    """Dataset of the expert: a folder that offline_data_saver has written, or a dataset of Minari. None for episodes of a
-    controller of CartPole-v1."""
+    expert_data: str | list[str] | None = None
+    """Dataset of the expert: a folder that offline_data_saver has written, or a dataset of Minari; several are used as one.
+    None for episodes of a controller of CartPole-v1."""
 
     reward_model: GAILRewardConfig = dataclasses.field(default_factory=GAILRewardConfig)
     """The discriminator."""

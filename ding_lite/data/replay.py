@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, SupportsIndex, TypeAlias
 
@@ -97,6 +98,7 @@ class ReplayBuffer:
         self._columns: Any = None
         self._size = self._next = 0
         self._pushed = 0  # transitions so far; number n is at position n % capacity
+        self._has_warned = False
         self._version = object()  # another one after transitions were removed or replaced other than by pushing
         # Layout of the last push, and the columns in its order, because the next push usually has the same layout.
         self._signature: list[Any] = []
@@ -159,7 +161,7 @@ class ReplayBuffer:
             )
 
     def push(self, batch: Pushed) -> None:
-        """Add transitions, overwriting the oldest.
+        """Add transitions, overwriting the oldest. Of more than `capacity` at once, the last ones are kept, with a warning.
 
         Args:
             batch: a rollout or episodes; a tree or nested mapping of arrays, tensors or lists [N, ...]; or a list of N
@@ -188,6 +190,13 @@ class ReplayBuffer:
         where: slice | np.ndarray[Any, Any] = slice(start, stop)
         if stop > self.capacity:
             # The last `capacity` rows stay, at the same positions as if pushed one by one.
+            if count > self.capacity and not self._has_warned:
+                self._has_warned = True
+                warnings.warn(
+                    f"{type(self).__name__}(capacity={self.capacity:,}) got {count:,} transitions at once: the last "
+                    f"{self.capacity:,} are kept, and the first {count - self.capacity:,} are lost. Use a larger capacity.",
+                    stacklevel=3,
+                )
             where = np.arange(max(start, stop - self.capacity), stop) % self.capacity
         self.writes += 1
         self._write(rows, where)

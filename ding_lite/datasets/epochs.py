@@ -19,6 +19,11 @@ class Epochs:
         batch_size: approximate number of rows in a batch.
         seed: random seed of the order.
         fingerprint: of the data, see `OfflineDataset.fingerprint`.
+        rank, ranks: number of this process, and of all processes that learn together. The batches of all of them are, with the
+            same seed, those of one process with a batch size of `ranks * batch_size`, and each has its part of them.
+
+    Raises:
+        ValueError: there are more processes than rows.
 
     Example:
         >>> epochs = Epochs(10, 4)
@@ -26,9 +31,13 @@ class Epochs:
         [(0, 5), (0, 5), (1, 5), (1, 5)]
     """
 
-    def __init__(self, num_rows: int, batch_size: int, seed: int = 0, fingerprint: str = "") -> None:
-        self.num_rows, self._fingerprint = num_rows, fingerprint
-        self.batches = max(1, round(num_rows / batch_size))
+    def __init__(
+        self, num_rows: int, batch_size: int, seed: int = 0, fingerprint: str = "", rank: int = 0, ranks: int = 1
+    ) -> None:
+        if num_rows < ranks and ranks > 1:
+            raise ValueError(f"{ranks} processes learn together, and the dataset has only {num_rows} rows: use fewer of them.")
+        self.num_rows, self._fingerprint, self._rank, self._ranks = num_rows, fingerprint, rank, ranks
+        self.batches = max(1, min(round(num_rows / (ranks * batch_size)), num_rows // ranks))
         """Batches of a pass."""
         self.rng = np.random.default_rng(seed_of(seed, "Epochs(seed={})"))
         self._before = self.rng.bit_generator.state
@@ -41,13 +50,14 @@ class Epochs:
         return self._taken // self.batches
 
     def next(self) -> np.ndarray[Any, Any]:
-        """The rows of the next batch, int64."""
+        """The rows of the next batch, or of the part of this process, int64."""
         place = self._taken % self.batches
         if self._order is None or not place:
             self._before = self.rng.bit_generator.state
             self._order = self.rng.permutation(self.num_rows)
         self._taken += 1
-        return self._order[self.num_rows * place // self.batches : self.num_rows * (place + 1) // self.batches]
+        batch = self._order[self.num_rows * place // self.batches : self.num_rows * (place + 1) // self.batches]
+        return batch[len(batch) * self._rank // self._ranks : len(batch) * (self._rank + 1) // self._ranks]
 
     def state_dict(self) -> dict[str, Any]:
         """The place in the pass, and the random generator at the begin of this pass."""

@@ -17,6 +17,7 @@ from ding_lite.data import Episodes, LeafSpec, flatten, map_leaves
 from ding_lite.datasets.chunks import LENGTHS, OBS, DatasetError, packed
 from ding_lite.datasets.indexes import INDEX, Index
 from ding_lite.datasets.offline_datasets import OfflineDataset
+from ding_lite.datasets.scores import REFERENCES
 from ding_lite.envs import space_spec, to_gymnasium, to_nested
 
 _CUT = 32_767  # steps, after which Minari's arrow and parquet formats lose the rest of an episode
@@ -40,7 +41,8 @@ def read_minari(source: Any) -> OfflineDataset:
     """A dataset of Minari in memory.
 
     Numbers keep the dtype that Minari has stored, such as float64 for rewards. Infos are left out. The last episode of a
-    recording may be unfinished, with neither terminated nor truncated at its end.
+    recording may be unfinished, with neither terminated nor truncated at its end. Reference returns, ref_min_score and
+    ref_max_score, are for `normalized_score`.
 
     Args:
         source: a `minari.MinariDataset`; its folder; or its id, such as "mujoco/hopper/medium-v0", of a dataset that is on this
@@ -78,6 +80,9 @@ def read_minari(source: Any) -> OfflineDataset:
     columns = {key: LeafSpec(array.shape[1:], array.dtype) for key, array in joined.items()}
     env = dataset.spec.env_spec
     known = {"minari": name, "environments": [{"stage": "collect", "name": env.id}] if env is not None else []}
+    references = [storage.metadata.get(key) for key in ("ref_min_score", "ref_max_score")]
+    if None not in references:
+        known[REFERENCES] = [float(one) for one in references]
     return OfflineDataset.from_columns(Index(*spaces, columns, [known]), lengths, joined, name)
 
 

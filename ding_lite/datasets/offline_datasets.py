@@ -14,7 +14,7 @@ import gymnasium
 import numpy as np
 import torch
 
-from ding_lite.basics import unflatten
+from ding_lite.basics import seed_of, unflatten
 from ding_lite.data import Episodes, LeafSpec, Tree, map_leaves, tree
 from ding_lite.datasets.chunks import (
     LENGTHS,
@@ -27,6 +27,7 @@ from ding_lite.datasets.chunks import (
     path_of,
     read_chunk,
 )
+from ding_lite.datasets.concatenations import JoinedColumns, joined_index
 from ding_lite.datasets.indexes import Index, read_index
 
 _IN_MEMORY = 64 << 20  # bytes of a column that are read into memory; longer ones are unpacked to disk and mapped
@@ -66,6 +67,7 @@ class OfflineDataset:
         self.name = name
         """Its folder, or what else it was made of."""
         self._index, self._columns = index, columns
+        self._parts: tuple[OfflineDataset, ...] = ()
         self._stored_lengths = lengths
         self._first = np.cumsum(lengths) - lengths
         self._choose(np.arange(len(lengths)))
@@ -109,6 +111,31 @@ class OfflineDataset:
         """A dataset of these arrays in memory, as `packed` makes them."""
         made = cls.__new__(cls)
         made._set_up(index, lengths, columns, name)
+        return made
+
+    @classmethod
+    def concatenate(cls, datasets: Sequence[OfflineDataset]) -> OfflineDataset:
+        """Several datasets as one: the episodes of the first, then of the second, and so on. Nothing is copied.
+
+        It has the columns that all of them have. A column of float32 in one and float64 in another is float64. Spaces that one
+        of them does not say are those of the others.
+
+        Args:
+            datasets: the datasets, at least one. One that is given twice counts twice.
+
+        Raises:
+            DatasetError: their spaces, or the shapes, kinds or parts of a column differ.
+        """
+        names = [part.name for part in datasets]
+        index = joined_index(names, [part._index for part in datasets])
+        filled = [part for part in datasets if part._index.columns]
+        counts = [len(part._stored_lengths) for part in filled]
+        made = cls.__new__(cls)
+        lengths = np.concatenate([np.zeros(0, np.int64), *(part._stored_lengths for part in filled)])
+        made._set_up(index, lengths, JoinedColumns([part._columns for part in filled], index.columns), " + ".join(names))
+        chosen = [part._episodes + sum(counts[:number]) for number, part in enumerate(filled)]
+        made._choose(np.concatenate([np.zeros(0, np.int64), *chosen]))
+        made._parts = tuple(datasets)
         return made
 
     @property
@@ -157,11 +184,39 @@ class OfflineDataset:
 
     @cached_property
     def returns(self) -> np.ndarray[Any, Any]:
-        """[E] float64, undiscounted return of each episode."""
+        """[E] float64, undiscounted return of each episode.
+
+        Raises:
+            DatasetError: a reward is NaN or infinite.
+        """
+        return np.add.reduceat(self._reward, self._begins) if len(self) else np.zeros(0)
+
+    @cached_property
+    def _reward(self) -> np.ndarray[Any, Any]:
+        """[N] float64, the rewards, all of them finite."""
+        reward = self._raw_reward
+        if len(wrong := np.flatnonzero(~np.isfinite(reward))):
+            row = int(wrong[0])
+            episode = int(self._ends.searchsorted(row, "right"))
+            raise DatasetError(
+                f"the column reward of the dataset {self.name} has the value {reward[row]} in row {row}, which is step "
+                f"{row - self._begins[episode]} of episode {episode}; {(~self.finite).sum():,} of {self.num_episodes:,} "
+                "episodes have such rewards. Leave them out: dataset.select(dataset.finite)."
+            )
+        return reward
+
+    @property
+    def _raw_reward(self) -> np.ndarray[Any, Any]:
+        found: np.ndarray[Any, Any] = self._rows("reward", self._stored(np.arange(len(self)))).astype(np.float64)
+        return found
+
+    @cached_property
+    def finite(self) -> np.ndarray[Any, Any]:
+        """[E] bool, whether all rewards of an episode are finite numbers, neither NaN nor infinite."""
         if not len(self):
-            return np.zeros(0)
-        reward = self._rows("reward", self._stored(np.arange(len(self)))).astype(np.float64)
-        return np.add.reduceat(reward, self._begins)
+            return np.zeros(0, np.bool_)
+        found: np.ndarray[Any, Any] = np.logical_and.reduceat(np.isfinite(self._raw_reward), self._begins)
+        return found
 
     @cached_property
     def finished(self) -> np.ndarray[Any, Any]:
@@ -227,10 +282,13 @@ class OfflineDataset:
 
     @cached_property
     def returns_to_go(self) -> np.ndarray[Any, Any]:
-        """[N] float32, the sum of the rewards of each step and of those that follow in its episode, undiscounted."""
-        reward = self._rows("reward", self._stored(np.arange(len(self)))).astype(np.float64)
-        upto = np.cumsum(reward)
-        found: np.ndarray[Any, Any] = np.repeat(upto[self._ends - 1], self.lengths) - upto + reward
+        """[N] float32, the sum of the rewards of each step and of those that follow in its episode, undiscounted.
+
+        Raises:
+            DatasetError: a reward is NaN or infinite.
+        """
+        upto = np.cumsum(self._reward)
+        found: np.ndarray[Any, Any] = np.repeat(upto[self._ends - 1], self.lengths) - upto + self._reward
         return found.astype(np.float32)
 
     def windows(self, rows: Sequence[int] | np.ndarray[Any, Any], length: int, columns: Collection[str] | None = None) -> Tree:
@@ -263,8 +321,8 @@ class OfflineDataset:
         return self._taken(np.arange(len(self)), columns)
 
     def episodes(self, numbers: Sequence[int] | np.ndarray[Any, Any] | None = None) -> Episodes:
-        """These episodes in memory, with the dtypes of the files; None for all."""
-        chosen = np.arange(self.num_episodes) if numbers is None else np.asarray(numbers, np.int64)
+        """These episodes in memory, with the dtypes of the files; numbers as for `select`, None for all."""
+        chosen = np.arange(self.num_episodes) if numbers is None else self._chosen(numbers, "episodes")
         lengths = self.lengths[chosen]
         rows = np.arange(int(lengths.sum())) + np.repeat(self._begins[chosen] - (np.cumsum(lengths) - lengths), lengths)
         return Episodes(self._taken(rows, None), lengths)
@@ -277,15 +335,29 @@ class OfflineDataset:
         """The dataset with these of its episodes. Nothing is copied.
 
         Args:
-            numbers: numbers of episodes, from 0 to num_episodes - 1, or [E] bool.
+            numbers: numbers of episodes, negative ones from the end as in lists, or [E] bool.
 
         Raises:
-            IndexError: there is no such episode.
+            IndexError: there is no such episode, or the mask has another length.
         """
         made = OfflineDataset.__new__(OfflineDataset)
         made._set_up(self._index, self._stored_lengths, self._columns, self.name)
-        made._choose(self._episodes[np.asarray(numbers)] if len(numbers) else self._episodes[:0])
+        made._choose(self._episodes[self._chosen(numbers, "select")])
+        made._parts = self._parts
         return made
+
+    def _chosen(self, numbers: Sequence[int] | np.ndarray[Any, Any], who: str) -> np.ndarray[Any, Any]:
+        """[n] int64, these episodes, from 0 to num_episodes - 1."""
+        found = np.asarray(numbers) if len(numbers) else np.zeros(0, np.int64)
+        if found.ndim == 1 and found.dtype.kind in "biu":
+            if found.dtype.kind == "b" and len(found) == self.num_episodes:
+                return np.flatnonzero(found)
+            if found.dtype.kind != "b" and ((-self.num_episodes <= found) & (found < self.num_episodes)).all():
+                return np.where(found < 0, found + self.num_episodes, found).astype(np.int64)
+        raise IndexError(
+            f"{who}({numbers!r:.60}): the dataset {self.name} has {self.num_episodes:,} episodes: pass numbers from "
+            f"{-self.num_episodes} to {self.num_episodes - 1}, or one bool for each episode."
+        )
 
     def best(self, share: float) -> OfflineDataset:
         """The finished episodes with the highest returns, as for behaviour cloning of the best tenth, `dataset.best(0.1)`.
@@ -297,6 +369,7 @@ class OfflineDataset:
 
         Raises:
             ValueError: another share, or no episode is finished.
+            DatasetError: a reward is NaN or infinite.
         """
         if not 0 < share <= 1:
             raise ValueError(f"best(share={share!r}): expected a share of the episodes above 0, and at most 1.")
@@ -306,13 +379,41 @@ class OfflineDataset:
         count = max(1, round(share * len(finished)))
         return self.select(np.sort(finished[np.argsort(-self.returns[finished], kind="stable")[:count]]))
 
+    def split(self, share: float, seed: int = 0) -> tuple[OfflineDataset, OfflineDataset]:
+        """Two datasets of randomly chosen whole episodes, to learn from one and to evaluate on the other. Nothing is copied.
+
+        The choice has a generator of its own: the same dataset, share and seed always give the same parts. In both, episodes
+        keep their order.
+
+        Args:
+            share: share of the episodes in the first part, between 0 and 1. Each part has at least one.
+            seed: random seed of the choice.
+
+        Raises:
+            ValueError: another share, or there are less than two episodes.
+
+        Example:
+            >>> train, held_out = dataset.split(0.9)  # doctest: +SKIP
+        """
+        if not 0 < share < 1:
+            raise ValueError(f"split(share={share!r}): expected a share of the episodes above 0 and below 1.")
+        if self.num_episodes < 2:
+            raise ValueError(f"split(share={share!r}): two parts need two episodes, and {self.name} has {self.num_episodes}.")
+        rng = np.random.default_rng(seed_of(seed, f"split(share={share!r}, seed={{}})"))
+        is_first = np.zeros(self.num_episodes, np.bool_)
+        count = min(max(1, round(share * self.num_episodes)), self.num_episodes - 1)
+        is_first[rng.permutation(self.num_episodes)[:count]] = True
+        return self.select(is_first), self.select(~is_first)
+
     @cached_property
     def fingerprint(self) -> str:
         """A checksum of what the rows are, so that a run that is resumed with other data is refused."""
         digest = hashlib.sha256(self.lengths.tobytes() + self._episodes.tobytes())
+        for part in self._parts:
+            digest.update(part.fingerprint.encode())
         for chunk in self._index.chunks:
             digest.update(chunk.sha256.encode())
-        if not self._index.chunks and len(self):
+        if not self._parts and not self._index.chunks and len(self):
             digest.update(np.ascontiguousarray(self._rows("reward", self._stored(np.arange(len(self))))).tobytes())
         return digest.hexdigest()
 

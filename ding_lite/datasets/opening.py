@@ -27,9 +27,10 @@ def open_dataset(source: Any) -> OfflineDataset:
     | a file in the HDF5 layout of D4RL | `read_d4rl` |
     | `Episodes`, such as ctx.episodes | `OfflineDataset.from_episodes` |
     | transitions, arrays [N, ...] by name, episode after episode | cut where terminated or truncated is True |
+    | a list of these | all as one, `OfflineDataset.concatenate` |
 
     Raises:
-        DatasetError: there is no such dataset, or it is damaged.
+        DatasetError: there is no such dataset, or it is damaged; or the spaces or columns of several ones differ.
         TypeError: the source is something else.
         ImportError: the library that reads it is not installed.
     """
@@ -39,6 +40,9 @@ def open_dataset(source: Any) -> OfflineDataset:
         return OfflineDataset.from_episodes(source)
     if isinstance(source, Mapping):
         return OfflineDataset.from_episodes(_episodes_of(source), name="of these arrays")
+    if isinstance(source, (list, tuple)) and source:
+        opened = [open_dataset(one) for one in source]
+        return opened[0] if len(opened) == 1 else OfflineDataset.concatenate(opened)
     if is_minari(source):
         return read_minari(source)
     if isinstance(source, (str, PathLike)):
@@ -48,7 +52,7 @@ def open_dataset(source: Any) -> OfflineDataset:
         return OfflineDataset(path)
     raise TypeError(
         f"a dataset is wanted, got {source!r:.60} of type {type(source).__name__}: pass an OfflineDataset, its folder, a "
-        "dataset of Minari, episodes, or arrays by name."
+        "dataset of Minari, episodes, arrays by name, or a list of these."
     )
 
 

@@ -377,15 +377,20 @@ class VectorEnvAdapter:
         return finals
 
     def _refuse_overwritten(self, index: int, final: Any, out: Any) -> None:
-        """Raise an error if the environment writes every observation into one array, which overwrites the final observation.
+        """Raise an error if the environment writes every observation into the same arrays, which overwrites the final one.
+
+        Then all arrays of the final observation are those of the first observation of the next episode. One that differs shows
+        that it is not so; a part that is equal may be the same in both. Of an environment that overwrites only some parts,
+        `_check_lent` finds this in the next step, if the arrays were not copied by then. Numbers without dimensions say
+        nothing, because they are not written in place.
 
         Also raised if an episode really ends in the first observation of the next one, because both look the same.
         """
         began, before = dict(flatten(out)), dict(flatten(self.current))
-        for path, leaf in flatten(final):
-            as_reset = leaf.ndim and leaf.size and np.array_equal(leaf, began[path][index])
-            if as_reset and not np.array_equal(leaf, before[path][index]):
-                raise EnvDataError(self._overwritten(f"environment {index}"), index)
+        arrays = [(path, leaf) for path, leaf in flatten(final) if leaf.ndim and leaf.size]
+        are_as_reset = all(np.array_equal(leaf, began[path][index]) for path, leaf in arrays)
+        if are_as_reset and any(not np.array_equal(leaf, before[path][index]) for path, leaf in arrays):
+            raise EnvDataError(self._overwritten(f"environment {index}"), index)
 
     def _check_lent(self) -> None:
         for lent, copy in self._lent:

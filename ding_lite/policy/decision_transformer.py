@@ -6,13 +6,15 @@ Chen et al. (2021), https://arxiv.org/abs/2106.01345.
 from __future__ import annotations
 
 import dataclasses
+import math
+import numbers
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from ding_lite.basics import Config, ranged_field
+from ding_lite.basics import Config, di_engine_settings, ranged_field
 from ding_lite.data import Tree, first_leaf, flatten, map_leaves, nested, tree, with_leaves
 from ding_lite.nn import DecisionTransformer
 from ding_lite.policy.bc import imitation_errors
@@ -25,6 +27,8 @@ from ding_lite.run_configs import OfflineEnvConfig, OfflineRunConfig
 @dataclasses.dataclass
 class DecisionTransformerModelConfig(Config):
     """The transformer."""
+
+    di_engine: ClassVar[Mapping[str, str]] = di_engine_settings.TRANSFORMER
 
     size: int = ranged_field(64, low=1, high=16_384)
     """Width of the tokens; a multiple of heads."""
@@ -105,8 +109,9 @@ class DecisionTransformerMuJoCoConfig(DecisionTransformerConfig):
     exp_name: str = "runs/decision_transformer_mujoco"
     """Folder of the run, for metrics, configuration and checkpoints."""
 
-    dataset: str = "datasets/hopper_replay"
-    """The dataset: its folder; a dataset of Minari, by its folder or id; or an HDF5 file in the layout of D4RL."""
+    dataset: str | list[str] = "datasets/hopper_replay"
+    """The dataset: its folder; a dataset of Minari, by its folder or id; or an HDF5 file in the layout of D4RL. Several are
+    used as one."""
 
     max_step: int = ranged_field(100_000, low=1)
     """Maximum number of iterations. Each takes one gradient step."""
@@ -127,7 +132,8 @@ class DecisionTransformerPolicy(ScheduledLearningRate, Policy):
 
     It learns from windows of `context_length` steps, see `OfflineDataset.windows`. Its recurrent state holds the last steps of
     the episode: observations, actions, returns-to-go and their number. `predict` wants the last reward too, `predict(obs,
-    state, prev_reward_batch=reward)`; without it, the return to go does not change.
+    state, prev_reward_batch=reward)`; without it, the return to go does not change. `predict(obs, target_return=300)`, at the
+    start of an episode, asks for another return than `policy.target_return`.
     """
 
     config_type = DecisionTransformerPolicyConfig
@@ -165,6 +171,7 @@ class DecisionTransformerPolicy(ScheduledLearningRate, Policy):
         *,
         explore: bool = True,
         prev_reward_batch: Any = None,
+        target_return: float | None = None,
         **kwargs: Any,
     ) -> tuple[Any, Sequence[Any], dict[str, Any]]:
         """Compute actions: sampled if it explores, otherwise the most likely ones.
@@ -174,16 +181,25 @@ class DecisionTransformerPolicy(ScheduledLearningRate, Policy):
             state: see `get_initial_state`; a batch per element.
             explore: whether to sample.
             prev_reward_batch: reward of the last step, [B].
+            target_return: return to ask for in episodes that start here; None for policy.target_return.
+
+        Raises:
+            ValueError: target_return is not a finite number.
         """
+        wanted: Any = self.cfg.target_return if target_return is None else target_return
+        if not isinstance(wanted, numbers.Real) or not math.isfinite(wanted):
+            raise ValueError(f"target_return = {wanted!r:.60}: expected the return to ask for, a finite number.")
         if not state:  # the first step of episodes
-            count = len(first_leaf(nested(obs)))
-            state = [torch.stack([element] * count).to(self.device) for element in self.get_initial_state()]
+            batch = len(first_leaf(nested(obs)))
+            state = [torch.stack([element] * batch).to(self.device) for element in self.get_initial_state()]
         *known_steps, returns, last_return, known = state
-        target = self.cfg.target_return / self.cfg.return_scale
+        target = float(wanted) / self.cfg.return_scale
         spent = 0.0 if prev_reward_batch is None else torch.as_tensor(prev_reward_batch, device=self.device).float()
         to_go = torch.where(known == 0, target, last_return - spent / self.cfg.return_scale)
-        unknown = map_leaves(torch.from_numpy, dummy_elements(self.action_space, len(known)))
-        structure = {"obs": nested(obs), "action": map_leaves(lambda leaf: leaf.to(self.device), unknown)}
+        unknown = map_leaves(torch.from_numpy, dummy_elements(self.action_space, 1))
+        count = known.shape[0]  # len() would fix it in an exported program
+        actions = map_leaves(lambda leaf: leaf.to(self.device).expand(count, *leaf.shape[1:]), unknown)
+        structure = {"obs": nested(obs), "action": actions}
         past = iter(known_steps)
         window = map_leaves(lambda now: torch.cat([next(past), now.unsqueeze(1)], 1), structure)
         length = self.cfg.context_length

@@ -6,7 +6,7 @@ import copy
 import logging
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
@@ -51,25 +51,29 @@ class GreedyPolicy(nn.Module):
         self._actor.copy_weights(policy)
         self.model = self._actor.model
         self._clip = _clamp(policy.action_space)
+        self.previous = policy.previous
+        """The names of further inputs: those of prev_action_batch and prev_reward_batch that the policy reads."""
 
     def initial_state(self, batch_size: int) -> tuple[Tensor, ...]:
         """The recurrent state of `batch_size` episodes at their start; empty if the policy has none."""
         parts = [torch.as_tensor(part) for part in self._actor.get_initial_state()]
         return tuple(part.repeat(batch_size, *[1] * part.ndim) for part in parts)
 
-    def forward(self, obs: Any, state: Sequence[Tensor] = ()) -> Any:
+    def forward(self, obs: Any, state: Sequence[Tensor] = (), previous: Mapping[str, Any] | None = None) -> Any:
         """Compute actions.
 
         Args:
             obs: [B, *obs_shape] tensors with the dtypes of the space, as dicts nested like it; the parts of a Tuple space have
                 the names "0", "1" and so on.
             state: the recurrent state, from `initial_state` or from the previous call.
+            previous: for a policy that reads them, see `previous`, the last action and reward by these names, [B, ...], zeros
+                at the start of an episode.
 
         Returns:
             action [B, *action_shape], nested in the same way, clipped to its bounds; with a recurrent state, the action and the
             next state.
         """
-        action, state, _ = self._actor.compute_actions(obs, list(state), explore=False)
+        action, state, _ = self._actor.compute_actions(obs, list(state), explore=False, **(previous or {}))
         action = self._clip(map_leaves(torch.as_tensor, action))
         return (action, tuple(state)) if state else action
 
@@ -78,8 +82,9 @@ def export_policy(policy: Policy, path: str | PathLike[str]) -> Path:
     """Write a policy's greedy actions to a file that runs without ding_lite, and check it.
 
     The file is a `GreedyPolicy` for any batch size. The inputs of an ONNX file are called obs (or obs.KEY for each part of a
-    nested space) and state_0, state_1 and so on; the outputs action (or action.KEY) and next_state_0 and so on. Before
-    `export_policy` returns, the file is loaded again and must give the same actions on random observations.
+    nested space), state_0, state_1 and so on, and prev_action_batch and prev_reward_batch if the policy reads them; the outputs
+    action (or action.KEY) and next_state_0 and so on. Before `export_policy` returns, the file is loaded again and must give
+    the same actions on random observations.
 
     Args:
         policy: the policy.
@@ -106,8 +111,8 @@ def export_policy(policy: Policy, path: str | PathLike[str]) -> Path:
         raise ValueError(f"export_policy(path={str(path)!r}): the file ends in .pt2 for torch.export, or in .onnx.")
     for module in ("onnx", "onnxscript", "onnxruntime") if is_onnx else ():
         require_extra(module, "export", "an ONNX file")
-    greedy, obs = GreedyPolicy(policy).eval(), _with_choice(_samples(policy.observation_space), policy.predict_mode.masks)
-    args = _arguments(greedy, obs, 2)
+    greedy, inputs = GreedyPolicy(policy).eval(), _inputs(policy)
+    args = _arguments(greedy, inputs, 2)
     program = _program(greedy, args)
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -118,7 +123,7 @@ def export_policy(policy: Policy, path: str | PathLike[str]) -> Path:
                 _write_onnx(program, args, unfinished)
             else:
                 torch.export.save(program, unfinished)
-            _check(policy, greedy, obs, unfinished)
+            _check(policy, greedy, inputs, unfinished)
             os.replace(unfinished, path)
         finally:
             unfinished.unlink(missing_ok=True)
@@ -142,18 +147,15 @@ def _program(greedy: GreedyPolicy, args: tuple[Any, ...]) -> torch.export.Export
 
 def _write_onnx(program: torch.export.ExportedProgram, args: tuple[Any, ...], path: Path) -> None:
     with torch.no_grad():
-        found = program.module()(*args)
-    action, state = found if len(args) > 1 else (found, ())
-    places = range(len(state))
-    inputs = [*_names("obs", args[0]), *(f"state_{place}" for place in places)]
-    outputs = [*_names("action", action), *(f"next_state_{place}" for place in places)]
+        action, state = _parts(program.module()(*args), args)
+    outputs = [*_names("action", action), *(f"next_state_{place}" for place in range(len(state)))]
     with _silent("torch.onnx"):  # it says that torchvision is not installed
         torch.onnx.export(
             program,
             (),
             str(path),
             dynamo=True,
-            input_names=inputs,
+            input_names=list(_named(*args)),
             output_names=outputs,
             external_data=False,
             verbose=False,
@@ -174,28 +176,48 @@ def _silent(name: str) -> Iterator[None]:
         logger.setLevel(level)
 
 
+def _parts(found: Any, args: tuple[Any, ...]) -> tuple[Any, Sequence[Any]]:
+    """The action and the next state in the result of a `GreedyPolicy` for these arguments."""
+    return found if len(args) > 1 and args[1] else (found, ())
+
+
 def _names(name: str, structure: Any) -> list[str]:
     return [".".join((name, *map(str, path))) for path, _ in flatten(structure)]
 
 
-def _check(policy: Policy, greedy: GreedyPolicy, obs: Any, path: Path) -> None:
-    """Raise ExportError if the file at `path` gives other actions than the policy."""
+def _named(obs: Any, state: Sequence[Tensor] = (), previous: Mapping[str, Any] | None = None) -> dict[str, Tensor]:
+    """The inputs of an ONNX file by name, in their order."""
+    parts = {"obs": obs, **{f"state_{place}": part for place, part in enumerate(state)}, **(previous or {})}
+    names = [name for key, part in parts.items() for name in _names(key, part)]
+    return dict(zip(names, (leaf for part in parts.values() for _, leaf in flatten(part))))
+
+
+def _check(policy: Policy, greedy: GreedyPolicy, inputs: Mapping[str, Any], path: Path) -> None:
+    """Raise ExportError if the file at `path` gives other actions than the policy, in the first step or the second."""
     run = _onnx_runner(path) if path.suffix == ".onnx" else torch.export.load(path).module()
     mode = policy.predict_mode
     for count in (1, _SAMPLES):
-        args = _arguments(greedy, obs, count)
-        wanted = mode.env_action(mode.forward(args[0], list(args[1]) if len(args) > 1 else None)[0])
-        with torch.no_grad():
-            found = run(*args)
-        action = dict(flatten(found[0] if len(args) > 1 else found))
-        for place, leaf in flatten(wanted):
-            other = np.asarray(action[place])
-            if not np.allclose(leaf, other, rtol=1e-4, atol=1e-5):  # other runtimes add numbers in another order
-                raise ExportError(
-                    f"the exported {type(policy).__name__} acts differently: {'.'.join(('action', *map(str, place)))} is "
-                    f"{other.tolist()!s:.60} instead of {leaf.tolist()!s:.60}. compute_actions must depend on its "
-                    "arguments and on the weights alone."
-                )
+        args = _arguments(greedy, inputs, count)
+        known: Sequence[Any] = args[1] if len(args) > 1 else ()
+        previous = map_leaves(np.asarray, dict(args[2])) if len(args) > 2 else {}
+        for _ in range(2 if known else 1):
+            acted, known, _ = mode.forward(args[0], list(known), **previous)
+            with torch.no_grad():
+                found, state = _parts(run(*args), args)
+            _require_same(policy, mode.env_action(acted), dict(flatten(found)))
+            if known:
+                args = (args[0], tuple(torch.as_tensor(part) for part in state), *args[2:])
+
+
+def _require_same(policy: Policy, wanted: Any, action: Mapping[Any, Any]) -> None:
+    for place, leaf in flatten(wanted):
+        other = np.asarray(action[place])
+        if not np.allclose(leaf, other, rtol=1e-4, atol=1e-5):  # other runtimes add numbers in another order
+            raise ExportError(
+                f"the exported {type(policy).__name__} acts differently: {'.'.join(('action', *map(str, place)))} is "
+                f"{other.tolist()!s:.60} instead of {leaf.tolist()!s:.60}. compute_actions must depend on its "
+                "arguments and on the weights alone."
+            )
 
 
 def _onnx_runner(path: Path) -> Callable[..., Any]:
@@ -204,18 +226,25 @@ def _onnx_runner(path: Path) -> Callable[..., Any]:
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     inputs, outputs = ([one.name for one in part] for part in (session.get_inputs(), session.get_outputs()))
 
-    def run(obs: Any, state: Sequence[Tensor] = ()) -> Any:
-        given = dict(zip([*_names("obs", obs), *(f"state_{place}" for place in range(len(state)))], _leaves(obs) + [*state]))
+    def run(*args: Any) -> Any:
+        given = _named(*args)
         found = session.run(None, {name: given[name].numpy() for name in inputs})
         values = [(name.split("."), value) for name, value in zip(outputs, found)]
         action = unflatten({tuple(path[1:]): value for path, value in values if path[0] == "action"})
-        return (action, found[len(found) - len(state) :]) if state else action
+        count = len(args[1]) if len(args) > 1 else 0
+        return (action, found[len(found) - count :]) if count else action
 
     return run
 
 
-def _leaves(structure: Any) -> list[Tensor]:
-    return [leaf for _, leaf in flatten(structure)]
+def _inputs(policy: Policy) -> dict[str, Any]:
+    """Random observations, and last actions and rewards if the policy reads them, as tensors [_SAMPLES, ...]."""
+    previous = {
+        "prev_action_batch": _samples(policy.action_space),
+        "prev_reward_batch": torch.randn(_SAMPLES, generator=torch.Generator().manual_seed(0)),
+    }
+    obs = _with_choice(_samples(policy.observation_space), policy.predict_mode.masks)
+    return {"obs": obs, **{name: previous[name] for name in policy.previous}}
 
 
 def _samples(space: gymnasium.Space[Any]) -> Any:
@@ -234,9 +263,12 @@ def _with_choice(obs: Any, masks: ActionMasks | None) -> Any:
     return obs
 
 
-def _arguments(greedy: GreedyPolicy, obs: Any, count: int) -> tuple[Any, ...]:
-    rows, state = map_leaves(lambda leaf: leaf[:count], obs), greedy.initial_state(count)
-    return (rows, state) if state else (rows,)
+def _arguments(greedy: GreedyPolicy, inputs: Mapping[str, Any], count: int) -> tuple[Any, ...]:
+    """The arguments of a `GreedyPolicy` at the start of `count` episodes."""
+    rows, state = map_leaves(lambda leaf: leaf[:count], dict(inputs)), greedy.initial_state(count)
+    if greedy.previous:
+        return rows["obs"], state, {name: rows[name] for name in greedy.previous}
+    return (rows["obs"], state) if state else (rows["obs"],)
 
 
 def _clamp(space: gymnasium.Space[Any]) -> Callable[[Any], Any]:

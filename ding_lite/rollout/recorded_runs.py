@@ -33,6 +33,7 @@ def record_run(
     deterministic: bool = False,
     eps: float | None = None,
     append: bool = False,
+    settings: Mapping[str, Any] | None = None,
 ) -> OfflineDataset:
     """Record whole episodes of the policy of a saved run as a dataset, in new environments like those of its evaluator.
 
@@ -48,6 +49,7 @@ def record_run(
             gives it.
         eps: with deterministic=False, the probability of random actions, for policies that explore by it, such as DQN.
         append: whether to add to a dataset that exists.
+        settings: further settings to act with, as for `evaluate_run`.
 
     Returns:
         The dataset.
@@ -57,6 +59,7 @@ def record_run(
         ReportError: `run.json` is damaged, the environment cannot be made here, or the run has several agents.
         DatasetError: there is a dataset already, and `append` is False; or its spaces differ, or it has these very episodes.
         ValueError: steps < 1; or the policy explores by `eps`, which is missing.
+        TypeError: the policy does not use a setting.
     """
     if not isinstance(steps, int) or steps < 1:
         raise ValueError(f"record_run(steps={steps!r}): at least 1 step is needed, a whole number.")
@@ -69,9 +72,10 @@ def record_run(
         raise ReportError(f"the run in {run} has several agents, and a dataset is of one: record a run with one agent.")
     writer = DatasetWriter(path, append)
     envs = new_envs(factory, _AT_ONCE, seed, players)
-    settings: dict[str, Any] = {} if eps is None or deterministic else {"eps": eps}
+    given = dict(settings or {})
+    used = given if eps is None or deterministic else {**given, "eps": eps}
     try:
-        worker = players.worker(envs, None if deterministic else settings)
+        worker = players.worker(envs, used, deterministic)
         assert isinstance(worker, LocalWorker)
         assert isinstance(envs, LocalVectorEnv)
         warn_of_statistics(envs)
@@ -80,6 +84,7 @@ def record_run(
             "which": which,
             "checkpoint": str(checkpoint_path(run, which)),
             "deterministic": deterministic,
+            **({"settings": given} if given else {}),
             "seed": seed,
             "environments": [{"stage": "collect", "name": envs.env_name}],
             "policies": [{"algorithm": players.algorithm}],
@@ -91,7 +96,7 @@ def record_run(
         writer.begin(envs.single_observation_space, envs.single_action_space, source)
         left = steps
         while left > 0:
-            found = worker.collect_episodes(min(left, _STEPS), False, "steps", **settings).transitions
+            found = worker.collect_episodes(min(left, _STEPS), False, "steps", **used).transitions
             writer.add(found)
             left -= int(found.lengths.sum())
         writer.flush()
@@ -105,9 +110,9 @@ def _require_new_episodes(path: str | PathLike[str], source: Mapping[str, Any]) 
     """Refuse to record the episodes of a policy with a seed a second time."""
     if not (Path(path) / "dataset.json").exists():
         return
-    same = "checkpoint", "seed", "deterministic"
+    same = "checkpoint", "seed", "deterministic", "settings"
     for known in OfflineDataset(path).sources:
-        if all(known.get(name) == source[name] for name in same):
+        if all(known.get(name) == source.get(name) for name in same):
             raise DatasetError(
                 f"the dataset {path} has episodes of {source['checkpoint']} with seed {source['seed']} already: pass another "
                 "seed."

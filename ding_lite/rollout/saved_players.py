@@ -58,25 +58,33 @@ class SavedPlayers:
         return ", ".join(dict.fromkeys(type(policy).__name__ for policy in self._policies.values()))
 
     def worker(
-        self, envs: LocalVectorEnv | AgentVectorBase, settings: Mapping[str, Any] | None = None
+        self, envs: LocalVectorEnv | AgentVectorBase, settings: Mapping[str, Any], deterministic: bool
     ) -> LocalWorker | AgentWorker:
         """A worker in which the policies act in these environments. The first call loads the policies.
 
         Args:
             envs: new environments.
-            settings: to explore with them; None to act greedily.
+            settings: to act with them, see `Policy.predict`; the caller passes them to the worker.
+            deterministic: whether to act greedily.
 
         Raises:
             CheckpointError, StateError: a policy cannot be loaded.
             ReportError: a policy is not saved, and its class is not given.
-            ValueError: a policy explores by a setting that is missing.
+            TypeError: a policy does not use a setting.
+            ValueError: a policy explores by a setting that is missing; or by one that is given, and it acts greedily.
         """
         if not self._policies:
             self._policies = self._loaded(envs)
-        for policy in self._policies.values() if settings is not None else ():
-            policy.predict_mode.require_known(settings or {})
-            policy.predict_mode.require_settings(settings or {})
-        modes = {name: policy.eval_mode if settings is None else policy.collect_mode for name, policy in self._policies.items()}
+        for policy in self._policies.values():
+            policy.predict_mode.require_known(settings)
+            if not deterministic:
+                policy.predict_mode.require_settings(settings)
+            elif idle := [name for name in policy.acting_settings if name in settings]:
+                raise ValueError(
+                    f"{type(policy).__name__} explores by {idle[0]}, which has no effect on greedy actions: leave it out, or "
+                    "explore, deterministic=False, on the command line --explore."
+                )
+        modes = {name: policy.eval_mode if deterministic else policy.collect_mode for name, policy in self._policies.items()}
         if isinstance(envs, AgentVectorBase):
             assert self._policy_of is not None
             return AgentWorker(envs, modes, self._policy_of)

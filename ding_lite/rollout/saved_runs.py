@@ -64,6 +64,9 @@ class RunEvaluation:
     policy_returns: Mapping[str, float] = field(default_factory=dict)
     """Mean return of the agents of each policy; empty for runs with one agent."""
 
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """The settings that were given to act with, besides eps."""
+
     @property
     def mean(self) -> float:
         """Mean return."""
@@ -105,6 +108,7 @@ def evaluate_run(
     policy_of: Callable[[Any], str] | Mapping[Any, str] | None = None,
     deterministic: bool = True,
     eps: float | None = None,
+    settings: Mapping[str, Any] | None = None,
 ) -> RunEvaluation:
     """Run whole episodes with the policy of a saved run, in new environments like those of the run's evaluator.
 
@@ -124,11 +128,14 @@ def evaluate_run(
         policy_of: function or mapping from an agent to the name of its policy; None for the one of the run.
         deterministic: whether to act greedily. False explores as in training.
         eps: with deterministic=False, the probability of random actions, for policies that explore by it, such as DQN.
+        settings: further settings to act with, as for `Policy.predict`, such as {"target_return": 300} of a Decision
+            Transformer.
 
     Raises:
         CheckpointError, StateError: the policy cannot be loaded; see `load_policy`.
         ReportError: `run.json` is damaged, the environment cannot be made here, or a policy was not saved.
         ValueError: episodes < 1; or the policy explores by `eps`, which is missing.
+        TypeError: the policy does not use a setting.
 
     Example:
         >>> evaluate_run("runs/dqn", episodes=100).iqm  # doctest: +SKIP
@@ -142,11 +149,12 @@ def evaluate_run(
     factory = factory_of(record, env, run)
     players = SavedPlayers(run, which, name, policy_class, policy_of or assignment_of(record))
     envs = new_envs(factory, min(episodes, _AT_ONCE), seed, players)
-    settings: dict[str, Any] = {} if eps is None else {"eps": eps}
+    given = dict(settings or {})
+    used = given if eps is None or deterministic else {**given, "eps": eps}
     try:
-        worker = players.worker(envs, None if deterministic else settings)
+        worker = players.worker(envs, used, deterministic)
         warn_of_statistics(envs)
-        played = worker.play_episodes(episodes, **({} if deterministic else settings))
+        played = worker.play_episodes(episodes, **used)
         return RunEvaluation(
             str(run),
             players.algorithm,
@@ -156,7 +164,8 @@ def evaluate_run(
             seed,
             tuple(episode.return_ for episode in played),
             tuple(episode.length for episode in played),
-            *((_means(played, "return"), _means(played, "policy_return")) if players.has_agents else ()),
+            *((_means(played, "return"), _means(played, "policy_return")) if players.has_agents else ({}, {})),
+            given,
         )
     finally:
         envs.close()
@@ -173,11 +182,12 @@ def play_run(
     name: str | None = None,
     policy_class: PolicyClass | Mapping[str, PolicyClass] | None = None,
     policy_of: Callable[[Any], str] | Mapping[Any, str] | None = None,
+    settings: Mapping[str, Any] | None = None,
 ) -> Iterator[tuple[EpisodeResult, Path | None]]:
     """Show episodes of the policy of a saved run in a window, or film them.
 
     Args:
-        run, which, seed, name, policy_class, policy_of: as for `evaluate_run`.
+        run, which, seed, name, policy_class, policy_of, settings: as for `evaluate_run`.
         video: path of an mp4 file; with several episodes, a number is added to its name. None opens the window of the
             environment, render_mode="human".
         episodes: number of episodes.
@@ -190,6 +200,7 @@ def play_run(
     Raises:
         CheckpointError, StateError: the policy cannot be loaded; see `load_policy`.
         ReportError: the environment cannot be made or rendered here.
+        TypeError: the policy does not use a setting.
         ImportError: a video without the extra `video`.
         WriteError: the video cannot be written.
     """
@@ -219,9 +230,10 @@ def play_run(
             has = getattr(envs.envs[0], "render_mode", None)
             if has != render_mode:
                 raise ReportError(f"{name_of_envs(envs)} does not support render_mode={render_mode!r}, it has {has!r}.")
-            worker = players.worker(envs)
+            used = dict(settings or {})
+            worker = players.worker(envs, used, deterministic=True)
             warn_of_statistics(envs)
-            (episode,) = worker.play_episodes(1)
+            (episode,) = worker.play_episodes(1, **used)
             if film is not None and path is not None:
                 film.finish()
                 with writing(path):

@@ -145,8 +145,9 @@ class PendulumRunConfig(RunConfig):
 class OfflineRunConfig(RunConfig):
     """The configuration of a run that learns from a dataset. The environments are for evaluation only."""
 
-    dataset: str = "datasets/cartpole_replay"
-    """The dataset: its folder; a dataset of Minari, by its folder or id; or an HDF5 file in the layout of D4RL."""
+    dataset: str | list[str] = "datasets/cartpole_replay"
+    """The dataset: its folder; a dataset of Minari, by its folder or id; or an HDF5 file in the layout of D4RL. Several are
+    used as one."""
 
     max_step: int = ranged_field(10_000, low=1)
     """Maximum number of iterations. Each takes one gradient step."""
@@ -159,8 +160,9 @@ class OfflineRunConfig(RunConfig):
 class OfflinePendulumRunConfig(OfflineRunConfig):
     """The base of the configurations of CQL, TD3+BC, IQL and AWAC: a dataset of Pendulum-v1."""
 
-    dataset: str = "datasets/pendulum_replay"
-    """The dataset: its folder; a dataset of Minari, by its folder or id; or an HDF5 file in the layout of D4RL."""
+    dataset: str | list[str] = "datasets/pendulum_replay"
+    """The dataset: its folder; a dataset of Minari, by its folder or id; or an HDF5 file in the layout of D4RL. Several are
+    used as one."""
 
     env: OfflineEnvConfig = dataclasses.field(
         default_factory=lambda: OfflineEnvConfig.default("Pendulum-v1", n_evaluator_episode=16, evaluator_env_num=16)

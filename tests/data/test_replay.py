@@ -1,5 +1,6 @@
 """The replay buffer against a plain list, whatever is pushed; and its samples against chance."""
 
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,18 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from random_runs import case_count
 
-from ding_lite.data import LeafSpec, PrioritizedReplayBuffer, ReplayBuffer, Trajectories, Tree, flatten, nested, tree
+from ding_lite.data import (
+    EpisodeReplayBuffer,
+    Episodes,
+    LeafSpec,
+    PrioritizedReplayBuffer,
+    ReplayBuffer,
+    Trajectories,
+    Tree,
+    flatten,
+    nested,
+    tree,
+)
 from ding_lite.engine import load_checkpoint, save_checkpoint
 
 FLOAT = np.dtype(np.float32)
@@ -609,3 +621,21 @@ def test_a_state_that_memory_cannot_hold_is_refused_before_anything_is_changed()
         large.load_state_dict(state)
 
     assert large.nbytes == 0
+
+
+@pytest.mark.parametrize("kind", [ReplayBuffer, PrioritizedReplayBuffer, EpisodeReplayBuffer])
+def test_more_transitions_at_once_than_it_holds_are_a_warning_once(kind):
+    ends = np.arange(25) % 5 == 4
+    obs = np.arange(26.0, dtype=np.float32)
+    columns = {"obs": obs[:-1], "next_obs": obs[1:], "terminated": ends, "truncated": ends & False}
+    rows = Episodes(columns, [5] * 5)
+    buffer = kind(10)
+    words = rf"{kind.__name__}\(capacity=10\) got 25 transitions at once: the last 10 are kept, and the first 15 are lost. Use"
+    with pytest.warns(UserWarning, match=words) as warned:
+        buffer.push(rows)
+    assert Path(warned[0].filename).name == "test_replay.py"
+    assert sorted(buffer.sample(200).obs.unique().tolist()) == list(range(15, 25))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        buffer.push(rows)
+        kind(10).push(Episodes({name: column[:10] for name, column in columns.items()}, [5, 5]))

@@ -82,12 +82,85 @@ def test_the_best_episodes(share, tmp_path):
         dataset.select(~dataset.finished).best(0.5)
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_rewards_that_are_not_finite_are_refused_by_name(value, tmp_path):
+    recording = Recording(seed=3)
+    recording.rollout(30)
+    rows = map_leaves(lambda *leaves: np.concatenate(leaves), *recording.true_episodes(unfinished=False))
+    good = open_dataset(rows)
+    returns = good.returns
+    begins = np.cumsum(good.lengths) - good.lengths
+    number = int(np.flatnonzero(good.lengths[1:] > 2)[0]) + 1
+    rows["reward"][begins[number] + 2] = rows["reward"][begins[number + 1]] = value
+    dataset = open_dataset(rows)
+    row = begins[number] + 2
+    words = (
+        rf"the column reward of the dataset of these arrays has the value {value} in row {row}, which is step 2 of episode "
+        rf"{number}; 2 of {good.num_episodes} episodes have such rewards. Leave them out: dataset\.select\(dataset\.finite\)"
+    )
+    for reads in (lambda: dataset.returns, lambda: dataset.best(0.5), lambda: dataset.windows([0], 2)):
+        with pytest.raises(DatasetError, match=words):
+            reads()
+    assert np.flatnonzero(~dataset.finite).tolist() == [number, number + 1]
+    rest = dataset.select(dataset.finite)
+    assert np.array_equal(rest.returns, returns[dataset.finite])
+    assert rest.finite.all()
+    assert dataset.select([]).finite.shape == (0,)
+
+
+@pytest.mark.parametrize("share", [0.01, 0.5, 0.9, 0.999])
+def test_a_split_has_each_episode_once_and_depends_on_the_seed_alone(share, tmp_path):
+    recorded(tmp_path, seed=3)
+    dataset = OfflineDataset(tmp_path)
+    count = dataset.num_episodes
+    np.random.seed(5)  # noqa: NPY002
+    parts = dataset.split(share, seed=1)
+    np.random.seed(6)  # noqa: NPY002
+    again = OfflineDataset(tmp_path).split(share, seed=1)
+    assert [part.num_episodes for part in parts] == [wanted := min(max(1, round(share * count)), count - 1), count - wanted]
+    order = list(map(fingerprint, dataset))
+    numbers = [[order.index(fingerprint(episode)) for episode in part] for part in parts]
+    assert sorted(numbers[0] + numbers[1]) == list(range(count))
+    assert all(part == sorted(part) for part in numbers)
+    assert [part.fingerprint for part in parts] == [part.fingerprint for part in again]
+    assert len({dataset.split(share, seed=seed)[0].fingerprint for seed in range(20)}) > 5
+    assert parts[0].observation_space == dataset.observation_space
+
+
+def test_a_split_into_two_parts_is_possible(tmp_path):
+    recorded(tmp_path)
+    dataset = OfflineDataset(tmp_path)
+    for share in (0, 1, 90):
+        with pytest.raises(ValueError, match=rf"split\(share={share}\): expected a share of the episodes above 0 and below 1"):
+            dataset.split(share)
+    with pytest.raises(ValueError, match="two parts need two episodes, and .* has 1"):
+        dataset.select([0]).split(0.5)
+    with pytest.raises(ValueError, match=r"split\(share=0.5, seed=-1\)"):
+        dataset.split(0.5, seed=-1)
+
+
 def test_a_choice_of_a_choice(tmp_path):
     recorded(tmp_path, seed=3)
     dataset = OfflineDataset(tmp_path)
     chosen = dataset.select([5, 2, 9]).select(np.array([False, True, True]))
     assert [fingerprint(episode) for episode in chosen] == [fingerprint(list(dataset)[number]) for number in (2, 9)]
     assert len(dataset.select([])) == 0
+
+
+def test_episodes_are_chosen_as_in_lists(tmp_path):
+    recorded(tmp_path, seed=3)
+    dataset = OfflineDataset(tmp_path)
+    all_of_them, count = list(map(fingerprint, dataset)), dataset.num_episodes
+    for numbers in ([-1], [-2, 0, -count], range(3), np.arange(count, dtype=np.uint8)[::-1]):
+        wanted = [all_of_them[number] for number in numbers]
+        assert [fingerprint(episode) for episode in dataset.select(numbers)] == wanted
+        assert [fingerprint(episode) for episode in dataset.episodes(numbers)] == wanted
+    for wrong in ([count], [0, -count - 1], [True] * (count + 1), [0.5], [[0, 1]]):
+        for choose in (dataset.select, dataset.episodes):
+            with pytest.raises(
+                IndexError, match=rf"{choose.__name__}\(.*has {count} episodes: pass numbers from -{count} to {count - 1}"
+            ):
+                choose(wrong)
 
 
 def test_only_the_columns_in_use_are_taken_and_read(tmp_path):
@@ -281,6 +354,23 @@ class TestEpochs:
             assert max(map(len, parts)) - min(map(len, parts)) <= 1
             orders.append(np.concatenate(parts).tolist())
         assert rows < 5 or orders[0] != orders[1]
+
+    @pytest.mark.parametrize(("rows", "size", "ranks"), [(10, 2, 2), (23, 3, 2), (7, 1, 3), (3, 1, 2), (2, 9, 2), (100, 8, 3)])
+    def test_processes_have_the_parts_of_the_batches_of_one(self, rows, size, ranks):
+        whole = Epochs(rows, size * ranks, seed=1)
+        parts = [Epochs(rows, size, seed=1, rank=rank, ranks=ranks) for rank in range(ranks)]
+        if whole.batches > rows // ranks:  # a process would have no row
+            whole.batches = rows // ranks
+        for _ in range(3 * whole.batches):
+            batches = [part.next() for part in parts]
+            assert np.array_equal(np.concatenate(batches), whole.next())
+            assert min(map(len, batches)) >= 1
+            assert max(map(len, batches)) - min(map(len, batches)) <= 1
+            assert {part.epoch for part in parts} == {whole.epoch}
+        assert whole.epoch == 3
+        whole.load_state_dict(parts[1].state_dict())
+        with pytest.raises(ValueError, match=f"{rows + 1} processes learn together, and the dataset has only {rows} rows"):
+            Epochs(rows, 1, ranks=rows + 1)
 
     @pytest.mark.parametrize("done", range(9))
     def test_a_restored_one_goes_on_in_the_middle(self, done):

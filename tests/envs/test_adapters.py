@@ -12,7 +12,7 @@ from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 from ding_lite.config import DQNConfig
 from ding_lite.envs import EnvDataError, SpaceError, VectorEnvAdapter, make_envs
-from ding_lite.policy import DQNPolicy
+from ding_lite.policy import DQNPolicy, PPOPolicy
 from ding_lite.rollout import LocalWorker
 
 MODES = list(AutoresetMode)
@@ -135,6 +135,70 @@ def test_same_step_refuses_an_environment_that_overwrites_its_final_observation(
     for rows in handed_out:
         gone_on = layouts[layout].decode(rows["next_obs"]) - layouts[layout].decode(rows["obs"])
         assert gone_on.tolist() == [[0, 0, 1]] * len(gone_on), "a wrong row was handed out before the environment was refused"
+
+
+class Lamp(gymnasium.Env):
+    """Counts to 3, with a lamp that is on in between; the name of the room never changes."""
+
+    observation_space = spaces.Dict(
+        at=spaces.Box(0, 99, (1,)), lamp=spaces.MultiBinary(1), room=spaces.Box(0, 99, (2,)), kind=spaces.Discrete(9)
+    )
+    arrays = "at", "lamp", "room"
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, reused=()):
+        self.reused, self.count = reused, 0
+        self.kept = {name: np.zeros(part.shape, part.dtype) for name, part in self.observation_space.spaces.items()}
+
+    def seen(self):
+        made = {"at": [10 * self.count + self.at], "lamp": [self.at in (1, 2)], "room": [7, 7], "kind": self.at}
+        for name, value in made.items():
+            if name in self.reused:
+                self.kept[name][...] = value
+        return {
+            name: self.kept[name] if name in self.reused else np.asarray(value, self.kept[name].dtype)[()]
+            for name, value in made.items()
+        }
+
+    def reset(self, *, seed=None, options=None):
+        self.count, self.at = self.count + 1, 0
+        return self.seen(), {}
+
+    def step(self, action):
+        self.at += 1
+        return self.seen(), 0.0, self.at == 3, False, {}
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_part_of_the_final_observation_may_be_that_of_the_next_reset(kind, vector):
+    """The lamp is off at the end as at the start, and was on before: nothing is overwritten."""
+    env = vector(f"{kind} SameStep", [Lamp] * 2)
+    try:
+        rows = LocalWorker(env, random_policy(env).collect_mode).collect(7).trajectories.rows()
+    finally:
+        env.close()
+    at, following = rows["obs"]["at"][:, 0], rows["next_obs"]["at"][:, 0]
+    assert (following - at).tolist() == [1] * 14
+    assert (rows["next_obs"]["lamp"][:, 0] == (following % 10 < 3)).all()
+
+
+@pytest.mark.parametrize(
+    ("kind", "reused"), [("sync", Lamp.arrays), ("async", Lamp.arrays), ("sync", ("at",)), ("sync", ("lamp",))]
+)
+def test_an_environment_that_reuses_arrays_is_refused(kind, reused, vector):
+    """If it reuses only some, this is known in the next step, where the environments are in this process."""
+    env = vector(f"{kind} SameStep", [partial(Lamp, reused)] * 2)
+    worker = LocalWorker(env, random_policy(env).collect_mode)
+    try:
+        worker.collect(3 if reused == ("lamp",) else 2)
+        with pytest.raises(EnvDataError, match=r"writes all observations into one array.*make_envs"):
+            worker.collect(1)
+    finally:
+        env.close()
+
+
+def random_policy(env):
+    return PPOPolicy(PPOPolicy.config_type(), env.single_observation_space, env.single_action_space)
 
 
 @pytest.mark.parametrize("kind", ["sync", "async", "async without shared memory"])

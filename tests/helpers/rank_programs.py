@@ -15,9 +15,10 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
-from ding_lite.config import A2CConfig, DQNConfig, PPOConfig, data_parallel
-from ding_lite.contexts import OnlineRLContext
-from ding_lite.data import ReplayBuffer, tree
+from ding_lite.config import A2CConfig, BCConfig, DecisionTransformerConfig, DQNConfig, PPOConfig, data_parallel
+from ding_lite.contexts import OfflineRLContext, OnlineRLContext
+from ding_lite.data import ReplayBuffer, map_leaves, nested, tree
+from ding_lite.datasets import open_dataset
 from ding_lite.engine import Task, contract
 from ding_lite.envs import make_envs
 from ding_lite.middleware import (
@@ -30,13 +31,14 @@ from ding_lite.middleware import (
     gae_estimator,
     interaction_evaluator,
     multistep_trainer,
+    offline_data_fetcher,
     online_logger,
     reward_normalizer,
 )
 from ding_lite.middleware.rewards import require_reward_model
 from ding_lite.nn import RunningNorm
-from ding_lite.policy import A2CPolicy, DQNPolicy, PPOPolicy
-from ding_lite.ranks import current_ranks, joined
+from ding_lite.policy import A2CPolicy, BCPolicy, DecisionTransformerPolicy, DQNPolicy, PPOPolicy
+from ding_lite.ranks import RankError, current_ranks, joined
 
 OBSERVATIONS, ACTIONS = spaces.Box(-1.0, 1.0, (3,)), spaces.Discrete(2)
 ROWS = (5, 9)
@@ -271,6 +273,52 @@ def replayed(rank, folder):
             return policy.state_dict(), task.ctx.train_iter, buffer_.state_dict()
 
 
+# Learning from a dataset: compared with one process.
+
+OFFLINE_STEPS = 7
+
+
+def recorded(space, seed=0):
+    """A dataset in memory, of 41 steps."""
+    rng, ends = np.random.default_rng(seed), np.arange(41) % 9 == 8
+    space.seed(seed)
+    obs = rng.normal(size=(42, 3)).astype(np.float32)
+    columns = {"obs": obs[:-1], "next_obs": obs[1:], "action": np.stack([space.sample() for _ in range(41)])}
+    columns |= {"reward": rng.normal(size=41).astype(np.float32), "terminated": ends, "truncated": ends & False}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return open_dataset(columns)
+
+
+def learned(kind, batch_size, seed=0):
+    """The weights of a policy after some batches of a dataset, the passes, and the rows of this process."""
+    cls, cfg = {"bc": (BCPolicy, BCConfig()), "dt": (DecisionTransformerPolicy, DecisionTransformerConfig())}[kind]
+    cfg.override({"seed": 5, "policy.learn.batch_size": batch_size, "policy.model.normalize_obs": False})
+    cfg.override({"policy.model.encoder_hidden_size_list": [8]} if kind == "bc" else {"policy.context_length": 3})
+    cfg.override({"policy.target_return": 1.0, "policy.model.size": 8} if kind == "dt" else {})
+    with together(cfg) if "RANK" in os.environ else contextlib.nullcontext(cfg) as cfg:
+        actions = ACTIONS if kind == "bc" else OBSERVATIONS  # one-hot vectors of actions are float32
+        policy = cls(cfg.policy, OBSERVATIONS, actions)
+        fetch = offline_data_fetcher(cfg, recorded(actions, seed), policy.learn_mode)
+        policy.model.double()
+        ctx, rows = OfflineRLContext(), []
+        for _ in range(OFFLINE_STEPS):
+            fetch(ctx)
+            rows.append(len(ctx.train_data.action))
+            wide = map_leaves(lambda leaf: leaf.double() if leaf.is_floating_point() else leaf, nested(ctx.train_data))
+            policy.gradient_step(tree(wide))
+        return [it.detach().clone() for it in policy.params], ctx.train_epoch, rows
+
+
+def offline(rank, folder):
+    found = {kind: learned(kind, 5) for kind in ("bc", "dt")}
+    try:
+        learned("bc", 5, seed=rank)
+    except (ValueError, RankError) as error:
+        found["error"] = str(error)
+    return found
+
+
 # Mistakes.
 
 
@@ -359,7 +407,9 @@ def killed(rank, folder):
     return None
 
 
-PROGRAMS = {fn.__name__: fn for fn in (gradient_steps, running_statistics, whole_runs, replayed, resumed, mistakes, killed)}
+PROGRAMS = {
+    fn.__name__: fn for fn in (gradient_steps, running_statistics, whole_runs, replayed, offline, resumed, mistakes, killed)
+}
 
 
 def start(folder, only=tuple(PROGRAMS)):

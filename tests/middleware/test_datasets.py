@@ -271,6 +271,19 @@ class TestFetching:
             results.append((policy.state_dict(), task.ctx.train_epoch, task.ctx.train_iter))
         assert same(*results)
 
+    @MODES
+    def test_a_finished_run_that_is_resumed_logs_its_passes(self, mode, recorded, tmp_path):
+        last_rows = []
+        for resume in (None, tmp_path / "run"):
+            cfg, task = small(tmp_path / "run"), Task()
+            with task.start(ctx=OfflineRLContext(), resume=resume, **mode):
+                task.use(offline_data_fetcher(cfg, recorded))
+                task.use(metric_evaluator(cfg, policy_for(cfg).eval_mode, recorded, lambda policy, dataset: 1))
+                task.use(CkptSaver(policy_for(cfg), cfg.exp_name, train_freq=1)).use(offline_logger(cfg)).run(20)
+            last_rows.append(json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1]))
+            assert task.ctx.train_epoch == 2
+        assert [row["train_epoch"] for row in last_rows] == [2, 2]
+
     def test_threads_give_the_result_of_one_thread(self, tmp_path):
         online(tmp_path, {}, 10)
         found = []

@@ -135,6 +135,49 @@ def test_a_recurrent_state_is_passed_on(name, model, ending, tmp_path):
             np.testing.assert_allclose(np.asarray(part), np.asarray(other), rtol=1e-4, atol=1e-5)
 
 
+def test_a_decision_transformer_gets_the_rewards_of_its_steps(tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime")  # the file is made from the same program as pt2
+    settings = {"seed": 3, "context_length": 2, "target_return": 4.0, "return_scale": 1.0, "model": {"size": 8, "layers": 1}}
+    policy = policies.DecisionTransformerPolicy(settings, VECTOR, CHOICE)
+    with torch.no_grad():
+        policy.model.head.weight.mul_(100)
+        policy.model.embed_return.weight.mul_(5)
+    session = onnxruntime.InferenceSession(str(export_policy(policy, tmp_path / "policy.onnx")))
+    rows, obs = batch_of(VECTOR, 6)
+    mine, without_rewards, reward = None, None, np.zeros(1, np.float32)
+    state, differs = GreedyPolicy(policy).initial_state(1), False
+    names = [f"{kind}state_{place}" for kind in ("", "next_") for place in range(len(state))]
+    for at, row in enumerate(rows):
+        action, mine = policy.predict(row, mine, prev_reward_batch=reward)
+        other, without_rewards = policy.predict(row, without_rewards)
+        given = {"obs": obs[at : at + 1].numpy(), "prev_reward_batch": reward, **dict(zip(names, map(np.asarray, state)))}
+        inputs = {one.name: given[one.name] for one in session.get_inputs()}
+        found, *state = session.run(["action", *names[len(state) :]], inputs)
+        assert found == [action], at
+        differs |= other != action
+        reward = np.float32([9.0 * (-1) ** at])
+    assert differs
+
+
+class Repeats(PPOPolicy):
+    """Takes the last action, and the best one after a reward below zero."""
+
+    def compute_actions(self, obs, state=(), *, explore=True, prev_action_batch=None, prev_reward_batch=None, **kwargs):
+        action, state, outputs = super().compute_actions(obs, state, explore=explore, **kwargs)
+        last, reward = torch.as_tensor(prev_action_batch), torch.as_tensor(prev_reward_batch)
+        return torch.where(reward < 0, action, last), state, outputs
+
+
+def test_a_policy_without_state_gets_its_last_action_and_reward(tmp_path):
+    policy = Repeats(PPOPolicy.config_type(), VECTOR, CHOICE)
+    program = torch.export.load(export_policy(policy, tmp_path / "policy.pt2")).module()
+    _, obs = batch_of(VECTOR, 3)
+    best = GreedyPolicy(PPOPolicy(PPOPolicy.config_type(), VECTOR, CHOICE))
+    best.model.load_state_dict(policy.model.state_dict())
+    previous = {"prev_action_batch": torch.tensor([3, 1, 2]), "prev_reward_batch": torch.tensor([0.0, -1.0, 1.0])}
+    assert program(obs, (), previous).tolist() == [3, best(obs)[1].item(), 2]
+
+
 @pytest.mark.parametrize(
     ("name", "action_space", "mask", "action"),
     [

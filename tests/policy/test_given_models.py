@@ -1,11 +1,14 @@
 """`model=`: each algorithm with a network of one's own, what is refused of it, and how it is saved and loaded."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
 from torch import nn
 
+from ding_lite import policy as policies
 from ding_lite.basics import save_checkpoint
 from ding_lite.nn import (
     ActionCritic,
@@ -279,3 +282,12 @@ def test_a_state_of_it_does_not_fit_a_policy_with_networks_of_the_library():
     state = made(DQNPolicy, Values(2)).state_dict()
     with pytest.raises(StateError, match=r"The saved policy had a network of its own, a .*:Values: pass such a network"):
         DQNPolicy({"seed": 0}, OBS, DISCRETE).load_state_dict(state)
+
+
+def test_the_page_says_of_each_policy_what_it_calls():
+    page = (Path(__file__).resolve().parents[2] / "docs" / "policies.md").read_text()
+    table = page.split("What each policy calls")[1].split("\n\n")[1]
+    rows = [row.split("|")[1] for row in table.splitlines()]
+    kinds = [name for name in policies.__all__ if name.endswith("Policy") and name not in ("Policy", "GreedyPolicy")]
+    assert len(kinds) > 15
+    assert [name for name in kinds if not any(f"`{name}`" in row for row in rows)] == []

@@ -11,7 +11,7 @@ import psutil
 import pytest
 import rank_programs
 import torch
-from rank_programs import ROWS, STEPS, statistics_rows, steps
+from rank_programs import ROWS, STEPS, learned, statistics_rows, steps
 from states import same
 
 from ding_lite.basics import RunFiles
@@ -57,6 +57,23 @@ def test_processes_that_learn_from_their_own_replay_have_the_same_weights(ran):
     assert same(first["model"], second["model"])
     assert same(first["optimizer"], second["optimizer"])
     assert not same(one, other)
+
+
+@pytest.mark.parametrize("kind", ["bc", "dt"])
+def test_two_processes_that_learn_from_a_dataset_equal_one_with_twice_the_batch_size(ran, kind):
+    whole, epoch, rows = learned(kind, 10)
+
+    assert epoch == 1
+    parts = [result[kind] for result in ran[1]["offline"]]
+    for weights, epoch_of_rank, _ in parts:
+        torch.testing.assert_close(weights, whole, rtol=1e-9, atol=1e-12)
+        assert epoch_of_rank == epoch
+    assert [sum(pair) for pair in zip(*(part[2] for part in parts))] == rows
+    assert sum(rows[:4]) == 41
+
+
+def test_another_dataset_in_one_process_is_an_error_in_both(ran):
+    assert ["got another dataset in rank 1 than in rank 0" in result["error"] for result in ran[1]["offline"]] == [True, True]
 
 
 def test_running_statistics_are_those_of_all_processes(ran):

@@ -254,6 +254,9 @@ def test_exploring_wants_the_probability_of_random_actions(lines, tmp_path, caps
 
     greedy, wild = evaluate_run("run", 8), evaluate_run("run", 8, deterministic=False, eps=1.0)
     assert greedy.returns != wild.returns
+    assert evaluate_run("run", 8, deterministic=False, settings={"eps": 1.0}).returns == wild.returns
+    assert main(["eval", "run", "--settings", "eps=1.0", "--episodes", "4"]) == 2
+    assert "DQNPolicy explores by eps, which has no effect on greedy actions: leave it out" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
