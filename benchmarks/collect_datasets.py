@@ -5,8 +5,8 @@ For each task a policy is trained twice, until its evaluation reaches a medium r
 | dataset | content |
 | --- | --- |
 | TASK_replay | all transitions of the training of the expert, from random actions on |
-| TASK_medium | episodes of the medium policy |
-| TASK_expert | episodes of the expert policy |
+| TASK_medium | episodes of the medium policy, which explores; with greedy actions for Hopper |
+| TASK_expert | episodes of the expert policy, in the same way |
 | TASK_mixed | half of the transitions from each of these two |
 
     python benchmarks/collect_datasets.py                        # all tasks, into datasets/
@@ -65,6 +65,8 @@ class Source:
     """Transitions of a dataset, except of replay."""
     eps: float | None = None
     """Probability of random actions, for policies that explore by it."""
+    deterministic: bool = False
+    """Whether to record greedy actions. Where exploration costs half of the return, an expert's data are no expert's."""
 
 
 def train_dqn(cfg: DQNConfig, record_in: Path | None) -> None:
@@ -134,6 +136,7 @@ SOURCES = {
         medium=1000.0,
         expert=2400.0,
         steps=200_000,
+        deterministic=True,
     ),
 }
 
@@ -153,7 +156,8 @@ def collect(name: str, folder: Path) -> None:
         for kind, share in ((level, 1.0), ("mixed", 0.5)):
             is_second = kind == "mixed" and level == "expert"
             if is_second or not is_there(paths[kind]):
-                record_run(run, paths[kind], int(share * source.steps), eps=source.eps, append=is_second)
+                steps = int(share * source.steps)
+                record_run(run, paths[kind], steps, deterministic=source.deterministic, eps=source.eps, append=is_second)
     for kind, path in paths.items():
         found = OfflineDataset(path)
         print(
