@@ -192,6 +192,11 @@ class RayWorker:
         start_timeout_s: float,
         depth: int,
     ) -> None:
+        if not timeout_s > 0 or not start_timeout_s > 0:
+            raise ValueError(
+                f"worker {name!r} wants timeout_s > 0 and start_timeout_s > 0, got timeout_s={timeout_s}, "
+                f"start_timeout_s={start_timeout_s}."
+            )
         self.name, self.timeout_s, self.start_timeout_s = name, timeout_s, start_timeout_s
         self._actors, self._describe, self._depth = actors, describe, depth
         self._ask_every_s = min(_ASK_EVERY_S, timeout_s / 5)

@@ -266,6 +266,11 @@ def test_another_cluster_and_an_address_without_one_are_refused(cluster):
         make_envs("CartPole-v1", 2, workers=2, backend="process", ray_address="auto")
 
 
+def test_a_time_limit_of_nothing_is_refused():
+    with pytest.raises(ValueError, match=r"'CartPole-v1, environments 0 to 1' wants timeout_s > 0 .*, got timeout_s=0"):
+        make_envs("CartPole-v1", 2, backend="ray", timeout_s=0)
+
+
 def test_an_environment_that_fails_to_start_raises_its_own_error():
     def fails():
         raise FileNotFoundError("no such map")

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.timeout(90)
         ({"workers": 1.5}, r"make_envs\(workers=1.5\) for 3 environments"),
         (
             {"workers": 2, "backend": "thread"},
-            r"make_envs\(backend='thread'\): unknown backend, use 'local' or 'process'.",
+            r"make_envs\(backend='thread'\): unknown backend, use 'local', 'process' or 'ray'.",
         ),
         (
             {"backend": "process", "timeout_s": 0},
