@@ -3,9 +3,10 @@
 PYTHON ?= python3
 PIP = .venv/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 PY = .venv/bin/python
+PROCESSES = $(shell $(PYTHON) -c "import os; print(min(4, os.cpu_count() + 1))")
 TEST = OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(PY) -m pytest
 
-.PHONY: run test lint learn learn-long datasets learn-offline bench chaos signals soak clean
+.PHONY: run test test-ray lint learn learn-long datasets learn-offline bench chaos signals soak clean
 
 run: .venv/.run
 	$(PY) examples/dqn.py $(ARGS)
@@ -13,14 +14,13 @@ run: .venv/.run
 # All tests run on several processes; those that ARGS names, as in make test ARGS="tests/basics", on one, which starts at once.
 # One thread of torch: on a machine that does other work too, operations on several wait for the slowest of them.
 # Compiled files are kept, also where the environment says otherwise, since many tests start programs.
-# The tests on a Ray cluster come last, on one process, because a cluster takes seconds to start.
+# One process more than there are cores, at most 4, because many tests wait.
 test: lint
-ifdef ARGS
-	$(TEST) $(ARGS)
-else
-	$(TEST) -m "not ray" --numprocesses=logical --maxprocesses=4 --dist=worksteal
-	$(TEST) tests/distributed
-endif
+	$(TEST) $(or $(ARGS),-m "not ray" --numprocesses=$(PROCESSES) --dist=worksteal)
+
+# One process, because a cluster takes seconds to start.
+test-ray: .venv/.dev
+	$(TEST) -m ray $(or $(ARGS),tests/distributed)
 
 lint: .venv/.dev
 	.venv/bin/ruff check .

@@ -6,6 +6,7 @@ import signal
 import time
 
 import numpy as np
+import psutil
 import pytest
 import ray
 
@@ -89,6 +90,10 @@ def wait_until(is_true, seconds=20):
         time.sleep(0.05)
 
 
+def worker_pids():
+    return {it.pid for it in psutil.process_iter(["name"]) if it.info["name"].startswith("ray::WorkerActo")}
+
+
 def is_gone(pid):
     try:
         with open(f"/proc/{pid}/stat") as file:
@@ -115,11 +120,11 @@ def test_a_host_runs_functions_on_its_objects_and_gives_and_takes_their_state(ho
     assert "no number" in str(caught.value.__cause__)  # its traceback in the worker
     with pytest.raises(TypeError, match="cannot pickle"):
         ask(host, add, (one for one in "ab"))
-    pid = host.pid
     host.release()
+    workers = worker_pids()
     assert (tmp_path / "closed").exists()
     assert (host.state(), ask(host, add, 1), host.starts) == ({"counter": {"total": 100}}, 101, 2)
-    assert host.pid == pid  # kept, see conftest.py; its objects are new ones
+    assert host.pid in workers  # one that was kept, see conftest.py; its objects are new ones
     assert ask(host, lambda objects: sorted(objects)) == ["counter", "progress"]
     host.close()
     assert host.state() == {"counter": {"total": 101}}
