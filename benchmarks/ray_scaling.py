@@ -1,8 +1,8 @@
 """Throughput over the number of workers of a Ray cluster: a simulation from measured costs of a call, and runs that check it.
 
 In the simulation, one driver sends a request to each worker in turn, and then takes the results in turn. With `max_lag` it is
-so many rollouts ahead. A worker works on one request at a time. The costs are measured with one worker. The bottleneck is the part
-that is busy for longer: the workers, or the driver.
+so many rollouts ahead. A worker works on one request at a time. The costs are measured with one worker. The bottleneck is the
+part that is busy for longer: the workers, or the driver.
 
     python benchmarks/ray_scaling.py                 # the simulation
     python benchmarks/ray_scaling.py --check 1 2 4 8 16 32  # also runs with waiting environments, and the plot

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import os
+import warnings
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from ding_lite.basics import require_extra
@@ -60,6 +63,13 @@ def connect(address: str | None = None, caller: str = "connect", keep_workers: i
     global _kept
     _kept = _kept if keep_workers is None else keep_workers
     if not ray.is_initialized():
+        if left := leftovers():
+            names = ", ".join(f"{pid} ({name})" for pid, name in left)
+            pids = " ".join(str(pid) for pid, _ in left)
+            warnings.warn(
+                f"an earlier Ray cluster has left processes on this machine: {names}. They take memory; end them: kill {pids}",
+                stacklevel=2,
+            )
         try:
             ray.init(address, namespace=NAMESPACE, include_dashboard=False, logging_level=logging.WARNING)
         except (ConnectionError, RuntimeError) as error:
@@ -74,6 +84,21 @@ def connect(address: str | None = None, caller: str = "connect", keep_workers: i
             f"{caller}(ray_address={address!r}), but this program is connected to the cluster at {here}: pass this address or "
             "None, or call ray.shutdown() first."
         )
+
+
+def leftovers() -> list[tuple[int, str]]:
+    """Ids and names of processes of this user that a Ray cluster left when it was killed. They are only known on Linux."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            name = (folder / "cmdline").read_bytes().split(b"\0")[0].decode(errors="replace").strip()
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            is_ours = folder.stat().st_uid == os.getuid()
+        except (OSError, ValueError, IndexError):  # it has ended, or belongs to somebody else
+            continue
+        if name.startswith("ray::") and parent == 1 and is_ours:
+            found.append((int(folder.name), name))
+    return sorted(found)
 
 
 def kept_workers() -> int:

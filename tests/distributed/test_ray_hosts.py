@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import subprocess
 import time
 
 import numpy as np
@@ -274,6 +275,21 @@ def test_another_cluster_and_an_address_without_one_are_refused(cluster):
 def test_a_time_limit_of_nothing_is_refused():
     with pytest.raises(ValueError, match=r"'CartPole-v1, environments 0 to 1' wants timeout_s > 0 .*, got timeout_s=0"):
         make_envs("CartPole-v1", 2, backend="ray", timeout_s=0)
+
+
+def test_processes_that_an_earlier_cluster_has_left_are_named(monkeypatch):
+    shown = subprocess.run(
+        ["bash", "-c", "(exec -a ray::TestAgent sleep 60 >/dev/null) & echo $!"], stdout=subprocess.PIPE, check=False
+    )
+    pid = int(shown.stdout)
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", lambda *args, **kwargs: None)
+    try:
+        wait_until(lambda: (pid, "ray::TestAgent") in clusters.leftovers())
+        with pytest.warns(UserWarning, match=rf"has left processes on this machine: .*{pid} \(ray::TestAgent\).*kill .*{pid}"):
+            clusters.connect()
+    finally:
+        os.kill(pid, signal.SIGKILL)
 
 
 def test_an_environment_that_fails_to_start_raises_its_own_error():
