@@ -12,6 +12,7 @@ import warnings
 from pathlib import Path
 
 import numpy as np
+import rank_policies
 import torch
 from gymnasium import spaces
 
@@ -114,6 +115,13 @@ def gradient_steps(rank, folder):
             found["left_out"] = policy.gradient_step(tree(rows))["left_out"]
         found["unchanged"] = all(map(torch.equal, before, policy.params))
         return found
+
+
+def all_policies(rank, folder):
+    """The networks of every policy after some gradient steps."""
+    next_port()
+    with joined(TIMEOUT_S):
+        return {case: rank_policies.learned(case, rank) for case in rank_policies.CASES}
 
 
 def running_statistics(rank, folder):
@@ -408,7 +416,8 @@ def killed(rank, folder):
 
 
 PROGRAMS = {
-    fn.__name__: fn for fn in (gradient_steps, running_statistics, whole_runs, replayed, offline, resumed, mistakes, killed)
+    fn.__name__: fn
+    for fn in (gradient_steps, all_policies, running_statistics, whole_runs, replayed, offline, resumed, mistakes, killed)
 }
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import rank_policies
 import rank_programs
 import torch
 from rank_programs import ROWS, STEPS, learned, statistics_rows, steps
@@ -42,6 +43,17 @@ def test_two_processes_with_parts_of_the_rows_equal_one_with_all_of_them(ran, ki
     assert stats["grad_norm"] > 0.1  # the limit, so that clipping changes the gradient
     assert STEPS > 1
     assert ROWS[0] != ROWS[1]
+
+
+@pytest.mark.parametrize("case", rank_policies.CASES)
+def test_every_policy_learns_in_two_processes_as_in_one(ran, case):
+    whole, stats = rank_policies.learned(case)
+
+    for weights, found in (result[case] for result in ran[1]["all_policies"]):
+        for name, tensor in whole.items():
+            torch.testing.assert_close(weights[name], tensor, rtol=1e-8, atol=1e-11, msg=lambda text, at=name: f"{at}: {text}")
+        assert found == pytest.approx(stats, rel=1e-4, abs=1e-6)
+    assert stats
 
 
 def test_a_step_that_is_not_finite_in_one_process_is_left_out_in_all(ran):
