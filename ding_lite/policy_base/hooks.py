@@ -210,8 +210,8 @@ class Hooks:
     def batch_mean(self, values: Tensor) -> Tensor:
         """The mean of values over the batch of a gradient step, of all processes that learn together.
 
-        It is a scalar without gradient, for a loss that depends on a statistic of its batch, such as a scale. The loss itself is
-        a mean over the rows of this process.
+        It is a scalar without gradient, for a loss that depends on a statistic of its batch, such as a scale. The loss itself
+        is a mean over the rows of this process.
 
         Args:
             values: a number for each row, any shape, float.

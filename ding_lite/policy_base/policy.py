@@ -461,6 +461,7 @@ class Policy(PolicyState):
                 f"{type(self).__name__} has no loss, so several processes cannot average its gradients: override loss instead "
                 "of learn_on_batch, or start the script without torchrun."
             )
+        ranks.note_learning(self, lambda: self.weights)
         if self.train_iter >= self._compared_next:
             self._compared_next = self.train_iter + _COMPARED_EVERY
             ranks.require_equal(f"{self.train_iter} gradient steps of {type(self).__name__}", self.weights)

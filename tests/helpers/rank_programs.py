@@ -16,6 +16,7 @@ import rank_policies
 import torch
 from gymnasium import spaces
 
+from ding_lite.basics import RunFiles
 from ding_lite.config import A2CConfig, BCConfig, DecisionTransformerConfig, DQNConfig, PPOConfig, data_parallel
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
 from ding_lite.data import ReplayBuffer, map_leaves, nested, tree
@@ -45,7 +46,7 @@ OBSERVATIONS, ACTIONS = spaces.Box(-1.0, 1.0, (3,)), spaces.Discrete(2)
 ROWS = (5, 9)
 """Rows of a minibatch of each rank."""
 STEPS = 6
-BLOCKS = 30
+BLOCKS = 40
 """More than these programs join the other process."""
 TIMEOUT_S = 20.0
 _ports = []
@@ -341,6 +342,12 @@ def other_weights(policy):
         policy.bump_version()
 
 
+def diverging(iteration, *more):
+    """Rank 1 changes its weights in this iteration."""
+    policies = []
+    return {"change": policies.append, "extra": [at(iteration, 1, lambda: other_weights(policies[0])), *more]}
+
+
 def once_more(policy):
     """Rank 0 takes one more gradient step per batch."""
     if current_ranks().rank == 0:
@@ -381,6 +388,8 @@ def mistakes(rank, folder):
     cases = {
         "error": {"extra": [at(2, 1, broken)]},
         "weights": {"change": other_weights},
+        "before a checkpoint": diverging(3),  # which is due after gradient steps 4 and 8, in iterations 1 and 3
+        "before the end": diverging(4, at(4, 1, finished)),
         "steps": {"change": once_more},
         "gradients": {"change": not_averaged},
         "backward": {"kind": PPOPolicy.with_updates(gradients_fn=backward_itself)},
@@ -396,12 +405,18 @@ def mistakes(rank, folder):
                 run(cfg, *case.pop("extra", ()), **case)
         except Exception as error:  # noqa: BLE001 - it is what is tested
             found[name] = f"{type(error).__name__}: {error}", time.monotonic() - began
+    found["saved"] = {name: _saved_in(folder / name) for name in ("before a checkpoint", "before the end")}
     try:
         with together(config(folder / "async", async_mode=True)):
             pass
     except ValueError as error:
         found["async"] = str(error), 0.0
     return found
+
+
+def _saved_in(run):
+    """The names of the checkpoints, and the iterations after which the state of the run was saved."""
+    return sorted(path.name for path in (run / "ckpt").iterdir()), RunFiles(run).saved()
 
 
 def killed(rank, folder):

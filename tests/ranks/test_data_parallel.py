@@ -165,6 +165,8 @@ def test_a_run_continues_from_the_newest_state_that_all_processes_have(ran):
             ("rank 1 has ended by an error, so rank 0 ends too: ValueError: the simulator is gone", "the simulator is gone"),
         ),
         ("weights", 2 * ("the weights of rank 0 and rank 1 differ at 0 gradient steps",)),
+        ("before a checkpoint", 2 * ("the weights of rank 0 and rank 1 differ at saving in PPOPolicy",)),
+        ("before the end", 2 * ("the weights of rank 0 and rank 1 differ at the end of the run in PPOPolicy",)),
         ("steps", 2 * ("rank 0 is at the rows of a rollout, in iteration 0, after 2 gradient steps; rank 1 is at running",)),
         ("gradients", 2 * ("compute_gradients of PPOPolicy has not averaged the gradients over the processes",)),
         ("backward", 2 * ("gradients_fn of PPOPolicy computes the gradients itself, so they cannot be averaged",)),
@@ -183,6 +185,13 @@ def test_mistakes_are_named_in_all_processes_within_seconds(ran, case, words):
         message, seconds = result[case]
         assert expected in message
         assert seconds < 10
+
+
+def test_weights_that_differ_are_never_saved(ran):
+    saved = ran[1]["mistakes"][0]["saved"]
+
+    assert saved["before a checkpoint"] == (["best.pt", "iteration_4.pt"], [2])
+    assert saved["before the end"] == (["best.pt", "iteration_4.pt", "iteration_8.pt"], [2])
 
 
 def test_a_killed_process_ends_the_other_one_within_seconds(ran):
