@@ -234,6 +234,11 @@ def total(what: str, number: int) -> int:
     return number if _current is None else round(float(_current.exchange(what, [number]).sum()))
 
 
+def in_all_ranks(what: str, is_so: bool) -> bool:
+    """Whether something is so in all processes; the argument itself if this process learns alone."""
+    return is_so if _current is None else bool(_current.exchange(what, [is_so]).all())
+
+
 def seed_of_rank(seed: int, rank: int) -> int:
     """The seed of a process, from that of the run; rank 0 has the latter."""
     return seed if rank == 0 else int(np.random.SeedSequence([seed, rank]).generate_state(1, np.uint64)[0] >> np.uint64(1))

@@ -25,6 +25,7 @@ from ding_lite.engine import Task, contract
 from ding_lite.envs import make_envs
 from ding_lite.middleware import (
     CkptSaver,
+    EpisodeCollector,
     OffPolicyLearner,
     StepCollector,
     data_pusher,
@@ -34,8 +35,10 @@ from ding_lite.middleware import (
     interaction_evaluator,
     multistep_trainer,
     offline_data_fetcher,
+    offpolicy_data_fetcher,
     online_logger,
     reward_normalizer,
+    trainer,
 )
 from ding_lite.middleware.rewards import require_reward_model
 from ding_lite.nn import RunningNorm
@@ -259,27 +262,47 @@ def resumed(rank, folder):
 
 
 def replayed(rank, folder):
-    """The weights of a DQN that learns from a replay buffer in each process."""
+    """DQNs that learn from a replay buffer in each process, which is ready to learn earlier in rank 0."""
+    return {kind: learned_from_replay(kind, rank, folder) for kind in ("learner", "fetcher", "episodes", "own fetcher")}
+
+
+def learned_from_replay(kind, rank, folder):
+    """The whole policy, the gradient steps after each iteration, and the buffer."""
     settings = {
         "exp_name": str(folder / "replayed"),
         "env": {"collector_env_num": 2, "evaluator_env_num": 1, "max_episode_steps": 12},
-        "policy.collect.n_sample": 8,
-        "policy.learn": {"batch_size": 4 + rank, "learning_starts": 8, "update_per_collect": 2},
+        "policy.collect": {"n_sample": 8, "n_episode": 2},
+        "policy.learn": {"batch_size": 4 + rank, "learning_starts": 8 + 40 * rank, "update_per_collect": 2},
         "policy.model.encoder_hidden_size_list": [8],
     }
     with together(DQNConfig().override(settings)) as cfg:
         env = make_envs(cfg.env.id, cfg.env.collector_env_num, seed=cfg.seed, **cfg.env.options())
         policy = DQNPolicy(cfg.policy, env.single_observation_space, env.single_action_space)
-        buffer_ = ReplayBuffer(100, seed=cfg.seed)
+        buffer_, steps_taken = ReplayBuffer(100, seed=cfg.seed), []
+
+        @contract(writes=("train_data",), uses=(buffer_,), stage="learn")
+        def fetch(ctx):
+            ctx.train_data = buffer_.sample(4) if len(buffer_) >= cfg.policy.learn.learning_starts else None
+
+        @contract(reads=("train_iter",), stage="record")
+        def note(ctx):
+            steps_taken.append(ctx.train_iter)
+
         task = Task()
         with task.start(ctx=OnlineRLContext()):
             task.use(eps_greedy_handler(cfg))
-            task.use(StepCollector(cfg, policy.collect_mode, env))
+            collector = EpisodeCollector if kind == "episodes" else StepCollector
+            task.use(collector(cfg, policy.collect_mode, env))
             task.use(data_pusher(cfg, buffer_))
-            task.use(OffPolicyLearner(cfg, policy.learn_mode, buffer_))
+            if kind in ("learner", "episodes"):
+                task.use(OffPolicyLearner(cfg, policy.learn_mode, buffer_))
+            else:
+                task.use(fetch if kind == "own fetcher" else offpolicy_data_fetcher(cfg, buffer_, policy.learn_mode))
+                task.use(trainer(cfg, policy.learn_mode))
+            task.use(note)
             task.use(ddp_termination_checker())
-            task.run(4)
-            return policy.state_dict(), task.ctx.train_iter, buffer_.state_dict()
+            task.run(8)
+            return policy.state_dict(), steps_taken, buffer_.state_dict()
 
 
 # Learning from a dataset: compared with one process.

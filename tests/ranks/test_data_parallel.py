@@ -62,10 +62,20 @@ def test_a_step_that_is_not_finite_in_one_process_is_left_out_in_all(ran):
         assert result["unchanged"]
 
 
-def test_processes_that_learn_from_their_own_replay_have_the_same_weights(ran):
-    (first, steps_taken, one), (second, as_many, other) = ran[1]["replayed"]
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("learner", [0, 0, 0, 0, 0, 2, 4, 6]),  # rank 0 is ready in the first iteration, rank 1 in the sixth
+        ("fetcher", [0, 0, 0, 0, 0, 1, 2, 3]),
+        ("own fetcher", [0, 0, 0, 0, 0, 1, 2, 3]),
+        ("episodes", None),
+    ],
+)
+def test_processes_that_learn_from_their_own_replay_start_together_and_have_the_same_weights(ran, kind, expected):
+    (first, steps_taken, one), (second, as_many, other) = (result[kind] for result in ran[1]["replayed"])
 
-    assert steps_taken == as_many > 0
+    assert steps_taken == as_many == (expected or as_many)
+    assert steps_taken[0] == 0 < steps_taken[-1]
     assert same(first["model"], second["model"])
     assert same(first["optimizer"], second["optimizer"])
     assert not same(one, other)
