@@ -188,6 +188,11 @@ class CkptSaver:
             self._ctx = None
         self._record.count(ctx.total_step + 1)
         self._note_best(ctx)
+        if current_ranks() is None:  # otherwise `agree` saves, after a comparison of the weights of all processes
+            self._save_in_run(ctx)
+
+    def _save_in_run(self, ctx: Any) -> None:
+        """Save what is due after an iteration."""
         if own_run().finish:  # saved here already, in case the end of the run is not reached
             self._save_last(ctx)
             return
@@ -198,7 +203,7 @@ class CkptSaver:
         for kind, error in (("iteration", self._save_regular(ctx)), ("best", self._save_best())):
             if error is not None and (kind, error.errno) not in self._warned:
                 self._warned.add((kind, error.errno))
-                warnings.warn(f"{error} The run goes on, and later iterations try again.", stacklevel=2)
+                warnings.warn(f"{error} The run goes on, and later iterations try again.", stacklevel=3)
         is_due = self._last_iter != last_iter and time.monotonic() >= self._next_run_save
         if (is_due or self._rows_left or self._is_postponed) and not self._run_is_asked and is_first_rank():
             self._ask_to_save_run()
@@ -207,19 +212,40 @@ class CkptSaver:
         self._run_is_asked = True
         own_run().between_iterations(self.save_run)
 
-    def agree(self, ctx: object, reason: EndReason | None) -> EndReason | None:
-        """Save the runs of all processes after the same iteration: after that in which rank 0 does. The task calls it."""
+    def agree(self, ctx: Any, reason: EndReason | None) -> EndReason | None:
+        """Save the policy, and the runs of all processes, after the same iteration: after that in which rank 0 does.
+
+        The weights of all processes are compared before. The task calls it.
+
+        Raises:
+            RankError: they differ, so nothing is saved.
+        """
         ranks = current_ranks()
-        if ranks is not None and ranks.exchange("saving the run", [self._run_is_asked])[0, 0] and ranks.rank:
+        if ranks is None or not ranks.exchange("saving", [self._is_due(ctx)])[0, 0]:
+            return reason
+        ranks.require_equal_weights("saving")
+        self._save_in_run(ctx)
+        if ranks.exchange("saving the run", [self._run_is_asked])[0, 0] and ranks.rank:
             self._ask_to_save_run()
         return reason
+
+    def _is_due(self, ctx: Any) -> bool:
+        """Whether `_save_in_run` may have something to save."""
+        is_regular = self._train_freq is not None and _count(ctx) - self._last_iter >= self._train_freq
+        return is_regular or self._better is not None or self._is_postponed or bool(own_run().finish)
 
     def save_run(self) -> None:
         """Save the state of the whole run. The task calls it, when no middleware runs.
 
         A failure during the run is a warning, and later iterations try again; at its end it is raised after everything else.
+
+        Raises:
+            RankError: the processes of a data-parallel run have different weights.
         """
         is_regular, self._run_is_asked = self._run_is_asked, False
+        ranks = current_ranks()
+        if ranks is not None:
+            ranks.require_equal_weights("saving the run" if is_regular else "the end of the run")
         if self._run_is_unsavable or (self._train_freq is None and not own_run().is_cut):
             return
         self._is_postponed = is_regular and own_run().has_deferred_work
@@ -325,6 +351,11 @@ class CkptSaver:
             self._begin()
         yield
         self._note_best(ctx)
+        ranks = current_ranks()
+        if ranks is not None:
+            if own_run().is_end_repeated:  # in this process only; the last pass saves
+                return
+            ranks.require_equal_weights("the end of the run")
         self._save_last(ctx)
         reason = own_run().end_reason
         if reason is not None and reason.kind == "signal" and self._final_step == ctx.total_step and is_first_rank():

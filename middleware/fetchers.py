@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 from ding_lite.basics import foreign_arguments
@@ -17,6 +18,7 @@ from ding_lite.middleware.collected import COLLECTED_TERMS, collected_data, copi
 from ding_lite.middleware.foreign_names import ARGUMENTS
 from ding_lite.policy import LearnMode
 from ding_lite.policy_base import LEFT_OUT
+from ding_lite.ranks import current_ranks, in_all_ranks
 
 
 @foreign_arguments(ARGUMENTS["offpolicy_data_fetcher"])
@@ -104,9 +106,12 @@ class Replay:
         """Contract terms for a middleware that takes batches."""
 
     def batches(self, count: int) -> Generator[Batch, None, None]:
-        """Up to `count` batches; none while the buffers hold too little. The generator must be closed."""
-        beside = self._prefetches and current_task().async_mode
-        with closing(self._batches.take(count, self._is_ready, beside)) as batches:
+        """Up to `count` batches; none while the buffers hold too little, in one of the processes that learn together. The
+        generator must be closed."""
+        beside, is_ready = self._prefetches and current_task().async_mode, self._is_ready
+        if current_ranks() is not None:
+            is_ready = partial(bool, in_all_ranks("the start of learning", self._is_ready()))
+        with closing(self._batches.take(count, is_ready, beside)) as batches:
             for batch in batches:
                 if self._is_unchecked:
                     self._is_unchecked = False

@@ -22,6 +22,7 @@ from ding_lite.middleware.foreign_names import ARGUMENTS
 from ding_lite.middleware.outputs import Outputs, append_metrics
 from ding_lite.middleware.rewards import estimate_rewards, require_reward_model
 from ding_lite.policy import LearnMode
+from ding_lite.ranks import in_all_ranks
 
 AnyRLContext = OnlineRLContext | OfflineRLContext
 
@@ -30,7 +31,7 @@ _TIME = ("time", "learn")
 
 @foreign_arguments(ARGUMENTS["trainer"])
 def trainer(cfg: RunConfig, policy: LearnMode) -> Callable[[AnyRLContext], None]:
-    """Learn from one batch. Does nothing while there is no batch.
+    """Learn from one batch. Does nothing while there is no batch; nor, in a data-parallel run, while a process has none.
 
     Reads:
         ctx.train_data: the batch for the policy's loss; ctx.train_iter.
@@ -88,7 +89,7 @@ def _trainer(name: str, cfg: object, policy: LearnMode) -> Callable[[AnyRLContex
         stage="learn",
     )
     def train(ctx: AnyRLContext) -> None:
-        if ctx.train_data is None:
+        if not in_all_ranks("learning", ctx.train_data is not None):
             return
         batch = batch_of(ctx.train_data)
         _require_single_steps(name, policy, batch)

@@ -131,12 +131,13 @@ class DDPTerminationChecker:
         return EndReason(kind, f"{words}, in rank {asks[0]}")
 
     def end_run(self, ctx: Any) -> Iterator[None]:
-        """Wait until all processes have ended their runs, and take the last evaluation of rank 0."""
+        """Wait until all processes have ended their runs, take the last evaluation of rank 0, and compare the weights."""
         yield
         ranks = current_ranks()
         if ranks is not None and not own_run().is_end_repeated:
             ranks.is_running = False
             self._exchange(ranks, "the end of the run", ctx)
+            ranks.require_equal_weights("the end of the run")
 
     def _exchange(self, ranks: Ranks, what: str, ctx: Any, asks: bool = False) -> list[int]:
         """Take the last evaluation of rank 0. Returns the ranks that ask to end."""

@@ -220,6 +220,10 @@ class R2D2Policy(GreedyActing, TargetNetwork, ScheduledLearningRate, Policy):
             )
         return time_major(batch)
 
+    def count_rows(self, batch: Tree) -> int:
+        """The number of sequences, because the loss is a mean over sequences."""
+        return int(batch.terminated.shape[1])
+
     def unrolled(self, network: nn.Module, batch: Tree) -> tuple[Tensor, Tensor]:
         """Compute the values of obs and of next_obs after the burn-in, each [U, N, A] with U = unroll_len."""
         burn_in, state, restart = self.cfg.learn.burn_in, states_in(batch), episode_starts(batch)
@@ -270,5 +274,5 @@ class R2D2Policy(GreedyActing, TargetNetwork, ScheduledLearningRate, Policy):
         loss = 0.5 * error.square().sum(0) / valid.sum(0).clamp(min=1)
         priority = sequence_priority(error.detach(), learn.priority_eta, valid)
         mean_loss, stats = weighted_loss(loss, priority, batch)
-        mean_value = q_value.detach().masked_fill(~valid, 0).sum() / valid.sum().clamp(min=1)
-        return mean_loss, {**stats, "q_value": mean_value}
+        steps = self.batch_mean(valid.sum(0).to(q_value)).clamp(min=1e-9)  # per sequence, so that the mean is over all steps
+        return mean_loss, {**stats, "q_value": q_value.detach().masked_fill(~valid, 0).sum(0).mean() / steps}

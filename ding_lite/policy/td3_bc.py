@@ -73,7 +73,8 @@ class TD3BCPolicy(TD3Policy):
             lambda = bc_alpha / mean(|Q_1(s, mu(s))|), without gradient
             loss   = -lambda * mean(Q_1(s, mu(s))) + mean((mu(s) - a)^2)
 
-        The squared error is of actions scaled to [-1, 1], and a mean over rows and elements of actions.
+        The squared error is of actions scaled to [-1, 1], and a mean over rows and elements of actions. In a data-parallel run,
+        lambda uses the rows of all processes.
 
         Args:
             batch: see `TD3Policy.loss`.
@@ -84,6 +85,6 @@ class TD3BCPolicy(TD3Policy):
         """
         unit: Tensor = self.model.actor(batch.obs)
         q_value: Tensor = self.model.critic(batch.obs, unit, frozen=True)[0]
-        scale = self.cfg.learn.bc_alpha / q_value.detach().abs().mean()
+        scale = self.cfg.learn.bc_alpha / self.batch_mean(q_value.abs())
         imitation = nn.functional.mse_loss(unit, self.model.bounds.to_unit(batch.action))
         return imitation - scale * q_value.mean()

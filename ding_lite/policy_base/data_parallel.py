@@ -80,6 +80,15 @@ class StepAverage:
         self._is_done = True
         self._ranks.steps += 1
 
+    def mean(self, values: Tensor) -> Tensor:
+        """The mean of the numbers of all processes, a scalar without gradient.
+
+        Args:
+            values: a number for each row of this process, any shape, float.
+        """
+        found = self._ranks.exchange(f"a mean in {self._what}", [float(values.detach().double().sum()), values.numel()])
+        return (found[:, 0].sum() / found[:, 1].sum().clamp(min=1)).to(values)
+
     def normalized(self, advantage: Tensor, valid: Tensor | None) -> Tensor:
         """`functional.normalized` with the mean and the standard deviation of the advantages of all processes."""
         real = (advantage if valid is None else advantage[valid]).detach().double()

@@ -207,6 +207,17 @@ class Hooks:
         limit = self.cfg.learn.grad_clip_norm
         return {} if limit is None else {"grad_norm": nn.utils.clip_grad_norm_(params, limit, foreach=True)}
 
+    def batch_mean(self, values: Tensor) -> Tensor:
+        """The mean of values over the batch of a gradient step, of all processes that learn together.
+
+        It is a scalar without gradient, for a loss that depends on a statistic of its batch, such as a scale. The loss itself
+        is a mean over the rows of this process.
+
+        Args:
+            values: a number for each row, any shape, float.
+        """
+        return values.detach().mean() if self.averaging is None else self.averaging.mean(values)
+
     def before_step(self) -> None:
         """Called before each gradient step, for example to set a learning rate."""
 

@@ -56,6 +56,7 @@ _DRY_RUNS = threading.RLock()  # a second thread waits for the results, and hook
 _MORE_HOOKS = (
     "set_up",
     "learn_on_batch",
+    "count_rows",
     "get_weights",
     "set_weights",
     "default_config",
@@ -420,10 +421,14 @@ class Policy(PolicyState):
     def _new_average(self, batch: Tree) -> StepAverage | None:
         """What averages the gradients of this batch over the processes that learn together; None in a process alone."""
         ranks = current_ranks()
-        return None if ranks is None else StepAverage(ranks, self.train_iter, self._count_rows(batch))
+        return None if ranks is None else StepAverage(ranks, self.train_iter, self.count_rows(batch))
 
-    def _count_rows(self, batch: Tree) -> int:
-        """The number of rows over which the loss of a batch is a mean."""
+    def count_rows(self, batch: Tree) -> int:
+        """The number of rows over which the loss of a batch is a mean. Where several processes learn together, it is the weight
+        of this one.
+
+        Override it if the loss is a mean over something else, for example over sequences.
+        """
         if has_leaf(batch, "valid"):
             return int(batch.valid.sum())
         leaf = first_leaf(nested(batch["obs"] if has_leaf(batch, "obs") else batch))
@@ -456,6 +461,7 @@ class Policy(PolicyState):
                 f"{type(self).__name__} has no loss, so several processes cannot average its gradients: override loss instead "
                 "of learn_on_batch, or start the script without torchrun."
             )
+        ranks.note_learning(self, lambda: self.weights)
         if self.train_iter >= self._compared_next:
             self._compared_next = self.train_iter + _COMPARED_EVERY
             ranks.require_equal(f"{self.train_iter} gradient steps of {type(self).__name__}", self.weights)

@@ -6,7 +6,7 @@ import contextlib
 import datetime
 import os
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -45,6 +45,7 @@ class Ranks:
         self.iteration = self.steps = 0
         """Iterations, and gradient steps of all policies, of this process; for messages."""
         self._is_over = self._is_disconnected = False
+        self._learning: dict[int, tuple[str, Callable[[], Sequence[Tensor]]]] = {}
 
     def exchange(self, what: str, numbers: Sequence[float] | Tensor = ()) -> Tensor:
         """The numbers of all processes, [rank, n] float64. All of them pass as many.
@@ -117,8 +118,13 @@ class Ranks:
             )
         return steps
 
-    def require_equal(self, what: str, values: Sequence[Tensor]) -> None:
+    def require_equal(self, what: str, values: Sequence[Tensor], owner: str = "") -> None:
         """Check that tensors, such as weights, are equal in all processes, up to the precision of their sums.
+
+        Args:
+            what: the place; the same in all processes.
+            values: the tensors.
+            owner: what they belong to, for the message.
 
         Raises:
             RankError: they are not.
@@ -128,13 +134,26 @@ class Ranks:
         found = self.exchange(what, [own, size])
         apart = (found[:, 0] - found[0, 0]).abs() > _COMPARED_TO * found[0, 1] + 1e-12
         if apart.any():
-            other = int(apart.nonzero()[0])
+            other, of = int(apart.nonzero()[0]), f" in {owner}" if owner else ""
             self._is_over = True
             raise RankError(
-                f"the weights of rank 0 and rank {other} differ at {what}: their sums are {found[0, 0]:.6g} and "
+                f"the weights of rank 0 and rank {other} differ at {what}{of}: their sums are {found[0, 0]:.6g} and "
                 f"{found[other, 0]:.6g}. All processes begin with the same weights: make networks with the policy's seed, or "
                 "load the same file. Afterwards only gradient_step may change them, which averages the gradients."
             )
+
+    def note_learning(self, policy: object, weights: Callable[[], Sequence[Tensor]]) -> None:
+        """Note a policy that the processes learn together, for `require_equal_weights`."""
+        self._learning.setdefault(id(policy), (type(policy).__name__, weights))
+
+    def require_equal_weights(self, what: str) -> None:
+        """Check that all policies that learn have the same weights in all processes: before they are saved, and at the end.
+
+        Raises:
+            RankError: they have not.
+        """
+        for name, weights in self._learning.values():
+            self.require_equal(what, weights(), name)
 
     def fail(self, error: BaseException) -> None:
         """Tell the other processes that this one ends by an error. Does nothing if they know, or cannot be reached."""
@@ -213,6 +232,11 @@ def is_first_rank() -> bool:
 def total(what: str, number: int) -> int:
     """The sum of a number over all processes; the number itself if this process learns alone."""
     return number if _current is None else round(float(_current.exchange(what, [number]).sum()))
+
+
+def in_all_ranks(what: str, is_so: bool) -> bool:
+    """Whether something is so in all processes; the argument itself if this process learns alone."""
+    return is_so if _current is None else bool(_current.exchange(what, [is_so]).all())
 
 
 def seed_of_rank(seed: int, rank: int) -> int:

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 import copy
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from ding_lite.basics import Config, ranged_field
-from ding_lite.data import Spec, Tree, has_leaf, map_leaves, nested, with_leaves
+from ding_lite.data import Spec, Tree, flatten, has_leaf, map_leaves, nested, with_leaves
 from ding_lite.functional import decayed
 from ding_lite.policy_base import available_device
-from ding_lite.policy_check import LossError
+from ding_lite.policy_check import LossError, are_finite
 from ding_lite.policy_state import (
     StateError,
     optimizer_state,
@@ -51,31 +52,63 @@ class RewardModel(abc.ABC):
         self.steps = 0
         """Gradient steps taken."""
 
-    def _rows(self, specs: Mapping[str, Spec], batch: Tree, only_valid: bool = False) -> dict[str, Any]:
-        """These columns of a batch as rows [N, ...] on the device; without those that `valid` excludes, if `only_valid`."""
+    def _rows(self, specs: Mapping[str, Spec], batch: Tree, for_learning: bool = False) -> dict[str, Any]:
+        """These columns of a batch as rows [N, ...] on the device; for learning, without those that `valid` excludes.
+
+        Raises:
+            LossError: rows for learning hold NaN or infinity.
+        """
 
         def merged(spec: Any, leaf: Tensor) -> Tensor:
             return leaf.to(self.device).reshape(-1, *spec.shape)
 
         rows = {name: map_leaves(merged, spec, nested(batch[name])) for name, spec in specs.items()}
-        if only_valid and has_leaf(batch, "valid"):
-            valid = batch.valid.to(self.device).reshape(-1)
-            rows = map_leaves(lambda leaf: leaf[valid], rows)
+        if for_learning:
+            if has_leaf(batch, "valid"):
+                valid = batch.valid.to(self.device).reshape(-1)
+                rows = map_leaves(lambda leaf: leaf[valid], rows)
+            if names := not_finite(rows):
+                raise LossError(
+                    f"{type(self).__name__}.learn() got NaN or infinity in {names}: find out where it comes from, for example "
+                    "the environment or a wrapper."
+                )
         return rows
 
-    def _minimize(self, loss: Tensor) -> None:
+    @contextlib.contextmanager
+    def _unless_refused(self, *statistics: nn.Module) -> Iterator[None]:
+        """In a block that updates running statistics and takes a gradient step: a LossError leaves the statistics unchanged."""
+        before = [{name: tensor.clone() for name, tensor in one.state_dict().items()} for one in statistics]
+        try:
+            yield
+        except LossError:
+            for one, state in zip(statistics, before):
+                one.load_state_dict(state)
+            raise
+
+    def _minimize(self, loss: Tensor, *used: Tensor) -> None:
         """Take one gradient step.
 
+        Args:
+            loss: the loss.
+            *used: further scalars that must be finite.
+
         Raises:
-            LossError: the loss is not finite; the networks are as before.
+            LossError: the loss, its gradient, or one of `used` is not finite; the networks are as before.
         """
-        if not loss.isfinite():
+        if not all(one.isfinite() for one in (loss, *used)):
             raise LossError(
-                f"{type(self).__name__}.learn() got the loss {loss.item()}: check the batch for NaN and infinity, or lower "
+                f"{type(self).__name__}.learn() got the loss {loss.item()}: check the batch for very large numbers, or lower "
                 "learning_rate."
             )
         self.optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
+        grads = [it.grad for group in self.optimizer.param_groups for it in group["params"] if it.grad is not None]
+        if not are_finite(grads):
+            self.optimizer.zero_grad()
+            raise LossError(
+                f"the gradient in {type(self).__name__}.learn() is not finite: check the batch for very large numbers, or "
+                "lower learning_rate."
+            )
         self.optimizer.step()
         self.steps += 1
 
@@ -114,6 +147,11 @@ class RewardModel(abc.ABC):
         for name in self.state_ranges:
             setattr(self, name, torch.as_tensor(state[name], device=self.device))
         self.steps = state["steps"]
+
+
+def not_finite(rows: Mapping[str, Any]) -> str:
+    """The names of the columns that hold NaN or infinity, joined by commas."""
+    return ", ".join("/".join(path) for path, leaf in flatten(rows) if not leaf.isfinite().all())
 
 
 @dataclasses.dataclass
@@ -155,7 +193,7 @@ class ExplorationBonus(RewardModel):
         """The error of the prediction for each of these rows, [N]."""
 
     @abc.abstractmethod
-    def _rows_of(self, batch: Tree, only_valid: bool = False) -> dict[str, Any]:
+    def _rows_of(self, batch: Tree, for_learning: bool = False) -> dict[str, Any]:
         """The rows of a batch that `_error` takes."""
 
     @torch.no_grad()
@@ -171,8 +209,8 @@ class ExplorationBonus(RewardModel):
         start, over = self._bonus.bonus_weight, self._bonus.bonus_steps
         return start if over is None else decayed(start, 0.0, over, self.steps, "linear")
 
-    def _update_scale(self, error: Tensor) -> None:
-        square = error.detach().square().mean()
+    def _update_scale(self, square: Tensor) -> None:
+        """Add the mean square of the error of a batch to the running one."""
         self.mean_square = torch.where(self.mean_square > 0, self.mean_square.lerp(square, 1 - self._bonus.scale_decay), square)
 
     def _scaled(self, error: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from ding_lite.data import Tree, first_leaf, flatten, map_leaves, nested, with_l
 from ding_lite.datasets import OfflineDataset, open_dataset
 from ding_lite.envs import SpaceError, space_spec, without_mask
 from ding_lite.nn import MLP, Adam, clipped_actions, make_encoder, make_normalizer, seeded
-from ding_lite.rewards.bases import RewardModel
+from ding_lite.rewards.bases import RewardModel, not_finite
 
 _REWARDS: dict[str, Callable[[Tensor], Tensor]] = {
     "positive": softplus,  # -log(1 - sigmoid(x)) is softplus(x)
@@ -82,7 +82,7 @@ class GAILRewardModel(RewardModel):
 
     Raises:
         SpaceError: observations or actions of the expert do not fit the spaces.
-        ValueError: there are no transitions of the expert.
+        ValueError: there are no transitions of the expert, or they have NaN or infinity.
 
     Reference:
         Ho and Ermon (2016), https://arxiv.org/abs/1606.03476, algorithm 1; "log_ratio": Fu et al. (2018),
@@ -114,6 +114,8 @@ class GAILRewardModel(RewardModel):
         self.norm = make_normalizer(both).to(self.device)
         for first in range(0, len(self.expert), _AT_ONCE):
             rows = self.expert.take(range(first, min(first + _AT_ONCE, len(self.expert))), ("obs", "action"))
+            if names := not_finite(self._rows(self._specs, rows)):
+                raise ValueError(f"the dataset {self.expert.name} has NaN or infinity in {names}: record the expert again.")
             self.norm.update(self._inputs(rows))  # type: ignore[operator]
         self.optimizer = Adam(self.discriminator.parameters(), lr=cfg.learning_rate, fused=True)
 
@@ -128,9 +130,10 @@ class GAILRewardModel(RewardModel):
             transitions of each; empty if no row is a step.
 
         Raises:
-            LossError: the loss is not finite; the networks are as before this gradient step.
+            LossError: the batch has NaN or infinity, and nothing has changed; or the loss or its gradient is not finite, and
+                the discriminator is as before this gradient step.
         """
-        rows = self._inputs(batch, only_valid=True)
+        rows = self._inputs(batch, for_learning=True)
         count = len(first_leaf(rows))
         if not count:
             return {}
@@ -165,9 +168,9 @@ class GAILRewardModel(RewardModel):
         logit = self.discriminator[1](self._features(self._inputs(batch))).squeeze(-1)
         return with_leaves(batch, reward=_REWARDS[self.cfg.reward](logit).reshape(reward.shape).to(reward), raw_reward=reward)
 
-    def _inputs(self, batch: Tree, only_valid: bool = False) -> Any:
+    def _inputs(self, batch: Tree, for_learning: bool = False) -> Any:
         """Observations and actions as rows [N, ...]."""
-        rows = self._rows(self._specs, batch, only_valid)
+        rows = self._rows(self._specs, batch, for_learning)
         return {**rows, "action": clipped_actions(self._action_space, rows["action"])}
 
     def _features(self, inputs: Any) -> Tensor:

@@ -102,23 +102,26 @@ class ICMRewardModel(ExplorationBonus):
             weight; empty if no row is a step.
 
         Raises:
-            LossError: the loss is not finite; the networks are as before.
+            LossError: the batch has NaN or infinity, or the loss or its gradient is not finite; the networks and the running
+                statistics are as before.
         """
-        rows = self._rows_of(batch, only_valid=True)
+        rows = self._rows_of(batch, for_learning=True)
         if not len(first_leaf(rows)):
             return {}
-        self.obs_norm.update(rows["next_obs"])  # type: ignore[operator]
-        self.action_norm.update(rows["action"])  # type: ignore[operator]
-        error, features, action = self._predicted(rows)
-        inverse_loss = -self.distribution.evaluate(self.inverse_model(features), action)[0].mean()
-        forward_loss, share = error.mean(), self.cfg.forward_weight
-        self._minimize((1 - share) * inverse_loss + share * forward_loss)
-        self._update_scale(error)
+        with self._unless_refused(self.obs_norm, self.action_norm):
+            self.obs_norm.update(rows["next_obs"])  # type: ignore[operator]
+            self.action_norm.update(rows["action"])  # type: ignore[operator]
+            error, features, action = self._predicted(rows)
+            inverse_loss = -self.distribution.evaluate(self.inverse_model(features), action)[0].mean()
+            forward_loss, share = error.mean(), self.cfg.forward_weight
+            square = error.detach().square().mean()
+            self._minimize((1 - share) * inverse_loss + share * forward_loss, square)
+        self._update_scale(square)
         logged = {"icm_inverse_loss": inverse_loss.detach(), "icm_forward_loss": forward_loss.detach()}
         return {**logged, "icm_bonus": self._scaled(error.detach()).mean()}
 
-    def _rows_of(self, batch: Tree, only_valid: bool = False) -> dict[str, Any]:
-        rows = self._rows(self._specs, batch, only_valid)
+    def _rows_of(self, batch: Tree, for_learning: bool = False) -> dict[str, Any]:
+        rows = self._rows(self._specs, batch, for_learning)
         return {**rows, "action": clipped_actions(self._action_space, rows["action"])}
 
     def _error(self, rows: dict[str, Any]) -> Tensor:

@@ -80,20 +80,22 @@ class RNDRewardModel(ExplorationBonus):
             a step.
 
         Raises:
-            LossError: the loss is not finite; the networks are as before.
+            LossError: the batch has NaN or infinity, or the loss or its gradient is not finite; the networks and the running
+                statistics are as before.
         """
-        rows = self._rows_of(batch, only_valid=True)
+        rows = self._rows_of(batch, for_learning=True)
         if not len(first_leaf(rows)):
             return {}
-        self.obs_norm.update(rows["next_obs"])  # type: ignore[operator]
-        error = self._error(rows)
-        loss = error.mean()
-        self._minimize(loss)
-        self._update_scale(error)
+        with self._unless_refused(self.obs_norm):
+            self.obs_norm.update(rows["next_obs"])  # type: ignore[operator]
+            error = self._error(rows)
+            loss, square = error.mean(), error.detach().square().mean()
+            self._minimize(loss, square)
+        self._update_scale(square)
         return {"rnd_loss": loss.detach(), "rnd_bonus": self._scaled(error.detach()).mean()}
 
-    def _rows_of(self, batch: Tree, only_valid: bool = False) -> dict[str, Any]:
-        return self._rows({"next_obs": self._spec}, batch, only_valid)
+    def _rows_of(self, batch: Tree, for_learning: bool = False) -> dict[str, Any]:
+        return self._rows({"next_obs": self._spec}, batch, for_learning)
 
     def _error(self, rows: dict[str, Any]) -> Tensor:
         """Mean squared error of the prediction over the features, [N]."""

@@ -12,9 +12,11 @@ import warnings
 from pathlib import Path
 
 import numpy as np
+import rank_policies
 import torch
 from gymnasium import spaces
 
+from ding_lite.basics import RunFiles
 from ding_lite.config import A2CConfig, BCConfig, DecisionTransformerConfig, DQNConfig, PPOConfig, data_parallel
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
 from ding_lite.data import ReplayBuffer, map_leaves, nested, tree
@@ -23,6 +25,7 @@ from ding_lite.engine import Task, contract
 from ding_lite.envs import make_envs
 from ding_lite.middleware import (
     CkptSaver,
+    EpisodeCollector,
     OffPolicyLearner,
     StepCollector,
     data_pusher,
@@ -32,8 +35,10 @@ from ding_lite.middleware import (
     interaction_evaluator,
     multistep_trainer,
     offline_data_fetcher,
+    offpolicy_data_fetcher,
     online_logger,
     reward_normalizer,
+    trainer,
 )
 from ding_lite.middleware.rewards import require_reward_model
 from ding_lite.nn import RunningNorm
@@ -44,7 +49,7 @@ OBSERVATIONS, ACTIONS = spaces.Box(-1.0, 1.0, (3,)), spaces.Discrete(2)
 ROWS = (5, 9)
 """Rows of a minibatch of each rank."""
 STEPS = 6
-BLOCKS = 30
+BLOCKS = 40
 """More than these programs join the other process."""
 TIMEOUT_S = 20.0
 _ports = []
@@ -114,6 +119,13 @@ def gradient_steps(rank, folder):
             found["left_out"] = policy.gradient_step(tree(rows))["left_out"]
         found["unchanged"] = all(map(torch.equal, before, policy.params))
         return found
+
+
+def all_policies(rank, folder):
+    """The networks of every policy after some gradient steps."""
+    next_port()
+    with joined(TIMEOUT_S):
+        return {case: rank_policies.learned(case, rank) for case in rank_policies.CASES}
 
 
 def running_statistics(rank, folder):
@@ -250,27 +262,47 @@ def resumed(rank, folder):
 
 
 def replayed(rank, folder):
-    """The weights of a DQN that learns from a replay buffer in each process."""
+    """DQNs that learn from a replay buffer in each process, which is ready to learn earlier in rank 0."""
+    return {kind: learned_from_replay(kind, rank, folder) for kind in ("learner", "fetcher", "episodes", "own fetcher")}
+
+
+def learned_from_replay(kind, rank, folder):
+    """The whole policy, the gradient steps after each iteration, and the buffer."""
     settings = {
         "exp_name": str(folder / "replayed"),
         "env": {"collector_env_num": 2, "evaluator_env_num": 1, "max_episode_steps": 12},
-        "policy.collect.n_sample": 8,
-        "policy.learn": {"batch_size": 4 + rank, "learning_starts": 8, "update_per_collect": 2},
+        "policy.collect": {"n_sample": 8, "n_episode": 2},
+        "policy.learn": {"batch_size": 4 + rank, "learning_starts": 8 + 40 * rank, "update_per_collect": 2},
         "policy.model.encoder_hidden_size_list": [8],
     }
     with together(DQNConfig().override(settings)) as cfg:
         env = make_envs(cfg.env.id, cfg.env.collector_env_num, seed=cfg.seed, **cfg.env.options())
         policy = DQNPolicy(cfg.policy, env.single_observation_space, env.single_action_space)
-        buffer_ = ReplayBuffer(100, seed=cfg.seed)
+        buffer_, steps_taken = ReplayBuffer(100, seed=cfg.seed), []
+
+        @contract(writes=("train_data",), uses=(buffer_,), stage="learn")
+        def fetch(ctx):
+            ctx.train_data = buffer_.sample(4) if len(buffer_) >= cfg.policy.learn.learning_starts else None
+
+        @contract(reads=("train_iter",), stage="record")
+        def note(ctx):
+            steps_taken.append(ctx.train_iter)
+
         task = Task()
         with task.start(ctx=OnlineRLContext()):
             task.use(eps_greedy_handler(cfg))
-            task.use(StepCollector(cfg, policy.collect_mode, env))
+            collector = EpisodeCollector if kind == "episodes" else StepCollector
+            task.use(collector(cfg, policy.collect_mode, env))
             task.use(data_pusher(cfg, buffer_))
-            task.use(OffPolicyLearner(cfg, policy.learn_mode, buffer_))
+            if kind in ("learner", "episodes"):
+                task.use(OffPolicyLearner(cfg, policy.learn_mode, buffer_))
+            else:
+                task.use(fetch if kind == "own fetcher" else offpolicy_data_fetcher(cfg, buffer_, policy.learn_mode))
+                task.use(trainer(cfg, policy.learn_mode))
+            task.use(note)
             task.use(ddp_termination_checker())
-            task.run(4)
-            return policy.state_dict(), task.ctx.train_iter, buffer_.state_dict()
+            task.run(8)
+            return policy.state_dict(), steps_taken, buffer_.state_dict()
 
 
 # Learning from a dataset: compared with one process.
@@ -333,6 +365,12 @@ def other_weights(policy):
         policy.bump_version()
 
 
+def diverging(iteration, *more):
+    """Rank 1 changes its weights in this iteration."""
+    policies = []
+    return {"change": policies.append, "extra": [at(iteration, 1, lambda: other_weights(policies[0])), *more]}
+
+
 def once_more(policy):
     """Rank 0 takes one more gradient step per batch."""
     if current_ranks().rank == 0:
@@ -373,6 +411,8 @@ def mistakes(rank, folder):
     cases = {
         "error": {"extra": [at(2, 1, broken)]},
         "weights": {"change": other_weights},
+        "before a checkpoint": diverging(3),  # which is due after gradient steps 4 and 8, in iterations 1 and 3
+        "before the end": diverging(4, at(4, 1, finished)),
         "steps": {"change": once_more},
         "gradients": {"change": not_averaged},
         "backward": {"kind": PPOPolicy.with_updates(gradients_fn=backward_itself)},
@@ -388,12 +428,18 @@ def mistakes(rank, folder):
                 run(cfg, *case.pop("extra", ()), **case)
         except Exception as error:  # noqa: BLE001 - it is what is tested
             found[name] = f"{type(error).__name__}: {error}", time.monotonic() - began
+    found["saved"] = {name: _saved_in(folder / name) for name in ("before a checkpoint", "before the end")}
     try:
         with together(config(folder / "async", async_mode=True)):
             pass
     except ValueError as error:
         found["async"] = str(error), 0.0
     return found
+
+
+def _saved_in(run):
+    """The names of the checkpoints, and the iterations after which the state of the run was saved."""
+    return sorted(path.name for path in (run / "ckpt").iterdir()), RunFiles(run).saved()
 
 
 def killed(rank, folder):
@@ -408,7 +454,8 @@ def killed(rank, folder):
 
 
 PROGRAMS = {
-    fn.__name__: fn for fn in (gradient_steps, running_statistics, whole_runs, replayed, offline, resumed, mistakes, killed)
+    fn.__name__: fn
+    for fn in (gradient_steps, all_policies, running_statistics, whole_runs, replayed, offline, resumed, mistakes, killed)
 }
 
 

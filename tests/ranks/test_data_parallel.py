@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import rank_policies
 import rank_programs
 import torch
 from rank_programs import ROWS, STEPS, learned, statistics_rows, steps
@@ -44,16 +45,37 @@ def test_two_processes_with_parts_of_the_rows_equal_one_with_all_of_them(ran, ki
     assert ROWS[0] != ROWS[1]
 
 
+@pytest.mark.parametrize("case", rank_policies.CASES)
+def test_every_policy_learns_in_two_processes_as_in_one(ran, case):
+    whole, stats = rank_policies.learned(case)
+
+    for weights, found in (result[case] for result in ran[1]["all_policies"]):
+        for name, tensor in whole.items():
+            torch.testing.assert_close(weights[name], tensor, rtol=1e-8, atol=1e-11, msg=lambda text, at=name: f"{at}: {text}")
+        assert found == pytest.approx(stats, rel=1e-4, abs=1e-6)
+    assert stats
+
+
 def test_a_step_that_is_not_finite_in_one_process_is_left_out_in_all(ran):
     for result in ran[1]["gradient_steps"]:
         assert result["left_out"] == 1.0
         assert result["unchanged"]
 
 
-def test_processes_that_learn_from_their_own_replay_have_the_same_weights(ran):
-    (first, steps_taken, one), (second, as_many, other) = ran[1]["replayed"]
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("learner", [0, 0, 0, 0, 0, 2, 4, 6]),  # rank 0 is ready in the first iteration, rank 1 in the sixth
+        ("fetcher", [0, 0, 0, 0, 0, 1, 2, 3]),
+        ("own fetcher", [0, 0, 0, 0, 0, 1, 2, 3]),
+        ("episodes", None),
+    ],
+)
+def test_processes_that_learn_from_their_own_replay_start_together_and_have_the_same_weights(ran, kind, expected):
+    (first, steps_taken, one), (second, as_many, other) = (result[kind] for result in ran[1]["replayed"])
 
-    assert steps_taken == as_many > 0
+    assert steps_taken == as_many == (expected or as_many)
+    assert steps_taken[0] == 0 < steps_taken[-1]
     assert same(first["model"], second["model"])
     assert same(first["optimizer"], second["optimizer"])
     assert not same(one, other)
@@ -153,6 +175,8 @@ def test_a_run_continues_from_the_newest_state_that_all_processes_have(ran):
             ("rank 1 has ended by an error, so rank 0 ends too: ValueError: the simulator is gone", "the simulator is gone"),
         ),
         ("weights", 2 * ("the weights of rank 0 and rank 1 differ at 0 gradient steps",)),
+        ("before a checkpoint", 2 * ("the weights of rank 0 and rank 1 differ at saving in PPOPolicy",)),
+        ("before the end", 2 * ("the weights of rank 0 and rank 1 differ at the end of the run in PPOPolicy",)),
         ("steps", 2 * ("rank 0 is at the rows of a rollout, in iteration 0, after 2 gradient steps; rank 1 is at running",)),
         ("gradients", 2 * ("compute_gradients of PPOPolicy has not averaged the gradients over the processes",)),
         ("backward", 2 * ("gradients_fn of PPOPolicy computes the gradients itself, so they cannot be averaged",)),
@@ -171,6 +195,13 @@ def test_mistakes_are_named_in_all_processes_within_seconds(ran, case, words):
         message, seconds = result[case]
         assert expected in message
         assert seconds < 10
+
+
+def test_weights_that_differ_are_never_saved(ran):
+    saved = ran[1]["mistakes"][0]["saved"]
+
+    assert saved["before a checkpoint"] == (["best.pt", "iteration_4.pt"], [2])
+    assert saved["before the end"] == (["best.pt", "iteration_4.pt", "iteration_8.pt"], [2])
 
 
 def test_a_killed_process_ends_the_other_one_within_seconds(ran):

@@ -251,7 +251,7 @@ def test_rows_that_are_no_steps_do_not_count():
 def test_a_loss_that_is_not_finite_is_an_error_and_changes_nothing():
     model, given = made(), batch()
     before = str(model.state_dict())
-    with pytest.raises(LossError, match=r"GAILRewardModel.learn\(\) got the loss nan: check the batch"):
+    with pytest.raises(LossError, match=r"GAILRewardModel.learn\(\) got NaN or infinity in obs: find out"):
         model.learn(with_leaves(given, obs=given.obs * float("nan")))
 
     assert str(model.state_dict()) == before

@@ -237,7 +237,7 @@ def test_a_loss_that_is_not_finite_is_an_error_and_leaves_the_networks_as_they_w
     model, given = made(), batch()
     model.learn(given)
     networks, usual = str(model.networks.state_dict()), float(model.mean_square)
-    with pytest.raises(LossError, match=r"ICMRewardModel.learn\(\) got the loss nan: check the batch"):
+    with pytest.raises(LossError, match=r"ICMRewardModel.learn\(\) got NaN or infinity in obs, next_obs: find out"):
         model.learn(with_leaves(given, obs=given.obs * float("nan"), next_obs=given.next_obs * float("nan")))
 
     assert str(model.networks.state_dict()) == networks
