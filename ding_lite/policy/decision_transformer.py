@@ -26,6 +26,8 @@ from ding_lite.run_configs import OfflineEnvConfig, OfflineRunConfig
 class DecisionTransformerModelConfig(Config):
     """The transformer."""
 
+    fixed_settings = dict.fromkeys(("*",), "the networks are made with it: make a new policy.")
+
     size: int = ranged_field(64, low=1, high=16_384)
     """Width of the tokens; a multiple of heads."""
 
@@ -57,6 +59,12 @@ class DecisionTransformerLearnConfig(LearnConfig):
 @dataclasses.dataclass
 class DecisionTransformerPolicyConfig(PolicyConfig):
     """Decision Transformer."""
+
+    fixed_settings: ClassVar[Mapping[str, str]] = {
+        "context_length": "the windows of the dataset have this length: start a new run.",
+        "target_return": "the acting copies, which may be in worker processes, have it: start a new run.",
+        "return_scale": "what the network has learned depends on it: start a new run.",
+    }
 
     context_length: int = ranged_field(10, low=1, high=16_384)
     """Steps that an action depends on, with its own."""

@@ -24,6 +24,7 @@ from ding_lite.policy_base.data_parallel import StepAverage
 from ding_lite.policy_base.derivations import Hook, derive
 from ding_lite.policy_base.devices import available_device
 from ding_lite.policy_base.hooks import Hooks
+from ding_lite.policy_base.live_settings import FixedSettingError, is_of_optimizer, regroup
 from ding_lite.policy_base.nonfinite_steps import NonfiniteSteps
 from ding_lite.policy_base.short_names import resolve
 from ding_lite.policy_base.state import PolicyState
@@ -59,6 +60,9 @@ _MORE_HOOKS = (
     "get_weights",
     "set_weights",
     "default_config",
+    "reset_config",
+    "learned_state",
+    "load_learned_state",
     "saved_networks",
     "state_dict",
     "load_state_dict",
@@ -147,6 +151,7 @@ class Policy(PolicyState):
         self._snapshot: Weights | None = None
         self._found_finite = self._compared_next = 0
         self._attached: dict[str, Any] = {}
+        self._settings_before: dict[str, Any] = {}  # first values of settings that reset_config has changed
         self._loaded: dict[str, Any] = {}  # loaded states of objects that are attached later
         on_nonfinite = self.cfg.learn.on_nonfinite
         self._nonfinite_steps = None if on_nonfinite == "raise" else NonfiniteSteps(restores=on_nonfinite == "restore")
@@ -248,6 +253,24 @@ class Policy(PolicyState):
         """
         rows = self.loss_batch(batch)
         return {**self.gradient_step(rows), **(self.stats(batch if self.stats_take_rollouts else rows) or {})}
+
+    def settings_changed(self, names: frozenset[str]) -> None:
+        """Update the optimizer, when the configuration has changed."""
+        super().settings_changed(names)
+        if "learn.lr_schedule" in names and not hasattr(self, "lr_schedule"):
+            raise FixedSettingError(
+                f"learn.lr_schedule has no effect on a {type(self).__name__}: derive a class with it, "
+                f"{type(self).__name__}.with_updates(mixins=[LearningRateSchedule])."
+            )
+        idle = names & {"learn.batch_size", "learn.epoch_per_collect"}
+        if idle and self.has_loss and self.learns_from == "rollouts" and not self.has_own_learning:
+            raise FixedSettingError(
+                f"{min(idle)} has no effect: {type(self).__name__} takes one gradient step per rollout. Use PPOPolicy, "
+                "which learns in epochs of minibatches, or override learn_on_batch."
+            )
+        regroup(self, names)
+        if self._nonfinite_steps is not None and is_of_optimizer(names):
+            self._nonfinite_steps.drop_copy()
 
     @functools.cached_property
     def metrics(self) -> MetricsLogger:
