@@ -37,7 +37,7 @@ MORE = {
     "learn.target_update_freq": 5,
     "learn.update_per_collect": 2,
     "learn.batch_size": 8,
-    "learn.learning_starts": 8,
+    "learn.learning_starts": 4,
     "learn.epoch_per_collect": 2,
     "learn.kl_coeff": 0.2,
     "learn.burn_in": 2,
