@@ -165,6 +165,9 @@ def offline_data_fetcher(
         ctx.train_epoch = epochs.epoch
 
     fetch.__qualname__ = "offline_data_fetcher.<locals>.fetch"
+    fetch.__dict__["fixed_settings"] = {
+        "policy.learn.batch_size": "a pass over the dataset has equal parts of this size. Start a new run."
+    }
     return fetch
 
 

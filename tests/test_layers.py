@@ -34,6 +34,7 @@ LAYERS = {
     "ding_lite.config": 4,
     "ding_lite.rollout": 4,
     "ding_lite.middleware": 6,
+    "ding_lite.distributed": 6.5,
     "ding_lite.commands": 7,
     "examples": 7,
     "benchmarks": 7,
