@@ -42,6 +42,7 @@ setup(
         "robotics": ["gymnasium-robotics>=1.4", "mujoco>=3.1,<3.12"],
         "agents": ["pettingzoo>=1.24.3", "mpe2>=1.0"],
         "offline": ["minari[hdf5]>=0.5", "h5py>=3.8"],
+        "ray": ["ray[tune]>=2.40"],
         "export": ["onnx>=1.17", "onnxscript>=0.3", "onnxruntime>=1.20"],
         "test": [
             *("pytest>=8", "pytest-timeout>=2.3", "pytest-xdist>=3.6", "hypothesis>=6.100", "psutil>=5.9"),

@@ -3,6 +3,7 @@
 from ding_lite.distributed.exploring import Choices, Range, explored
 from ding_lite.distributed.members import Member, Pipeline, reset_config
 from ding_lite.distributed.populations import Population, PopulationError, Score, member_configs
+from ding_lite.distributed.tune import as_trainable
 
 __all__ = [
     "Choices",
@@ -12,6 +13,7 @@ __all__ = [
     "PopulationError",
     "Range",
     "Score",
+    "as_trainable",
     "explored",
     "member_configs",
     "reset_config",

@@ -13,7 +13,7 @@ from typing import Any
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
 from ding_lite.engine import Context, Task, contract, opened_for
 from ding_lite.middleware.metrics_aggregators import COUNTERS, MetricsAggregator, evaluation_of
-from ding_lite.policy_base import FixedSettingError, Policy
+from ding_lite.policy_base import FixedSettingError, Policy, live_changes, settings_of, values_of
 from ding_lite.run_configs import OfflineRunConfig, RunConfig
 
 Pipeline = Callable[..., Policy]
@@ -49,6 +49,18 @@ def reset_config(cfg: RunConfig, policy: Policy, values: Mapping[str, Any]) -> d
             f"the {type(policy).__name__} was made with another configuration than cfg.policy, so the middleware would not "
             "follow: make it with cfg.policy."
         )
+    require_live(cfg, values)
+    before = policy.reset_config({name.removeprefix("policy."): value for name, value in values.items()})
+    return {f"policy.{name}": value for name, value in before.items()}
+
+
+def require_live(cfg: RunConfig, values: Mapping[str, Any]) -> None:
+    """Check that settings of a run exist and can be changed, and that the values are legal.
+
+    Raises:
+        ConfigError: a name does not exist, or a value is out of range or of the wrong type.
+        FixedSettingError: a ConfigError; a setting cannot be changed in a run.
+    """
     type(cfg).from_dict(cfg.to_dict()).override(values)  # raises ConfigError for names and values
     fixed = [name for name in values if not name.startswith("policy.")]
     if fixed:
@@ -58,8 +70,7 @@ def reset_config(cfg: RunConfig, policy: Policy, values: Mapping[str, Any]) -> d
                 for name in fixed
             )
         )
-    before = policy.reset_config({name.removeprefix("policy."): value for name, value in values.items()})
-    return {f"policy.{name}": value for name, value in before.items()}
+    live_changes(cfg.policy, {name.removeprefix("policy."): value for name, value in values.items()})
 
 
 class Member:
@@ -149,11 +160,21 @@ class Member:
         Raises:
             FixedSettingError: the policy, or a middleware of this pipeline, cannot follow a change.
         """
+        self.require_live(values)
+        return reset_config(self.cfg, self.policy, values)
+
+    def require_live(self, values: Mapping[str, Any]) -> None:
+        """Check that settings can be changed in this run, without a change.
+
+        Raises:
+            ConfigError: a name does not exist, or a value is out of range or of the wrong type.
+            FixedSettingError: a ConfigError; a setting cannot be changed.
+        """
+        require_live(self.cfg, values)
         fixed = {name: it for fn in self.task.middleware for name, it in getattr(fn, "fixed_settings", {}).items()}
         refused = [f"{name} cannot be changed in this run: {fixed[name]}" for name in values if name in fixed]
         if refused:
             raise FixedSettingError("\n".join(refused))
-        return reset_config(self.cfg, self.policy, values)
 
     def learned_state(self) -> dict[str, Any]:
         """What the policy has learned; see `Policy.learned_state`."""
@@ -168,13 +189,28 @@ class Member:
         self._results.forget()
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of the whole run, with the changed settings; see `Task.state_dict`."""
-        return {"run": self.task.state_dict(), "is_finished": self.is_finished}
+        """The state of the whole run, with all settings that can change; see `Task.state_dict`."""
+        run = self.task.state_dict()
+        for part in run["parts"].values():
+            if isinstance(part, dict) and "made_with" in part:  # the policy
+                part["settings"] = self._live_settings()
+        return {"run": run, "is_finished": self.is_finished}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a saved state of a member with the same pipeline."""
+    def load_state_dict(self, state: Mapping[str, Any], keep_settings: bool = False) -> None:
+        """Continue from a saved state of a member with the same pipeline. A state that does not fit raises an error.
+
+        Args:
+            state: a result of `state_dict`.
+            keep_settings: whether the settings stay, instead of becoming those of the saved member.
+        """
+        own = self._live_settings()
         self.task.load_state_dict(state["run"])
         self._left_out, self.is_finished = state["run"]["done"], state["is_finished"]
+        if keep_settings:
+            self.policy.restore_settings({"optimizer": None, "settings": own})
+
+    def _live_settings(self) -> dict[str, Any]:
+        return values_of(self.policy.cfg, [name for name, is_live, _ in settings_of(self.policy.cfg) if is_live])
 
     def close(self) -> None:
         """Free environments and other resources."""

@@ -195,6 +195,12 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
         super(Task, self._built()).use_wrapper(fn)
         return self
 
+    def __reduce__(self) -> tuple[Callable[[], Task], tuple[()]]:
+        """The global task is that of the other process, so that functions that use it can be sent there."""
+        if self is not task:
+            raise TypeError("a Task cannot be pickled: make one in the other process; only ding_lite.task is the same there.")
+        return _script_task, ()
+
     def _built(self) -> Task:
         """The task whose pipeline is built: this one, or that of `opened_for` if this is `ding_lite.task`."""
         return (_opened.get() if self is task else None) or self
@@ -719,6 +725,10 @@ def opened_for(other: Task) -> Iterator[None]:
 
 task = Task()
 """The task that scripts use."""
+
+
+def _script_task() -> Task:
+    return task
 
 
 def current_task() -> Task:

@@ -134,6 +134,14 @@ class Hooks:
             names: dotted names of the settings that have changed, such as "learn.learning_rate".
         """
 
+    def require_effect(self, names: frozenset[str]) -> None:
+        """Called by `reset_config` after `settings_changed`: raise FixedSettingError if a change has no effect, for example
+        because another setting takes precedence.
+
+        Args:
+            names: dotted names of the settings that have changed.
+        """
+
     def before_loss_init(self) -> None:
         """Called in the constructor, before the loss is first called. By default, calls `set_up` of each mixin that has it."""
         for base in type(self).__mro__:

@@ -11,7 +11,6 @@ from torch.optim import Optimizer
 
 from ding_lite.basics import Config, ConfigError
 from ding_lite.policy_base.short_names import place_of
-from ding_lite.policy_check import idle_for_optimizer
 from ding_lite.policy_state import StateError
 
 _OF_OPTIMIZER = frozenset({"learning_rate", "lr_schedule", "optimizer_eps", "rmsprop_decay"})
@@ -35,11 +34,11 @@ class LivePolicy(Protocol):
     def params(self) -> list[nn.Parameter]:
         """The parameters that learn."""
 
-    def make_optimizer(self, params: list[nn.Parameter], /) -> Optimizer:
-        """A new optimizer, by the configuration."""
-
     def settings_changed(self, names: frozenset[str], /) -> None:
         """Follow changes of the configuration."""
+
+    def require_effect(self, names: frozenset[str], /) -> None:
+        """Raise FixedSettingError if a change has no effect."""
 
 
 def settings_of(cfg: Config, prefix: str = "") -> Iterator[tuple[str, bool, str]]:
@@ -89,13 +88,21 @@ def values_of(cfg: Config, names: Iterable[str]) -> dict[str, Any]:
     return {name: flat[name] for name in names}
 
 
-def change_settings(policy: LivePolicy, changes: Mapping[str, Any]) -> None:
-    """Change the configuration, and let the policy follow. An error undoes everything."""
+def change_settings(policy: LivePolicy, changes: Mapping[str, Any], must_have_effect: bool = False) -> None:
+    """Change the configuration, and let the policy follow. An error undoes everything.
+
+    Args:
+        policy: the policy.
+        changes: new values by dotted name.
+        must_have_effect: whether a change without effect is an error. A saved state may have some.
+    """
     before, attributes = values_of(policy.cfg, changes), dict(vars(policy))
     groups = [dict(group) for group in policy.optimizer.param_groups] if policy.params else []
     policy.cfg.override(changes)
     try:
         policy.settings_changed(frozenset(changes))
+        if must_have_effect:
+            policy.require_effect(frozenset(changes))
     except BaseException:
         policy.cfg.override(before)
         vars(policy).clear()
@@ -109,24 +116,6 @@ def is_of_optimizer(names: frozenset[str]) -> bool:
     """Whether one of these settings is one of the optimizer."""
     parts = {name.rpartition(".")[2] for name in names}
     return any(part in _OF_OPTIMIZER or part.startswith("learning_rate_") for part in parts)
-
-
-def regroup(policy: LivePolicy, names: frozenset[str]) -> None:
-    """Give the optimizer the parameter groups of a new one, with their learning rates, if one of these settings is of it.
-
-    The moments stay.
-
-    Raises:
-        FixedSettingError: a setting has no effect.
-    """
-    if not is_of_optimizer(names) or not policy.params:
-        return
-    read = [name.rpartition(".")[2] for name in names if is_of_optimizer(frozenset({name}))]
-    if idle := idle_for_optimizer(type(policy), [name for name in read if name != "lr_schedule"]):
-        raise FixedSettingError(
-            f"learn.{idle[0]} has no effect: {type(policy).__name__} makes its own optimizer. Read it in make_optimizer."
-        )
-    policy.optimizer.param_groups[:] = policy.make_optimizer(policy.params).param_groups
 
 
 def restored_settings(cfg: Config, saved: Any, first: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

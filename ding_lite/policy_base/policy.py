@@ -24,7 +24,7 @@ from ding_lite.policy_base.data_parallel import StepAverage
 from ding_lite.policy_base.derivations import Hook, derive
 from ding_lite.policy_base.devices import available_device
 from ding_lite.policy_base.hooks import Hooks
-from ding_lite.policy_base.live_settings import FixedSettingError, is_of_optimizer, regroup
+from ding_lite.policy_base.live_settings import FixedSettingError, is_of_optimizer
 from ding_lite.policy_base.nonfinite_steps import NonfiniteSteps
 from ding_lite.policy_base.short_names import resolve
 from ding_lite.policy_base.state import PolicyState
@@ -36,6 +36,7 @@ from ding_lite.policy_check import (
     are_finite,
     described,
     explain_missing,
+    idle_for_optimizer,
     loss_error,
     misfit_in_batch,
     require_batch,
@@ -257,20 +258,31 @@ class Policy(PolicyState):
     def settings_changed(self, names: frozenset[str]) -> None:
         """Update the optimizer, when the configuration has changed."""
         super().settings_changed(names)
+        if is_of_optimizer(names) and self.params:
+            self.optimizer.param_groups[:] = self.make_optimizer(self.params).param_groups  # the moments stay
+            if self._nonfinite_steps is not None:
+                self._nonfinite_steps.drop_copy()
+
+    def require_effect(self, names: frozenset[str]) -> None:
+        """Refuse changes of settings that nothing reads."""
+        super().require_effect(names)
+        kind = type(self).__name__
         if "learn.lr_schedule" in names and not hasattr(self, "lr_schedule"):
             raise FixedSettingError(
-                f"learn.lr_schedule has no effect on a {type(self).__name__}: derive a class with it, "
-                f"{type(self).__name__}.with_updates(mixins=[LearningRateSchedule])."
+                f"learn.lr_schedule has no effect on a {kind}: derive a class with it, "
+                f"{kind}.with_updates(mixins=[LearningRateSchedule])."
             )
         idle = names & {"learn.batch_size", "learn.epoch_per_collect"}
         if idle and self.has_loss and self.learns_from == "rollouts" and not self.has_own_learning:
             raise FixedSettingError(
-                f"{min(idle)} has no effect: {type(self).__name__} takes one gradient step per rollout. Use PPOPolicy, "
-                "which learns in epochs of minibatches, or override learn_on_batch."
+                f"{min(idle)} has no effect: {kind} takes one gradient step per rollout. Use PPOPolicy, which learns in epochs "
+                "of minibatches, or override learn_on_batch."
             )
-        regroup(self, names)
-        if self._nonfinite_steps is not None and is_of_optimizer(names):
-            self._nonfinite_steps.drop_copy()
+        rates = [name.rpartition(".")[2] for name in names - {"learn.lr_schedule"} if is_of_optimizer(frozenset({name}))]
+        if self.params and (unread := idle_for_optimizer(type(self), rates)):
+            raise FixedSettingError(
+                f"learn.{unread[0]} has no effect: {kind} makes its own optimizer. Read it in make_optimizer."
+            )
 
     @functools.cached_property
     def metrics(self) -> MetricsLogger:

@@ -222,7 +222,7 @@ class PolicyState(PolicyWeights):
         policy: Any = self
         changes = live_changes(policy.cfg, values)
         before = values_of(policy.cfg, changes)
-        change_settings(policy, changes)
+        change_settings(policy, changes, must_have_effect=True)
         for name, value in before.items():
             self._settings_before.setdefault(name, value)
         return before

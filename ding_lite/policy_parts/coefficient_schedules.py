@@ -88,7 +88,11 @@ class ScheduledLearningRate(Base):
         if not rates and not names & {"learn.lr_schedule", "learn.optimizer_eps", "learn.rmsprop_decay"}:
             return
         ScheduledLearningRate.set_up(self)
-        if rates and self.lr_schedule is not None and len(self._rate_ratios) == 1:
+
+    def require_effect(self, names: frozenset[str]) -> None:
+        """Refuse a change of the only learning rate beside a schedule."""
+        super().require_effect(names)
+        if "learn.learning_rate" in names and self.lr_schedule is not None and len(self._rate_ratios) == 1:
             raise _scheduled("learn.learning_rate", "learn.lr_schedule")
 
     def before_step(self) -> None:
@@ -154,8 +158,12 @@ class EntropyCoeffSchedule(Base):
         super().settings_changed(names)
         if names & {"learn.entropy_weight", "learn.entropy_schedule"}:
             EntropyCoeffSchedule.set_up(self)
-            if "learn.entropy_weight" in names and self.entropy_coeff_schedule is not None:
-                raise _scheduled("learn.entropy_weight", "learn.entropy_schedule")
+
+    def require_effect(self, names: frozenset[str]) -> None:
+        """Refuse a change of the weight beside a schedule."""
+        super().require_effect(names)
+        if "learn.entropy_weight" in names and self.entropy_coeff_schedule is not None:
+            raise _scheduled("learn.entropy_weight", "learn.entropy_schedule")
 
     def before_step(self) -> None:
         """Set `entropy_coeff` for the gradient step."""

@@ -55,7 +55,7 @@ def test_a_member_in_slices_gives_what_the_pipeline_gives_alone(case, mode, memb
         sliced.advance(iterations)
     whole.advance(9)
     for member in (sliced, whole):
-        assert same(learned(member), wanted)
+        assert [one for one in wanted if not same(learned(member)[one], wanted[one])] == []
         ctx = member.task.ctx
         assert (ctx.env_step, ctx.train_iter, ctx.last_eval_value) == counts
 

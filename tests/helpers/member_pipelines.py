@@ -67,4 +67,4 @@ def same(one, other):
 
 def learned(member):
     state = member.policy.state_dict()
-    return {name: part for name, part in state.items() if name not in ("metrics",)}
+    return {name: part for name, part in state.items() if name not in ("metrics", "settings")}
