@@ -263,5 +263,6 @@ class _Results:
         return {"metrics": self._aggregator.state_dict(), "evaluation": dict(self._evaluation)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.forget()  # also those that the saved member did not have yet
         self._aggregator.load_state_dict(state["metrics"])
         self._evaluation = dict(state["evaluation"])

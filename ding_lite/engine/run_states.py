@@ -190,6 +190,8 @@ class RunStateMixin:
             )
         for name in sorted(parts, key=lambda name: getattr(parts[name], "leader", None) is not None):  # followers last
             self._load_part(name, parts[name], state["parts"][name])
+        if self._ran:  # the context of the last iteration has its data
+            self._ctx = self._ctx.renew()
         ctx, saved = self._ctx, state["context"]
         for name, value in saved["kept"].items():
             object.__setattr__(ctx, name, copy.deepcopy(value))
