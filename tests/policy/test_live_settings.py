@@ -3,6 +3,7 @@
 import copy
 import inspect
 import typing
+from pathlib import Path
 
 import pytest
 import torch
@@ -411,3 +412,23 @@ def test_epsilon_and_evaluations_follow():
     policy.reset_config({"eval.evaluator.eval_freq": 6})
     evaluator(ctx)
     assert ctx.eval_value > 0
+
+
+def table():
+    """The rows of the table of settings in docs/populations.md, made from the declarations."""
+    found: dict = {}
+    for short, kind in KINDS.items():
+        for name, is_live, words in settings_of(kind.config_type()):
+            section = "model" if name.startswith("model.") and not is_live else name
+            found.setdefault((not is_live, section, words.rstrip(".")), {})[short] = None
+    names = [name for _, name, _ in found]
+    rows = []
+    for (_, name, words), shorts in sorted(found.items()):
+        of = f" of {', '.join(shorts)}" if names.count(name) > 1 else ""
+        rows.append(f"| `{name}`{of} | {words} |")
+    return rows
+
+
+def test_the_page_has_the_table_of_settings():
+    page = (Path(__file__).parents[2] / "docs/populations.md").read_text(encoding="utf-8")
+    assert [line for line in page.splitlines() if line in set(table())] == table()
