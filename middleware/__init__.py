@@ -17,6 +17,7 @@ from ding_lite.middleware.loggers import offline_logger, online_logger
 from ding_lite.middleware.metric_evaluators import metric_evaluator
 from ding_lite.middleware.multi_agent import AgentsCollector, agents_evaluator
 from ding_lite.middleware.policy_wrappers import for_policy, part
+from ding_lite.middleware.populations import population_exploiter, population_stepper
 from ding_lite.middleware.pushers import data_pusher, sequence_pusher, sqil_data_pusher
 from ding_lite.middleware.reward_normalizers import reward_normalizer
 from ding_lite.middleware.rewards import reward_estimator
@@ -53,6 +54,8 @@ __all__ = [
     "online_logger",
     "onpolicy_data_fetcher",
     "part",
+    "population_exploiter",
+    "population_stepper",
     "priority_calculator",
     "reward_estimator",
     "reward_normalizer",

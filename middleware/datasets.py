@@ -174,6 +174,10 @@ class OfflineDataFetcher:
     ) -> None:
         self.__name__ = "offline_data_fetcher"
         self._data, self._epochs, self._columns, self._length, self._clip = data, epochs, columns, length, clip
+        self.fixed_settings = {
+            "policy.learn.batch_size": "a pass over the dataset has equal parts of this size. Start a new run."
+        }
+        """Settings that this middleware cannot follow in a run, and why; see `reset_config`."""
         contract(writes=("train_data", "train_epoch"), uses=(epochs,), stage="process")(self)
 
     def begin_run(self) -> None:

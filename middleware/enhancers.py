@@ -46,7 +46,7 @@ def nstep_reward_enhancer(cfg: DQNConfig) -> Callable[[OnlineRLContext], None]:
         Sutton and Barto (2018), "Reinforcement Learning", eq. 7.1.
     """
     require_settings("nstep_reward_enhancer", cfg, "policy.nstep", "policy.discount_factor")
-    n, gamma = cfg.policy.nstep, cfg.policy.discount_factor
+    n = cfg.policy.nstep
     has_warned = False
 
     @contract(**REWRITE_TERMS, stage="process")
@@ -55,6 +55,7 @@ def nstep_reward_enhancer(cfg: DQNConfig) -> Callable[[OnlineRLContext], None]:
         if not has_warned and isinstance(ctx.trajectories, Trajectories) and ctx.trajectories.num_steps < n:
             has_warned = True
             _warn_of_short_rollouts(ctx.trajectories, n)
+        gamma = cfg.policy.discount_factor  # here, because it may change in a run
         rewrite(ctx, "nstep_reward_enhancer", lambda rollout: _with_nstep_rewards(rollout, n, gamma), wants="pieces")
 
     return enhance

@@ -46,7 +46,7 @@ def gae_estimator(cfg: OnPolicyRunConfig, policy: CollectMode) -> Callable[[Onli
         "gae_estimator", cfg, wanted, f"a configuration with {wanted} and policy.collect.discount_factor, such as PPOConfig"
     )
     _require_critic("gae_estimator", policy)
-    gamma, lambda_ = discount_factor_of("gae_estimator", cfg), cfg.policy.collect.gae_lambda
+    discount_factor_of("gae_estimator", cfg)
 
     # The learner, because the newest critic estimates the values, not the copy that collects.
     @contract(**COLLECTED_TERMS, writes=("train_data",), uses=(policy.learner,), stage="process")
@@ -57,6 +57,7 @@ def gae_estimator(cfg: OnPolicyRunConfig, policy: CollectMode) -> Callable[[Onli
             return
         require_single_steps(found, "gae_estimator", _FIX)
         batch = policy.with_values(copied_batch(found))
+        gamma, lambda_ = discount_factor_of("gae_estimator", cfg), cfg.policy.collect.gae_lambda  # may change in a run
         advantage = gae(
             batch.reward, batch.value, batch.next_value, batch.terminated, batch.truncated, gamma=gamma, lambda_=lambda_
         )
@@ -96,7 +97,8 @@ def montecarlo_return_estimator(
     """
     if policy is not None:
         _require_critic("montecarlo_return_estimator", policy)
-    gamma = discount_factor_of("montecarlo_return_estimator", cfg.cfg if isinstance(cfg, CollectMode) else cfg)
+    settings = cfg.cfg if isinstance(cfg, CollectMode) else cfg
+    discount_factor_of("montecarlo_return_estimator", settings)
     critic = policy if policy is not None and _has_critic(policy) else None
 
     @contract(**COLLECTED_TERMS, writes=("train_data",), uses=() if critic is None else (critic.learner,), stage="process")
@@ -112,6 +114,7 @@ def montecarlo_return_estimator(
         if critic is not None:
             batch = critic.with_values(batch)
         bootstrap = None if critic is None else batch.next_value
+        gamma = discount_factor_of("montecarlo_return_estimator", settings)  # may change in a run
         return_ = discounted_return(batch.reward, batch.terminated, batch.truncated, gamma=gamma, bootstrap=bootstrap)
         advantage = return_ if critic is None else return_ - batch.value
         no_step = ~batch.valid

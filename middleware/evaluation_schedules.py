@@ -74,8 +74,7 @@ class ScheduledEvaluator:
         alone: Sequence[Any] = (),
     ) -> None:
         self.__name__ = name
-        self._every_iter = cfg.policy.eval.evaluator.eval_freq
-        self._every_env_step = cfg.policy.eval.evaluator.eval_freq_env_step
+        self._every = cfg.policy.eval.evaluator
         self._stop_value, self._place, self._policies = stop_value, place, tuple(policies)
         self._metrics = MetricsLogger(owner="the evaluator")
         self._last_env_step = self._evaluations = 0
@@ -220,9 +219,10 @@ class ScheduledEvaluator:
         last_iter = self._last_iter if self._under_way is None else self._under_way[0]
         assert last_iter is not None
         learned = ctx.train_iter - last_iter
-        if last_iter < 0 or learned >= self._every_iter:
+        if last_iter < 0 or learned >= self._every.eval_freq:
             return True
-        return self._every_env_step is not None and env_step - self._last_env_step >= self._every_env_step
+        every = self._every.eval_freq_env_step
+        return every is not None and env_step - self._last_env_step >= every
 
     def state_dict(self) -> dict[str, Any]:
         """The steps of the last evaluation, the number of evaluations, and the result of one in progress; waits for it."""

@@ -85,17 +85,12 @@ class Replay:
             require_mode("offpolicy_data_fetcher", policy, "learn_mode")
         self._source = source = sampler(buffer_, "offpolicy_data_fetcher")
         require_settings("offpolicy_data_fetcher", cfg, "policy.learn.batch_size", "policy.learn.learning_starts")
-        batch_size = cfg.policy.learn.batch_size
-        self._enough = enough = max(1, cfg.policy.learn.learning_starts)
-        if len(source.buffers) == 1 and enough > (capacity := getattr(source.buffers[0], "capacity", enough)):
-            raise ValueError(
-                f"policy.learn.learning_starts = {enough:,}, and the replay buffer holds {capacity:,} transitions: learning "
-                "would never start. Lower learning_starts, or use a larger buffer."
-            )
-        _require_room(batch_size, source.buffers)
+        self._settings = cfg.policy.learn
+        self._enough = self._batch_size = 0
+        self._read_settings()
         # A reward model changes the batch before the policy learns from it.
         send = policy.sender() if isinstance(policy, LearnMode) and reward_model is None and prefetch is not False else None
-        self._batches = Batches(source, batch_size, columns_read(policy, reward_model), send)
+        self._batches = Batches(source, self._batch_size, columns_read(policy, reward_model), send)
         self._prefetches = send is not None if prefetch is None else prefetch
         self._nstep = getattr(cfg.policy, "nstep", 1)
         self._is_unchecked = self._nstep > 1 and "discount" in (getattr(policy, "columns", None) or ())
@@ -105,9 +100,25 @@ class Replay:
         self.terms = drawing(cfg, buffer_)
         """Contract terms for a middleware that takes batches."""
 
+    def _read_settings(self) -> None:
+        """Read the settings, which may change in a run; see `Policy.reset_config`."""
+        enough, batch_size = max(1, self._settings.learning_starts), self._settings.batch_size
+        if (enough, batch_size) == (self._enough, self._batch_size):
+            return
+        buffers = self._source.buffers
+        if len(buffers) == 1 and enough > (capacity := getattr(buffers[0], "capacity", enough)):
+            raise ValueError(
+                f"policy.learn.learning_starts = {enough:,}, and the replay buffer holds {capacity:,} transitions: learning "
+                "would never start. Lower learning_starts, or use a larger buffer."
+            )
+        _require_room(batch_size, buffers)
+        self._enough, self._batch_size = enough, batch_size
+
     def batches(self, count: int) -> Generator[Batch, None, None]:
         """Up to `count` batches; none while the buffers hold too little, in one of the processes that learn together. The
         generator must be closed."""
+        self._read_settings()
+        self._batches.size = self._batch_size
         beside, is_ready = self._prefetches and current_task().async_mode, self._is_ready
         if current_ranks() is not None:
             is_ready = partial(bool, in_all_ranks("the start of learning", self._is_ready()))

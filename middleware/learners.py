@@ -201,7 +201,7 @@ class OffPolicyLearner:
             require_reward_model(who, reward_model)
         if prefetch not in (True, False, None):
             raise TypeError(f"{who}(prefetch={prefetch!r}) wants True, False, or None for True if the policy learns on a GPU.")
-        self._policy, self._times = policy, cfg.policy.learn.update_per_collect
+        self._policy, self._settings = policy, cfg.policy.learn
         self._reward_model = reward_model
         self._replay = Replay(cfg, buffer_, policy, reward_model, prefetch)
         self._metrics = _Metrics(who, policy)
@@ -222,7 +222,7 @@ class OffPolicyLearner:
         first, begun = self._policy.train_iter, perf_counter()
         data: Any = None
         try:
-            with closing(self._replay.batches(self._times)) as batches:
+            with closing(self._replay.batches(self._settings.update_per_collect)) as batches:
                 for batch in batches:
                     data, sent = batch
                     if self._reward_model is not None:

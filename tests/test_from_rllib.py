@@ -39,7 +39,7 @@ PAGE = (ROOT / "docs/from_rllib.md").read_text(encoding="utf-8")
 NOT_MERGED = ("time/device_copy",)
 
 PACKAGES = (
-    *("config", "contexts", "data", "engine", "envs", "functional", "metrics", "middleware", "nn", "policy"),
+    *("config", "contexts", "data", "distributed", "engine", "envs", "functional", "metrics", "middleware", "nn", "policy"),
     *("processes", "reports", "rollout", "sinks"),
 )
 ARGUMENTS = {

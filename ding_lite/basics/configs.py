@@ -95,6 +95,23 @@ class Config:
     di_engine: ClassVar[Mapping[str, str]] = {}
     """The same for names of DI-engine, which may also be names of a user's own settings."""
 
+    live_settings: ClassVar[Mapping[str, str]] = {}
+    """Settings of such a section that can be changed in a run, each with when the change takes effect."""
+
+    fixed_settings: ClassVar[Mapping[str, str]] = {}
+    """The others, each with the reason and what to do instead; "*" stands for all that no class names."""
+
+    @classmethod
+    def liveness(cls, name: str) -> tuple[bool, str]:
+        """Whether a setting of this section can be changed in a run; and when the change takes effect, or why it cannot."""
+        for key in (name, "*"):
+            for base in cls.__mro__:
+                for is_live, table in ((True, "live_settings"), (False, "fixed_settings")):
+                    found = vars(base).get(table, {})
+                    if key in found:
+                        return is_live, found[key]
+        return False, f"{cls.__name__} does not declare it as live: set it before the run."
+
     @classmethod
     def about(cls, name: str, *tables: str) -> str | None:
         """Advice about a name of other libraries; None if the name is unknown.

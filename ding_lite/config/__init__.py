@@ -8,6 +8,7 @@ from ding_lite.config.data_parallel_runs import data_parallel
 from ding_lite.config.gail import GAILConfig
 from ding_lite.config.her import HERConfig, HERFetchConfig, HindsightConfig
 from ding_lite.config.icm import ICMConfig
+from ding_lite.config.populations import PopulationConfig
 from ding_lite.config.rnd import RNDConfig
 from ding_lite.config.sqil import SQILConfig
 from ding_lite.policy import (
@@ -114,6 +115,7 @@ __all__ = [
     "PPOMuJoCoConfig",
     "PPOPolicyConfig",
     "PPOTransformerConfig",
+    "PopulationConfig",
     "QRDQNConfig",
     "QRDQNPolicyConfig",
     "R2D2Config",

@@ -63,7 +63,9 @@ class Batches:
         columns: Collection[str] | None = None,
         send: Send | None = None,
     ) -> None:
-        self._source, self._size, self._columns, self._send = source, size, columns, send
+        self._source, self._columns, self._send = source, columns, send
+        self.size = size
+        """Rows per batch."""
 
     def take(self, count: int, is_ready: Callable[[], bool], beside: bool = False) -> Generator[Batch, None, None]:
         """Up to `count` batches, fewer if the source is not ready.
@@ -95,7 +97,7 @@ class Batches:
     def _draws(self, count: int, is_ready: Callable[[], bool]) -> Iterator[Any]:
         while count and is_ready():
             count -= 1
-            yield self._source.draw(self._size)
+            yield self._source.draw(self.size)
 
     def _begun(self, pool: ThreadPoolExecutor, drawn: Any) -> _Ahead:
         return _Ahead(self._source.writes, pool.submit(self._made, drawn))

@@ -1,5 +1,23 @@
-"""Distributed: the same pipelines on a Ray cluster. The rest of the package imports it only where a cluster is asked for."""
+"""Ray clusters, and several runs beside each other: populations, and trainables for Ray Tune. Ray is imported when it is needed."""
 
 from ding_lite.distributed.clusters import Resources, connect
+from ding_lite.distributed.exploring import Choices, Range, explored
+from ding_lite.distributed.members import Member, Pipeline, reset_config
+from ding_lite.distributed.populations import Population, PopulationError, Score, member_configs
+from ding_lite.distributed.tune import as_trainable
 
-__all__ = ["Resources", "connect"]
+__all__ = [
+    "Choices",
+    "Member",
+    "Pipeline",
+    "Population",
+    "PopulationError",
+    "Range",
+    "Resources",
+    "Score",
+    "as_trainable",
+    "connect",
+    "explored",
+    "member_configs",
+    "reset_config",
+]

@@ -17,7 +17,7 @@ from ding_lite.engine.interrupts import RunInterrupted
 from ding_lite.engine.lanes import interpreter_released, released
 from ding_lite.engine.roles import Role
 from ding_lite.engine.run_states import RunStateError
-from ding_lite.engine.tasks import Task, current_task, task
+from ding_lite.engine.tasks import Task, current_task, opened_for, task
 from ding_lite.engine.watchdogs import OutOfMemoryError, RunStuck
 from ding_lite.pipeline import (
     Context,
@@ -67,6 +67,7 @@ __all__ = [
     "engaged",
     "interpreter_released",
     "load_checkpoint",
+    "opened_for",
     "ranged_field",
     "released",
     "run_inside",

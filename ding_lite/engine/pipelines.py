@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from os import PathLike
 from pathlib import Path
+from types import FrameType
 from typing import Any, TypeVar
 
 from ding_lite.basics.messages import location_of, name_of
@@ -83,8 +84,12 @@ class PipelineMixin(Lifecycle):
             RuntimeError: the task is not open.
             TypeError: `fn` is not callable, is a class or an async function, or does not take just ctx.
         """
+        self._add(fn, lock, sys._getframe(1))
+        return self
+
+    def _add(self, fn: Middleware, lock: bool | AbstractContextManager[Any], caller: FrameType) -> None:
         if isinstance(fn, _Void):
-            return self
+            return
         require_middleware(fn)
         end = end_of(fn)
         if end is not None:
@@ -95,7 +100,6 @@ class PipelineMixin(Lifecycle):
             call = wrap_both_steps(call, wrapper)
         held = self._held(lock)
         call = call if held is None else locked(call, held)
-        caller = sys._getframe(1)
         used_at = f"{caller.f_code.co_filename}:{caller.f_lineno}"
         entry = Entry(fn, call, name_of(fn), location_of(fn), contract_of(fn), used_at, held)
         if self._iterating and self._network is not None:
@@ -106,7 +110,6 @@ class PipelineMixin(Lifecycle):
             with seen_whole(self.ctx):
                 check_pipeline(self.ctx, [*self._entries, entry])
         self._entries.append(entry)
-        return self
 
     def use_wrapper(self: Self_, fn: Wrapper) -> Self_:
         """Apply a decorator to every middleware, present and future. The last decorator is the outermost.
@@ -129,6 +132,11 @@ class PipelineMixin(Lifecycle):
     def parallel(self, *fns: Middleware) -> Middleware:
         """One middleware that runs the forward steps of these at the same time, on threads, and waits for all of them."""
         return Parallel(*fns, pool=lambda: self._pool)
+
+    @property
+    def middleware(self) -> list[Middleware]:
+        """The middleware of the pipeline, as they were passed to `use`."""
+        return [entry.fn for entry in self._entries]
 
     @staticmethod
     def void() -> Middleware:

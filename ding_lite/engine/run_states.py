@@ -40,6 +40,7 @@ class RunStateMixin:
     _network: Network | None
     _deferrals: Deferrals
     _iterating: bool
+    _ran: bool
     max_lag: int
 
     def _clear_run_state(self) -> None:
@@ -154,8 +155,8 @@ class RunStateMixin:
         self._warn_of_lost_memories()
         network = self._network if self._network is not None else self._resting_network()
         ctx = self._ctx if network is None else network.ctx
-        has_run = self._first_step is not None
-        step = ctx.total_step + 1 if has_run else ctx.total_step
+        step = ctx.total_step + 1 if self._ran else ctx.total_step  # a loaded state may not have run yet
+        lanes = copy.deepcopy(self._loaded_lanes) if network is None else network.state()
         kept = {name: _plain_copy(ctx, name) for name in kept_fields(ctx) if name != "total_step" and hasattr(ctx, name)}
         return {
             "format": FORMAT,
@@ -165,7 +166,7 @@ class RunStateMixin:
             "context": {"total_step": step, "kept": kept},
             "parts": {name: _state_of(part, in_pieces) for name, part in self._parts().items()},
             "without_state": environments_without_state(self._entries),
-            "lanes": None if network is None else network.state(),
+            "lanes": lanes,
             "global_random": save_global_random(),
         }
 
@@ -189,6 +190,8 @@ class RunStateMixin:
             )
         for name in sorted(parts, key=lambda name: getattr(parts[name], "leader", None) is not None):  # followers last
             self._load_part(name, parts[name], state["parts"][name])
+        if self._ran:  # the context of the last iteration has its data
+            self._ctx = self._ctx.renew()
         ctx, saved = self._ctx, state["context"]
         for name, value in saved["kept"].items():
             object.__setattr__(ctx, name, copy.deepcopy(value))

@@ -6,7 +6,9 @@ import contextlib
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from contextvars import ContextVar
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -25,6 +27,7 @@ from ding_lite.engine.lanes import current_lane
 from ding_lite.engine.manual_control import ManualControl, running_task
 from ding_lite.engine.networks import Network
 from ding_lite.engine.paused_runs import PausedRun
+from ding_lite.engine.pipelines import Wrapper
 from ding_lite.engine.plans import Plan, make_plan
 from ding_lite.engine.roles import RolesMixin
 from ding_lite.engine.run_states import RunStateMixin
@@ -33,6 +36,7 @@ from ding_lite.engine.sync_loops import iterate
 from ding_lite.engine.timeline_reports import TimelineMixin
 from ding_lite.engine.timelines import Timeline
 from ding_lite.engine.watchdogs import OutOfMemoryError, Watchdog, entry_in, running_in
+from ding_lite.pipeline.composites import Middleware
 from ding_lite.pipeline.contexts import Context, family_of
 from ding_lite.pipeline.guards import Checker
 from ding_lite.pipeline.pipeline_checks import check_pipeline
@@ -165,6 +169,41 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
             RunFiles(self._resume).require()
         self._started_at = f"{caller.f_code.co_filename}:{caller.f_lineno}"
         return self
+
+    def use(self, fn: Middleware, lock: bool | AbstractContextManager[Any] = False) -> Task:
+        """Add a middleware at the end of the pipeline.
+
+        Within `opened_for(other)`, `ding_lite.task.use` adds to the other task.
+
+        Args:
+            fn: a function or object of one argument, ctx; it may be a generator with one `yield`. If it has a method
+                `end_run(ctx)`, which may be a generator too, this is called after the last iteration of a run.
+            lock: True to hold the task's lock while each step runs; or another lock.
+
+        Raises:
+            RuntimeError: the task is not open.
+            TypeError: `fn` is not callable, is a class or an async function, or does not take just ctx.
+        """
+        self._built()._add(fn, lock, sys._getframe(1))
+        return self
+
+    def use_wrapper(self, fn: Wrapper) -> Task:
+        """Apply a decorator to every middleware, present and future. The last decorator is the outermost.
+
+        The decorator need not support generators: it wraps the forward step, and the backward step still runs.
+        """
+        super(Task, self._built()).use_wrapper(fn)
+        return self
+
+    def __reduce__(self) -> tuple[Callable[[], Task], tuple[()]]:
+        """The global task is that of the other process, so that functions that use it can be sent there."""
+        if self is not task:
+            raise TypeError("a Task cannot be pickled: make one in the other process; only ding_lite.task is the same there.")
+        return _script_task, ()
+
+    def _built(self) -> Task:
+        """The task whose pipeline is built: this one, or that of `opened_for` if this is `ding_lite.task`."""
+        return (_opened.get() if self is task else None) or self
 
     def stop(self) -> None:
         """Close the task: close waiting generators, deliver events, join threads, and clear the pipeline.
@@ -670,8 +709,26 @@ def _warn_of_barriers(plan: Plan) -> None:
         )
 
 
+_opened: ContextVar[Task | None] = ContextVar("opened_task", default=None)
+
+
+@contextlib.contextmanager
+def opened_for(other: Task) -> Iterator[None]:
+    """Within this block, `ding_lite.task.use` adds to another task, so that a function written for the global task builds the
+    pipeline of that one."""
+    token = _opened.set(other)
+    try:
+        yield
+    finally:
+        _opened.reset(token)
+
+
 task = Task()
 """The task that scripts use."""
+
+
+def _script_task() -> Task:
+    return task
 
 
 def current_task() -> Task:

@@ -19,6 +19,7 @@ from ding_lite.functional import squashed_gaussian_log_prob, squashed_gaussian_s
 from ding_lite.nn import masked
 from ding_lite.policy.dqn import DQNPolicy, DQNPolicyConfig
 from ding_lite.policy.sac import SACLearnConfig, SACPolicy, SACPolicyConfig
+from ding_lite.policy_base import next_step
 from ding_lite.policy_parts import OffPolicyLearnConfig, WideModelConfig
 from ding_lite.run_configs import OfflinePendulumRunConfig, OfflineRunConfig
 
@@ -26,6 +27,8 @@ from ding_lite.run_configs import OfflinePendulumRunConfig, OfflineRunConfig
 @dataclasses.dataclass
 class DiscreteCQLLearnConfig(OffPolicyLearnConfig):
     """Learning."""
+
+    live_settings = next_step("min_q_weight")
 
     batch_size: int = ranged_field(256, low=1, high=10_000_000)
     """Transitions per gradient step."""
@@ -93,6 +96,9 @@ class CQLLearnConfig(SACLearnConfig):
         "with_lagrange": "leave it out, and set policy.learn.lagrange_thresh to a number.",
         "with_q_entropy": "it is the opposite of policy.learn.deterministic_backup.",
     }
+
+    live_settings = next_step("min_q_weight", "num_actions", "deterministic_backup", "bc_steps")
+    fixed_settings = dict.fromkeys(("lagrange_thresh",), "with it, the model has one more parameter: start a new run.")
 
     batch_size: int = ranged_field(256, low=1, high=10_000_000)
     """Transitions per gradient step."""

@@ -29,6 +29,7 @@ class DecisionTransformerModelConfig(Config):
     """The transformer."""
 
     di_engine: ClassVar[Mapping[str, str]] = di_engine_settings.TRANSFORMER
+    fixed_settings = dict.fromkeys(("*",), "the networks are made with it: make a new policy.")
 
     size: int = ranged_field(64, low=1, high=16_384)
     """Width of the tokens; a multiple of heads."""
@@ -61,6 +62,12 @@ class DecisionTransformerLearnConfig(LearnConfig):
 @dataclasses.dataclass
 class DecisionTransformerPolicyConfig(PolicyConfig):
     """Decision Transformer."""
+
+    fixed_settings: ClassVar[Mapping[str, str]] = {
+        "context_length": "the windows of the dataset have this length: start a new run.",
+        "target_return": "the acting copies, which may be in worker processes, have it: start a new run.",
+        "return_scale": "what the network has learned depends on it: start a new run.",
+    }
 
     context_length: int = ranged_field(10, low=1, high=16_384)
     """Steps that an action depends on, with its own."""

@@ -16,7 +16,15 @@ from torch import Tensor
 from ding_lite.basics import ranged_field
 from ding_lite.data import Tree, first_leaf, has_leaf, map_leaves, merge_lead, minibatches, nested, tree, with_leaves
 from ding_lite.functional import masked_mean, policy_gradient_loss, vtrace
-from ding_lite.policy_base import EpochsLearnConfig, EvalConfig, EvaluatorConfig, OnPolicyCollectConfig, OnPolicyConfig, Policy
+from ding_lite.policy_base import (
+    EpochsLearnConfig,
+    EvalConfig,
+    EvaluatorConfig,
+    OnPolicyCollectConfig,
+    OnPolicyConfig,
+    Policy,
+    next_step,
+)
 from ding_lite.policy_parts import (
     ActorCriticLearning,
     RecurrentActorCriticMixin,
@@ -36,6 +44,10 @@ class IMPALALearnConfig(EpochsLearnConfig):
     foreign: ClassVar[Mapping[str, str]] = {
         "replay_buffer_num_slots": "the number of kept rollouts is policy.learn.replay_slots."
     }
+    live_settings = next_step("vtrace", "rho_clip", "c_clip")
+    fixed_settings = dict.fromkeys(
+        ("replay_proportion", "replay_slots"), "the replay of rollouts is made with it: start a new run."
+    )
 
     epoch_per_collect: int = ranged_field(1, low=1, high=1_000_000)
     """Epochs over each rollout."""

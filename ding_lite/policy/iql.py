@@ -18,7 +18,7 @@ from ding_lite.data import Tree, first_leaf, has_leaf
 from ding_lite.envs import SpaceError
 from ding_lite.functional import expectile_loss, gaussian_log_prob, weighted_mean
 from ding_lite.nn import action_distribution, make_q_ensemble, make_state_value
-from ding_lite.policy_base import Policy
+from ding_lite.policy_base import Policy, next_step
 from ding_lite.policy_check import require_members, require_output
 from ding_lite.policy_parts import (
     AdvantageWeightedActing,
@@ -43,6 +43,8 @@ else:
 @dataclasses.dataclass
 class IQLLearnConfig(BoxLearnConfig):
     """Learning."""
+
+    live_settings = next_step("expectile", "beta", "max_weight")
 
     batch_size: int = ranged_field(256, low=1, high=10_000_000)
     """Transitions per gradient step."""

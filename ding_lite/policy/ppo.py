@@ -15,7 +15,7 @@ from torch import Tensor
 from ding_lite.basics import ranged_field
 from ding_lite.data import Tree, minibatches
 from ding_lite.functional import ppo_policy_loss, ppo_value_loss
-from ding_lite.policy_base import EpochsLearnConfig, OnPolicyConfig, Policy
+from ding_lite.policy_base import EpochsLearnConfig, OnPolicyConfig, Policy, next_step
 from ding_lite.policy_parts import (
     ActorCriticLearning,
     KLCoeffMixin,
@@ -29,6 +29,10 @@ from ding_lite.run_configs import AtariEnvConfig, EnvConfig, OnPolicyRunConfig, 
 @dataclasses.dataclass
 class PPOLearnConfig(EpochsLearnConfig):
     """Learning from a rollout."""
+
+    live_settings = dict.fromkeys(("unroll_len",), "the next rollout") | next_step(
+        "clip_ratio", "value_clip", "kl_coeff", "kl_target", "target_kl"
+    )
 
     unroll_len: int | None = ranged_field(None, low=1, high=100_000)
     """With an LSTM or attention, length of the sequences to learn from; None for the length of the rollout."""

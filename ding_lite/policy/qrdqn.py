@@ -16,7 +16,7 @@ from ding_lite.data import Tree, first_leaf
 from ding_lite.functional import atoms_of, quantile_midpoints
 from ding_lite.nn import make_atom_network, masked
 from ding_lite.policy.dqn import DQNModelConfig, DQNPolicyConfig
-from ding_lite.policy_base import Policy
+from ding_lite.policy_base import Policy, next_step
 from ding_lite.policy_check import require_output
 from ding_lite.policy_parts import GreedyActing, ScheduledLearningRate, TargetNetwork, quantile_regression
 from ding_lite.run_configs import RunConfig
@@ -33,6 +33,8 @@ class QRDQNModelConfig(DQNModelConfig):
 @dataclasses.dataclass
 class QRDQNPolicyConfig(DQNPolicyConfig):
     """QR-DQN."""
+
+    live_settings = next_step("kappa")
 
     kappa: float = ranged_field(1.0, low=0)
     """Threshold of the Huber loss between quadratic and linear, in units of return; 0 for the linear loss."""

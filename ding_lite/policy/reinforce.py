@@ -29,6 +29,8 @@ from ding_lite.run_configs import OnPolicyRunConfig
 class REINFORCEPolicyConfig(PolicyGradientConfig):
     """REINFORCE; a gradient step uses all episodes of an iteration."""
 
+    fixed_settings = dict.fromkeys(("baseline",), "the networks are made with it: make a new policy.")
+
     baseline: bool = False
     """Learn a critic, and subtract its value from the returns."""
 

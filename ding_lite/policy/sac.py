@@ -18,7 +18,7 @@ from ding_lite.basics import ranged_field
 from ding_lite.data import Tree
 from ding_lite.functional import temperature_loss
 from ding_lite.nn import BoundedActorCritic
-from ding_lite.policy_base import Policy
+from ding_lite.policy_base import Policy, next_step
 from ding_lite.policy_parts import (
     BoxActing,
     BoxConfig,
@@ -33,6 +33,11 @@ from ding_lite.run_configs import EnvConfig, PendulumRunConfig, mujoco_envs
 @dataclasses.dataclass
 class SACLearnConfig(BoxLearnConfig):
     """Learning."""
+
+    live_settings = next_step("learning_rate_alpha", "target_entropy")
+    fixed_settings = dict.fromkeys(
+        ("alpha", "auto_alpha"), "the temperature is a parameter of the model: change learn.target_entropy, or start a new run."
+    )
 
     alpha: float = ranged_field(1.0, low=1e-8)
     """Temperature, the weight of the entropy, in units of reward per nat; with auto_alpha, the initial value."""
@@ -116,8 +121,18 @@ class SACPolicy(BoxActing, TargetNetwork, ScheduledLearningRate, Policy):
         learn = self.cfg.learn
         if not hasattr(model, "log_alpha"):
             model.log_alpha = nn.Parameter(torch.tensor(math.log(learn.alpha)), requires_grad=learn.auto_alpha)
-        self.target_entropy = -float(model.bounds.width) if learn.target_entropy is None else learn.target_entropy
+        self._set_target_entropy(model)
         return model
+
+    def _set_target_entropy(self, model: Any) -> None:
+        target = self.cfg.learn.target_entropy
+        self.target_entropy = -float(model.bounds.width) if target is None else target
+
+    def settings_changed(self, names: frozenset[str]) -> None:
+        """Follow changes of the target entropy."""
+        super().settings_changed(names)
+        if "learn.target_entropy" in names:
+            self._set_target_entropy(self.model)
 
     def param_groups(self) -> Mapping[str, tuple[Iterable[nn.Parameter], float]]:
         """The parameters and learning rates of critics, actor and temperature."""

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ding_lite.basics import ranged_field
 from ding_lite.data import Tree
 from ding_lite.policy.td3 import TD3LearnConfig, TD3Policy, TD3PolicyConfig
+from ding_lite.policy_base import next_step
 from ding_lite.policy_parts import WideModelConfig
 from ding_lite.run_configs import OfflinePendulumRunConfig
 
@@ -28,6 +29,8 @@ class TD3BCModelConfig(WideModelConfig):
 @dataclasses.dataclass
 class TD3BCLearnConfig(TD3LearnConfig):
     """Learning."""
+
+    live_settings = next_step("bc_alpha")
 
     batch_size: int = ranged_field(256, low=1, high=10_000_000)
     """Transitions per gradient step."""

@@ -16,10 +16,12 @@ from ding_lite.policy_base.configs import (
     OnPolicyLearnConfig,
     PolicyConfig,
     PolicyGradientConfig,
+    next_step,
 )
 from ding_lite.policy_base.devices import available_device
 from ding_lite.policy_base.hooks import set_up_by_hooks
 from ding_lite.policy_base.learning import LearnMode
+from ding_lite.policy_base.live_settings import FixedSettingError, live_changes, settings_of, values_of
 from ding_lite.policy_base.nonfinite_steps import LEFT_OUT
 from ding_lite.policy_base.optimizers import configured_optimizer
 from ding_lite.policy_base.policy import Policy
@@ -36,6 +38,7 @@ __all__ = [
     "EvalConfig",
     "EvalMode",
     "EvaluatorConfig",
+    "FixedSettingError",
     "LearnConfig",
     "LearnMode",
     "ModelConfig",
@@ -49,5 +52,9 @@ __all__ = [
     "available_device",
     "build_policy",
     "configured_optimizer",
+    "live_changes",
+    "next_step",
     "set_up_by_hooks",
+    "settings_of",
+    "values_of",
 ]

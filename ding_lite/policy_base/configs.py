@@ -20,6 +20,11 @@ _WIDTHS = "actor and critic each have the hidden layers of policy.model.encoder_
 _OPTIMIZER = "the optimizer is policy.learn.optimizer, with optimizer_eps, rmsprop_decay and rmsprop_momentum."
 _MODEL = "networks have policy.model.encoder_hidden_size_list and activation; a network of one's own is the argument model."
 _EXPLORATION = "value-based policies explore by cfg.policy.other.eps, the others by their distribution over actions."
+_NEXT_STEP = "the next gradient step"
+_NEXT_BATCH = "the next batch"
+_NEXT_ROLLOUT = "the next rollout"
+_NEXT_ITERATION = "the next iteration"
+_MADE_WITH = "the networks are made with it: make a new policy."
 _NOT_A_SETTING = "it has no counterpart here, and no effect."
 _OF_RUNS: Mapping[str, str] = {
     "env": "the environment is cfg.env.id of the run, or the first argument of make_envs.",
@@ -49,11 +54,17 @@ _OF_RUNS: Mapping[str, str] = {
 """Settings of RLlib and Stable-Baselines3 that are not those of a policy here."""
 
 
+def next_step(*names: str) -> dict[str, str]:
+    """`live_settings` for settings that are read in each gradient step."""
+    return dict.fromkeys(names, _NEXT_STEP)
+
+
 @dataclasses.dataclass
 class EvaluatorConfig(Config):
     """When to evaluate."""
 
     di_engine: ClassVar[Mapping[str, str]] = di_engine_settings.EVALUATOR
+    live_settings = dict.fromkeys(("eval_freq", "eval_freq_env_step"), _NEXT_ITERATION)
 
     eval_freq: int = ranged_field(500, low=1)
     """Gradient steps between two evaluations."""
@@ -80,6 +91,7 @@ class ModelConfig(Config):
         ("actor_head_hidden_size", "critic_head_hidden_size", "actor_head_layer_num", "critic_head_layer_num"), _WIDTHS
     )
     di_engine: ClassVar[Mapping[str, str]] = di_engine_settings.MODEL
+    fixed_settings = dict.fromkeys(("*",), _MADE_WITH)
 
     encoder_hidden_size_list: list[int] = ranged_field(default_factory=lambda: [128, 128], low=1, high=16_384)
     """Width of each hidden layer."""
@@ -111,6 +123,14 @@ class LearnConfig(Config):
         "value_norm": "values are not normalised; reward_normalizer(cfg, policy.learn_mode) scales rewards.",
     }
     di_engine: ClassVar[Mapping[str, str]] = di_engine_settings.LEARN
+    live_settings = dict.fromkeys(("batch_size",), _NEXT_BATCH) | next_step(
+        "learning_rate", "lr_schedule", "optimizer_eps", "rmsprop_decay", "grad_clip_norm"
+    )
+    fixed_settings: ClassVar[Mapping[str, str]] = {
+        "optimizer": "the moments of one optimizer do not fit another: start a new run.",
+        "rmsprop_momentum": "the moments of RMSProp with and without momentum differ: start a new run.",
+        "on_nonfinite": "the copies of the weights that it needs are part of the policy's state: start a new run.",
+    }
 
     batch_size: int = ranged_field(64, low=1, high=10_000_000)
     """Transitions per gradient step."""
@@ -147,6 +167,9 @@ class CollectConfig(Config):
     """Collection."""
 
     di_engine: ClassVar[Mapping[str, str]] = di_engine_settings.COLLECT
+    fixed_settings = dict.fromkeys(
+        ("n_sample", "n_episode"), "collectors are made with it: start a new run, or change learn.batch_size."
+    )
 
     n_sample: int = ranged_field(64, low=1, high=10_000_000)
     """Transitions per iteration, rounded up to whole steps of all environments; or, if the pipeline collects whole episodes by
@@ -174,6 +197,10 @@ class PolicyConfig(Config):
         **_OF_RUNS,
     }
     di_engine: ClassVar[Mapping[str, str]] = di_engine_settings.POLICY
+    fixed_settings: ClassVar[Mapping[str, str]] = {
+        "seed": "weights and random generators are made with it: start a new run.",
+        "device": "networks, optimizer and random generators are on it: resume the saved run on the other device.",
+    }
 
     seed: int | None = seed_field(None)
     """Random seed of the weights and of exploration; None takes the seed of the run."""
@@ -221,6 +248,7 @@ class OnPolicyLearnConfig(LearnConfig):
         "vf_coef": "the weight of the critic's loss is policy.learn.value_weight.",
         "vf_clip_param": "PPO has policy.learn.value_clip, which limits the change of the value instead of its squared error.",
     }
+    live_settings = next_step("entropy_weight", "entropy_schedule", "value_weight")
 
     entropy_weight: float = ranged_field(0.0, low=0)
     """Weight of the entropy bonus."""
@@ -239,6 +267,11 @@ class OnPolicyLearnConfig(LearnConfig):
 class ActorCriticLearnConfig(OnPolicyLearnConfig):
     """Learning an actor, and usually a critic, from a rollout."""
 
+    live_settings = next_step("adv_norm")
+    fixed_settings: ClassVar[Mapping[str, str]] = {
+        "batch_size": "it has no effect, because each gradient step learns from a whole rollout: PPO has minibatches."
+    }
+
     adv_norm: bool = True
     """Normalise the advantages of each gradient step to mean 0 and standard deviation 1."""
 
@@ -246,6 +279,8 @@ class ActorCriticLearnConfig(OnPolicyLearnConfig):
 @dataclasses.dataclass
 class EpochsLearnConfig(ActorCriticLearnConfig):
     """Learning from a rollout in several epochs."""
+
+    live_settings = dict.fromkeys(("epoch_per_collect", "batch_size"), _NEXT_ROLLOUT)
 
     epoch_per_collect: int = ranged_field(10, low=1, high=1_000_000)
     """Epochs over each rollout."""
@@ -257,6 +292,8 @@ class EpochsLearnConfig(ActorCriticLearnConfig):
 @dataclasses.dataclass
 class OnPolicyCollectConfig(CollectConfig):
     """Collection and advantage estimation."""
+
+    live_settings = dict.fromkeys(("discount_factor", "gae_lambda"), _NEXT_ROLLOUT)
 
     n_sample: int = ranged_field(512, low=1, high=10_000_000)
     """Transitions per rollout, rounded up to whole steps of all environments."""

@@ -124,6 +124,24 @@ class Hooks:
         """Make the optimizer. By default, the one of `cfg.learn.optimizer`: Adam or RMSProp with `cfg.learn.learning_rate`."""
         return configured_optimizer(self.cfg.learn, params)
 
+    def settings_changed(self, names: frozenset[str]) -> None:
+        """Called by `reset_config`, when the configuration has changed: update what was made from it. By default, the
+        parameter groups of the optimizer are.
+
+        Hooks that read `self.cfg` when they are called need nothing. An error undoes the change.
+
+        Args:
+            names: dotted names of the settings that have changed, such as "learn.learning_rate".
+        """
+
+    def require_effect(self, names: frozenset[str]) -> None:
+        """Called by `reset_config` after `settings_changed`: raise FixedSettingError if a change has no effect, for example
+        because another setting takes precedence.
+
+        Args:
+            names: dotted names of the settings that have changed.
+        """
+
     def before_loss_init(self) -> None:
         """Called in the constructor, before the loss is first called. By default, calls `set_up` of each mixin that has it."""
         for base in type(self).__mro__:

@@ -62,6 +62,7 @@ class NonfiniteSteps:
     """
 
     varying: ClassVar[tuple[str, ...]] = ("copy",)
+    is_learned: ClassVar[bool] = False
 
     def __init__(self, restores: bool) -> None:
         self._restores = restores
@@ -114,6 +115,10 @@ class NonfiniteSteps:
         metrics = policy.hook_metrics
         metrics.log_value("restores" if self._restores else "skipped_steps", int(is_left_out), reduce="lifetime_sum")
         return {**output, LEFT_OUT: float(is_left_out)}
+
+    def drop_copy(self) -> None:
+        """Make a new copy before the next step, because the optimizer has other settings."""
+        self._copy = None
 
     def _leave_out(self, policy: SteppedPolicy, error: LossError) -> None:
         self.count += 1

@@ -24,6 +24,7 @@ from ding_lite.policy_base.data_parallel import StepAverage
 from ding_lite.policy_base.derivations import Hook, derive
 from ding_lite.policy_base.devices import available_device
 from ding_lite.policy_base.hooks import Hooks
+from ding_lite.policy_base.live_settings import FixedSettingError, is_of_optimizer
 from ding_lite.policy_base.nonfinite_steps import NonfiniteSteps
 from ding_lite.policy_base.short_names import resolve
 from ding_lite.policy_base.state import PolicyState
@@ -35,6 +36,7 @@ from ding_lite.policy_check import (
     are_finite,
     described,
     explain_missing,
+    idle_for_optimizer,
     loss_error,
     misfit_in_batch,
     require_batch,
@@ -60,6 +62,9 @@ _MORE_HOOKS = (
     "get_weights",
     "set_weights",
     "default_config",
+    "reset_config",
+    "learned_state",
+    "load_learned_state",
     "saved_networks",
     "state_dict",
     "load_state_dict",
@@ -148,6 +153,7 @@ class Policy(PolicyState):
         self._snapshot: Weights | None = None
         self._found_finite = self._compared_next = 0
         self._attached: dict[str, Any] = {}
+        self._settings_before: dict[str, Any] = {}  # first values of settings that reset_config has changed
         self._loaded: dict[str, Any] = {}  # loaded states of objects that are attached later
         on_nonfinite = self.cfg.learn.on_nonfinite
         self._nonfinite_steps = None if on_nonfinite == "raise" else NonfiniteSteps(restores=on_nonfinite == "restore")
@@ -249,6 +255,35 @@ class Policy(PolicyState):
         """
         rows = self.loss_batch(batch)
         return {**self.gradient_step(rows), **(self.stats(batch if self.stats_take_rollouts else rows) or {})}
+
+    def settings_changed(self, names: frozenset[str]) -> None:
+        """Update the optimizer, when the configuration has changed."""
+        super().settings_changed(names)
+        if is_of_optimizer(names) and self.params:
+            self.optimizer.param_groups[:] = self.make_optimizer(self.params).param_groups  # the moments stay
+            if self._nonfinite_steps is not None:
+                self._nonfinite_steps.drop_copy()
+
+    def require_effect(self, names: frozenset[str]) -> None:
+        """Refuse changes of settings that nothing reads."""
+        super().require_effect(names)
+        kind = type(self).__name__
+        if "learn.lr_schedule" in names and not hasattr(self, "lr_schedule"):
+            raise FixedSettingError(
+                f"learn.lr_schedule has no effect on a {kind}: derive a class with it, "
+                f"{kind}.with_updates(mixins=[LearningRateSchedule])."
+            )
+        idle = names & {"learn.batch_size", "learn.epoch_per_collect"}
+        if idle and self.has_loss and self.learns_from == "rollouts" and not self.has_own_learning:
+            raise FixedSettingError(
+                f"{min(idle)} has no effect: {kind} takes one gradient step per rollout. Use PPOPolicy, which learns in epochs "
+                "of minibatches, or override learn_on_batch."
+            )
+        rates = [name.rpartition(".")[2] for name in names - {"learn.lr_schedule"} if is_of_optimizer(frozenset({name}))]
+        if self.params and (unread := idle_for_optimizer(type(self), rates)):
+            raise FixedSettingError(
+                f"learn.{unread[0]} has no effect: {kind} makes its own optimizer. Read it in make_optimizer."
+            )
 
     @functools.cached_property
     def metrics(self) -> MetricsLogger:

@@ -113,6 +113,11 @@ def resolve(
     return Settings(base, extra)
 
 
+def place_of(cfg: Config, name: str) -> str:
+    """The dotted name in this configuration for which a short name stands; other names unchanged."""
+    return next((place for place in _places(name) if _lookup(cfg, place)), name)
+
+
 def _warn_of_slip(name: str, cfg: Config) -> None:
     """Warn if a name looks like a field of the typed configuration, such as `gama`, or is a name in another library."""
     kept = f"It is kept as policy.config[{name!r}], for hooks that read it."

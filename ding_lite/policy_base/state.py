@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import operator
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,18 +18,27 @@ from ding_lite.metrics import MetricsLogger
 from ding_lite.policy_base.acting import ActMode, CollectMode, EvalMode
 from ding_lite.policy_base.acting_copies import ROLES, acting_copy
 from ding_lite.policy_base.learning import LearnMode
+from ding_lite.policy_base.live_settings import change_settings, live_changes, restored_settings, values_of
 from ding_lite.policy_base.prediction import PredictMode
 from ding_lite.policy_base.short_names import Settings
 from ding_lite.policy_base.weights import PolicyWeights
 from ding_lite.policy_state import (
+    StateError,
     all_or_nothing,
     identity_of,
+    moments_of,
     networks_of,
     optimizer_state,
+    require_alike,
     require_part,
     require_random_state,
+    require_state,
     warn_of_other_rates,
+    with_moments,
 )
+
+_OWN = ("optimizer", "train_iter", "version", "learn", "collect", "evaluate", "metrics", "settings", "attached", "made_with")
+"""Entries of a state that `load_learned_state` does not take as they are."""
 
 _SPACE = 1  # makes the seed of the action space differ from those of the generators
 
@@ -40,6 +49,9 @@ class PolicyState(PolicyWeights):
     saved_networks: ClassVar[tuple[str, ...]] = ("model", "optimizer")
     """Attributes that `state_dict` saves under their own names. Other networks and optimizers are saved as attachments."""
 
+    set_by_settings: ClassVar[tuple[str, ...]] = ()
+    """Entries of the state that follow from the settings and counters, so that `load_learned_state` does not take them."""
+
     hook_metrics: MetricsLogger
     seed: int
     own_seed: int
@@ -49,6 +61,7 @@ class PolicyState(PolicyWeights):
     params: list[nn.Parameter]
     _attached: dict[str, Any]
     _loaded: dict[str, Any]
+    _settings_before: dict[str, Any]
 
     # The modes are made on first access, so that their copies have the attributes that constructors of subclasses set.
     # `self: Any` because the modes need a whole `Policy`.
@@ -153,6 +166,7 @@ class PolicyState(PolicyWeights):
             "metrics": self.hook_metrics.get_state(),
             "attached": {**copy.deepcopy(self._loaded), **{name: _state_of(it) for name, it in self.attachments.items()}},
             "made_with": self.made_with,
+            **({"settings": values_of(self.cfg, self._settings_before)} if self._settings_before else {}),
             **{mode.role: mode.state_dict() for mode in (self.collect_mode, self.eval_mode) if self._saves(mode)},
         }
 
@@ -187,6 +201,95 @@ class PolicyState(PolicyWeights):
         for mode in (self.collect_mode, self.eval_mode):
             if mode.role in state:
                 mode.load_state_dict(state[mode.role])
+
+    def reset_config(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Change settings while the policy learns, such as `{"learn.learning_rate": 3e-4}`. All are changed, or none.
+
+        docs/populations.md lists the settings that can be changed, and when a change takes effect. The middleware of the
+        pipeline follow it if they were made with the same configuration, as in `cfg` and `cfg.policy`. A saved state has the
+        changed values, so a resumed run goes on with them.
+
+        Args:
+            values: new values by dotted name, or by short name such as "lr".
+
+        Returns:
+            The former values of the settings that have changed, by dotted name.
+
+        Raises:
+            ConfigError: a name does not exist, or a value is out of range or of the wrong type.
+            FixedSettingError: a ConfigError; a setting cannot be changed in a run, or has no effect.
+        """
+        policy: Any = self
+        changes = live_changes(policy.cfg, values)
+        before = values_of(policy.cfg, changes)
+        change_settings(policy, changes, must_have_effect=True)
+        for name, value in before.items():
+            self._settings_before.setdefault(name, value)
+        return before
+
+    def restore_settings(self, state: Mapping[str, Any]) -> Callable[[], None]:
+        """Set the settings that `reset_config` had changed when a state was saved. Returns a function that undoes this.
+
+        Settings that were changed here, but not there, get their first values again.
+
+        Raises:
+            StateError: a setting does not fit.
+        """
+        policy: Any = self
+        if "optimizer" not in state:  # only weights
+            return lambda: None
+        changes, first = restored_settings(policy.cfg, state.get("settings", {}), self._settings_before)
+        before, first_before = values_of(policy.cfg, changes), self._settings_before
+        change_settings(policy, changes)
+        self._settings_before = first
+
+        def undo() -> None:
+            change_settings(policy, before)
+            self._settings_before = first_before
+
+        return undo
+
+    def learned_state(self) -> dict[str, Any]:
+        """A copy of what the policy has learned, for `load_learned_state` of another policy.
+
+        It has the weights, the moments of the optimizer, target networks, and attached objects such as statistics of rewards;
+        it has no settings, counters, random generators or data.
+        """
+        state = self.state_dict()
+        learned = {name: part for name, part in state.items() if name not in _OWN and name not in self.set_by_settings}
+        return {
+            **learned,
+            "moments": moments_of(self.optimizer, self.params) if self.params else {},
+            "attached": {name: it for name, it in state["attached"].items() if self._is_learned(name)},
+            "made_with": state["made_with"],
+        }
+
+    def load_learned_state(self, state: Mapping[str, Any]) -> None:
+        """Take what another policy has learned, and keep the own settings, counters, random generators and data.
+
+        Args:
+            state: a result of `learned_state` of a policy with the same algorithm, spaces and networks.
+
+        Raises:
+            StateError: the state does not fit. Nothing is changed.
+        """
+        policy: Any = self
+        require_state(f"{type(self).__name__}.load_learned_state", state)
+        if "moments" not in state or "made_with" not in state:
+            raise StateError(f"{type(self).__name__}.load_learned_state wants a result of learned_state().")
+        require_alike(self.made_with, policy.cfg, state["made_with"])
+        own = self.state_dict()
+        taken = {name: state[name] for name in own if name in state and name not in _OWN}
+        attached = {name: it for name, it in state["attached"].items() if name in own["attached"]}
+        for name, it in attached.items():
+            if isinstance(self.attachments.get(name), Optimizer):
+                attached[name] = {**it, "param_groups": own["attached"][name]["param_groups"]}
+        optimizer = with_moments(own["optimizer"], self.optimizer, self.params, state["moments"]) if self.params else {}
+        self.load_state_dict({**own, **taken, "optimizer": optimizer, "attached": {**own["attached"], **attached}})
+        self.bump_version()
+
+    def _is_learned(self, name: str) -> bool:
+        return getattr(self.attachments.get(name), "is_learned", True)
 
     def update_copies(self) -> None:
         """Copy the weights to the acting copies that the modes of this policy have, also if the version is the same."""

@@ -146,6 +146,14 @@ def _warn_of_optimizer_settings(policy: ConfiguredPolicy) -> None:
         warnings.warn(f"learn.{name} = {value!r} has no effect: {fix}", stacklevel=5)
 
 
+def idle_for_optimizer(kind: Any, names: Iterable[str]) -> list[str]:
+    """Those of these settings in the section `learn` that the `make_optimizer` of a policy class does not read."""
+    make = kind.make_optimizer
+    if any(_reads_setting(make, name) for name in ("configured_optimizer", "make_optimizer", "param_groups")):
+        return []
+    return [name for name in names if not _reads_setting(make, name)]
+
+
 def _warn_of_parts(policy: ConfiguredPolicy) -> None:
     """Warn of settings of a part that another setting leaves out."""
     for name, names in _PARTS.items():

@@ -17,7 +17,7 @@ from ding_lite.data import Tree, first_leaf, has_leaf
 from ding_lite.envs import SpaceError
 from ding_lite.functional import q_target, weighted_mean
 from ding_lite.nn import ActionBounds, BoundedActorCritic, make_bounded_actor_critic
-from ding_lite.policy_base import CollectConfig
+from ding_lite.policy_base import CollectConfig, next_step
 from ding_lite.policy_check import HookError, require_members, require_output
 from ding_lite.policy_parts.param_groups import ParamGroupsMixin
 from ding_lite.policy_parts.replay_configs import OffPolicyConfig, OffPolicyLearnConfig
@@ -27,6 +27,8 @@ from ding_lite.policy_parts.replay_losses import bootstrap_discount
 @dataclasses.dataclass
 class BoxLearnConfig(OffPolicyLearnConfig):
     """Learning an actor and critics from replayed transitions."""
+
+    live_settings = next_step("learning_rate_actor")
 
     batch_size: int = ranged_field(128, low=1, high=10_000_000)
     """Transitions per gradient step."""
@@ -48,6 +50,10 @@ class BoxLearnConfig(OffPolicyLearnConfig):
 class BoxCollectConfig(CollectConfig):
     """Collection."""
 
+    fixed_settings = dict.fromkeys(
+        ("noise_correlation", "noise_sigma"), "the acting copies, which may be in worker processes, have it: start a new run."
+    )
+
     n_sample: int = ranged_field(8, low=1, high=10_000_000)
     """Transitions per iteration, rounded up to whole steps of all environments."""
 
@@ -59,6 +65,8 @@ class BoxCollectConfig(CollectConfig):
 @dataclasses.dataclass
 class BoxConfig(OffPolicyConfig):
     """The configuration of an off-policy algorithm for Box actions."""
+
+    fixed_settings = dict.fromkeys(("random_collect_size",), "the collector is made with it: start a new run.")
 
     random_collect_size: int = ranged_field(1000, low=0, high=10_000_000)
     """Environment steps with random actions before the policy acts, for StepCollector."""

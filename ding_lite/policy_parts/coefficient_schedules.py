@@ -17,7 +17,7 @@ import torch
 from ding_lite.basics import ConfigError
 from ding_lite.data import Tree
 from ding_lite.functional import piecewise
-from ding_lite.policy_base import set_up_by_hooks
+from ding_lite.policy_base import FixedSettingError, set_up_by_hooks
 
 if TYPE_CHECKING:
     from ding_lite.policy_base import Policy as Base
@@ -47,6 +47,13 @@ def _checked(name: str, points: Points | None) -> Points | None:
     return points
 
 
+def _scheduled(name: str, schedule: str) -> FixedSettingError:
+    return FixedSettingError(
+        f"{name} has no effect, because {schedule} gives its value in each gradient step: change the schedule, or set it to "
+        "None at the same time."
+    )
+
+
 class ScheduledLearningRate(Base):
     """A mixin for a learning rate that depends on the number of gradient steps, by `cfg.learn.lr_schedule`.
 
@@ -73,6 +80,20 @@ class ScheduledLearningRate(Base):
             )
         self._rate_ratios = [1.0, *(other / base if other != base else 1.0 for other in others)]
         self._set_learning_rate()
+
+    def settings_changed(self, names: frozenset[str]) -> None:
+        """Follow changes of learning rates and of the schedule."""
+        super().settings_changed(names)
+        rates = {name for name in names if name.startswith("learn.learning_rate")}
+        if not rates and not names & {"learn.lr_schedule", "learn.optimizer_eps", "learn.rmsprop_decay"}:
+            return
+        ScheduledLearningRate.set_up(self)
+
+    def require_effect(self, names: frozenset[str]) -> None:
+        """Refuse a change of the only learning rate beside a schedule."""
+        super().require_effect(names)
+        if "learn.learning_rate" in names and self.lr_schedule is not None and len(self._rate_ratios) == 1:
+            raise _scheduled("learn.learning_rate", "learn.lr_schedule")
 
     def before_step(self) -> None:
         """Set the learning rate of the gradient step."""
@@ -119,6 +140,7 @@ class EntropyCoeffSchedule(Base):
     """
 
     state_ranges: ClassVar[Mapping[str, tuple[float, float]]] = {"entropy_coeff": (-math.inf, math.inf)}
+    set_by_settings: ClassVar[tuple[str, ...]] = ("entropy_coeff",)
 
     @set_up_by_hooks
     def __init__(self, entropy_coeff: float, entropy_coeff_schedule: Points | None = None) -> None:
@@ -130,6 +152,18 @@ class EntropyCoeffSchedule(Base):
         """Use `entropy_coeff` and `entropy_coeff_schedule` of the configuration."""
         points = _checked("learn.entropy_schedule", self.config.get("entropy_coeff_schedule"))
         EntropyCoeffSchedule.__init__(self, self.config.get("entropy_coeff", 0.0), points)
+
+    def settings_changed(self, names: frozenset[str]) -> None:
+        """Follow changes of the weight and of its schedule."""
+        super().settings_changed(names)
+        if names & {"learn.entropy_weight", "learn.entropy_schedule"}:
+            EntropyCoeffSchedule.set_up(self)
+
+    def require_effect(self, names: frozenset[str]) -> None:
+        """Refuse a change of the weight beside a schedule."""
+        super().require_effect(names)
+        if "learn.entropy_weight" in names and self.entropy_coeff_schedule is not None:
+            raise _scheduled("learn.entropy_weight", "learn.entropy_schedule")
 
     def before_step(self) -> None:
         """Set `entropy_coeff` for the gradient step."""
@@ -171,6 +205,14 @@ class KLCoeffMixin(Base):
     def set_up(self) -> None:
         """Use `kl_coeff` and `kl_target` of the configuration."""
         KLCoeffMixin.__init__(self, self.config)
+
+    def settings_changed(self, names: frozenset[str]) -> None:
+        """Follow changes of the initial weight, which becomes the current one, and of the target."""
+        super().settings_changed(names)
+        if "learn.kl_coeff" in names:
+            self.kl_coeff = float(self.config["kl_coeff"])
+        if "learn.kl_target" in names:
+            self.kl_target = float(self.config["kl_target"])
 
     def learn(self, batch: Tree) -> dict[str, Any]:
         """Learn from a batch, then adapt the weight to the KL divergence."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 from ding_lite.basics import Config, di_engine_settings, ranged_field
-from ding_lite.policy_base import LearnConfig, ModelConfig, PolicyConfig
+from ding_lite.policy_base import LearnConfig, ModelConfig, PolicyConfig, next_step
 
 
 @dataclasses.dataclass
@@ -18,6 +18,9 @@ class OffPolicyLearnConfig(LearnConfig):
         "train_batch_size": "the transitions per gradient step are policy.learn.batch_size.",
         "target_network_update_freq": "the target network is updated every policy.learn.target_update_freq gradient steps.",
     }
+    live_settings = dict.fromkeys(("update_per_collect", "learning_starts"), "the next iteration") | next_step(
+        "target_update_freq", "target_update_theta"
+    )
 
     update_per_collect: int = ranged_field(64, low=1, high=1_000_000)
     """Gradient steps after each collection."""
@@ -37,6 +40,7 @@ class ReplayConfig(Config):
     """Replay."""
 
     di_engine: ClassVar[Mapping[str, str]] = di_engine_settings.REPLAY
+    fixed_settings = dict.fromkeys(("*",), "the replay buffer is made with it: start a new run.")
 
     replay_buffer_size: int = ranged_field(50_000, low=1, high=1_000_000_000)
     """Capacity of the buffer, in transitions."""
@@ -45,6 +49,8 @@ class ReplayConfig(Config):
 @dataclasses.dataclass
 class EpsConfig(Config):
     """Schedule of epsilon, the probability of a random action."""
+
+    live_settings = dict.fromkeys(("type", "start", "end", "decay"), "the next rollout")
 
     type: Literal["exp", "linear"] = "linear"
     """Shape of the decay."""
@@ -70,6 +76,9 @@ class ExplorationConfig(ReplayConfig):
 @dataclasses.dataclass
 class OffPolicyConfig(PolicyConfig):
     """The configuration of an off-policy algorithm."""
+
+    live_settings = next_step("discount_factor")
+    fixed_settings = dict.fromkeys(("nstep",), "the rewards in the replay buffer are sums of so many steps: start a new run.")
 
     discount_factor: float = ranged_field(0.99, low=0, high=1)
     """Discount factor gamma, per step."""

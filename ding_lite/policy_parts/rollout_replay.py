@@ -28,6 +28,7 @@ class RolloutReplay:
     """
 
     varying: ClassVar[tuple[str, ...]] = ("rollouts",)
+    is_learned: ClassVar[bool] = False
 
     def __init__(self, proportion: float, slots: int, seed: int) -> None:
         if proportion > slots:

@@ -1,10 +1,17 @@
 """Checks of a policy's saved state, and loading it completely or not at all."""
 
-from ding_lite.policy_state.identities import StateError, identity_of, settings_in
+from ding_lite.policy_state.identities import StateError, identity_of, require_alike, settings_in
 from ding_lite.policy_state.leaves import require_count, require_like, require_range
-from ding_lite.policy_state.loading import all_or_nothing, misfit, require_part, require_weights, warn_of_other_rates
+from ding_lite.policy_state.loading import (
+    all_or_nothing,
+    misfit,
+    require_part,
+    require_state,
+    require_weights,
+    warn_of_other_rates,
+)
 from ding_lite.policy_state.networks import networks_of
-from ding_lite.policy_state.optimizer_states import optimizer_state, require_optimizer_state
+from ding_lite.policy_state.optimizer_states import moments_of, optimizer_state, require_optimizer_state, with_moments
 from ding_lite.policy_state.random_states import require_random_state
 
 __all__ = [
@@ -12,15 +19,19 @@ __all__ = [
     "all_or_nothing",
     "identity_of",
     "misfit",
+    "moments_of",
     "networks_of",
     "optimizer_state",
+    "require_alike",
     "require_count",
     "require_like",
     "require_optimizer_state",
     "require_part",
     "require_random_state",
     "require_range",
+    "require_state",
     "require_weights",
     "settings_in",
     "warn_of_other_rates",
+    "with_moments",
 ]

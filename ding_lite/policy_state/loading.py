@@ -53,6 +53,9 @@ class LoadablePolicy(Protocol):
     def bump_version(self) -> None:
         """Increase the version, because the weights have changed."""
 
+    def restore_settings(self, state: Mapping[str, Any], /) -> Callable[[], None]:
+        """Set the settings that were changed when a state was saved. Returns a function that undoes this."""
+
     def update_copies(self) -> None:
         """Copy the weights to the acting copies."""
 
@@ -108,6 +111,7 @@ def all_or_nothing(fn: Callable[..., None]) -> Callable[..., None]:
             fn(self, state)
             return
         require_state(f"{type(self).__name__}.load_state_dict", state)
+        undo = self.restore_settings(state)
         self.being_loaded = state
         try:
             before = copy.deepcopy(self.state_dict())
@@ -120,6 +124,9 @@ def all_or_nothing(fn: Callable[..., None]) -> Callable[..., None]:
             if not has_version and self.count_changes() != changes:  # a load_state_dict of a subclass may only call torch's
                 self.bump_version()
             self.update_copies()
+        except BaseException:
+            undo()
+            raise
         finally:
             self.being_loaded = None
 
@@ -213,7 +220,7 @@ def require_loadable(policy: LoadablePolicy, state: Mapping[str, Any], before: M
     _require_random_numbers(policy, state)
     _require_attached(policy, state.get("attached", {}))
     _require_metrics(state.get("metrics", {"stats": []}))
-    known = {"model", "optimizer", "made_with", "attached", "collect", "evaluate", "metrics", *_NEEDED, *networks}
+    known = {"model", "optimizer", "made_with", "attached", "collect", "evaluate", "metrics", "settings", *_NEEDED, *networks}
     for name, part in before.items():
         if name not in known and name in state:
             require_like(f"state[{name!r}]", part, state[name])

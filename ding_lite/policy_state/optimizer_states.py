@@ -29,6 +29,22 @@ def optimizer_state(optimizer: Optimizer) -> dict[str, Any]:
     return {**state, _KEPT: list(state["state"])}
 
 
+def moments_of(optimizer: Optimizer, params: Sequence[Tensor]) -> dict[int, Any]:
+    """A copy of an optimizer's moments by the place of their parameter in `params`, independent of its parameter groups."""
+    return {place: copy.deepcopy(optimizer.state[param]) for place, param in enumerate(params) if param in optimizer.state}
+
+
+def with_moments(state: Mapping[str, Any], optimizer: Optimizer, params: Sequence[Tensor], moments: Any) -> dict[str, Any]:
+    """The state of an optimizer, with the moments of another one, from `moments_of`."""
+    if not isinstance(moments, Mapping) or any(place not in range(len(params)) for place in moments):
+        raise StateError(f'state["moments"] is {moments!r:.80}, expected a result of moments_of().')
+    places = {id(param): place for place, param in enumerate(params)}
+    grouped = [param for group in optimizer.param_groups for param in group["params"]]
+    order = [places.get(id(param)) for param in grouped]
+    loaded = {index: copy.deepcopy(dict(moments[place])) for index, place in enumerate(order) if place in moments}
+    return {**state, "state": loaded, _KEPT: list(loaded)}
+
+
 def require_optimizer_state(where: str, optimizer: Optimizer, state: Any) -> None:
     """Check that the parameter groups and moments of a saved state fit an optimizer.
 

@@ -1,19 +1,20 @@
-"""One Ray cluster for all tests of this folder: it takes seconds to start."""
+"""One Ray cluster for all tests of this folder that need one: it takes seconds to start."""
 
+import importlib.util
 import sys
 
 import cloudpickle
 import pytest
 
-pytest.importorskip("ray")
-import ray
-
 from ding_lite.distributed import connect
+
+ON_A_CLUSTER = ("test_ray_", "test_pages")
+collect_ignore_glob = [] if importlib.util.find_spec("ray") else [f"{name}*.py" for name in ON_A_CLUSTER]
 
 
 def pytest_collection_modifyitems(items):
     for item in items:
-        if "tests/distributed" in str(item.path):
+        if item.path.name.startswith(ON_A_CLUSTER) and item.path.parent.name == "distributed":
             item.add_marker(pytest.mark.ray)
 
 
@@ -26,6 +27,8 @@ def spilled(tmp_path_factory):
 @pytest.fixture(scope="session")
 def cluster(spilled):
     """The address of a cluster of two CPUs on this machine."""
+    import ray
+
     ray.init(
         num_cpus=2,
         include_dashboard=False,
@@ -56,4 +59,5 @@ def hosted():
 @pytest.fixture(autouse=True)
 def _by_value(request):
     """Workers of the cluster cannot import the files of the tests."""
-    cloudpickle.register_pickle_by_value(sys.modules[request.module.__name__])
+    if request.node.get_closest_marker("ray"):
+        cloudpickle.register_pickle_by_value(sys.modules[request.module.__name__])

@@ -1,0 +1,84 @@
+"""Populations against the same members with fixed settings: PPO on CartPole-v1, from bad learning rates.
+
+    python benchmarks/populations.py
+    python benchmarks/populations.py --seeds 1 --rounds 5
+
+Each row of docs/learning/populations.csv is a population of four members, with PBT or with fixed settings, that begins with the
+learning rates and seeds of examples/pbt.py. Its score is a mean return of 16 episodes by the final weights: of the best member
+by the last evaluation with PBT, and of each member with fixed settings.
+"""
+
+import argparse
+import csv
+import importlib.util
+import statistics
+import tempfile
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+from ding_lite.distributed import Population
+
+ROOT = Path(__file__).resolve().parent.parent
+TABLE = ROOT / "docs" / "learning" / "populations.csv"
+FIELDS = ("method", "seed", "rounds", "best", "median", "worst", "env_step", "minutes")
+EPISODES = 16
+
+
+def example() -> Any:
+    """The module examples/pbt.py."""
+    spec = importlib.util.spec_from_file_location("pbt", ROOT / "examples" / "pbt.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def measured(method: str, seed: int, rounds: int, folder: str) -> dict[str, Any]:
+    """Run a population, and evaluate its members at the end."""
+    pbt, begun = example(), time.monotonic()
+    cfg = pbt.PBTConfig().override({"seed": seed, "exp_name": f"{folder}/{method}_{seed}"})
+    if method == "fixed":
+        cfg.quantile_fraction = 0.0
+    configs = pbt.members(cfg)
+    for one in configs:
+        one.env.n_evaluator_episode = EPISODES
+    population = Population(cfg, pbt.ppo, configs, pbt.MUTATIONS)
+    results: dict[str, dict[str, Any]] = {}
+    for _ in range(rounds):
+        results = population.advance()
+        scores = population.scores(results)
+        if len(scores) != len(configs):
+            warnings.warn(f"{len(scores)} of {len(configs)} members have a score.", stacklevel=1)
+        last = sorted((score.value for score in scores.values()), reverse=True)
+        population.evolve(scores)
+        print(f"{method} {seed}: round {population.round}, {', '.join(f'{value:.0f}' for value in last)}", flush=True)
+    population.close()
+    steps = sum(int(result["env_step"]) for result in results.values())
+    minutes = (time.monotonic() - begun) / 60
+    values = {"best": last[0], "median": statistics.median(last), "worst": last[-1]}
+    found = {"method": method, "seed": seed, "rounds": rounds, "env_step": steps, "minutes": round(minutes, 1)}
+    return {**found, **{name: round(value, 1) for name, value in values.items()}}
+
+
+def main() -> None:
+    """Run both methods with each seed, and write the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=3, help="number of seeds")
+    parser.add_argument("--rounds", type=int, default=30, help="rounds of each population")
+    parser.add_argument("--table", type=Path, default=TABLE, help="file to write")
+    arguments = parser.parse_args()
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        for seed in range(arguments.seeds):
+            rows += [measured(method, seed, arguments.rounds, folder) for method in ("pbt", "fixed")]
+            with arguments.table.open("w", newline="", encoding="utf-8") as file:
+                writer = csv.DictWriter(file, FIELDS)
+                writer.writeheader()
+                writer.writerows(rows)
+
+
+if __name__ == "__main__":
+    main()

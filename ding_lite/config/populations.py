@@ -1,0 +1,74 @@
+"""The configuration of a population."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+from ding_lite.basics import Config, ranged_field, seed_field
+from ding_lite.run_configs import LogConfig
+
+
+@dataclasses.dataclass
+class PopulationConfig(Config):
+    """Population-based training: several runs beside each other, of which the worse take over from the better ones."""
+
+    exp_name: str = "runs/population"
+    """Folder of the population, for metrics, decisions, configuration and checkpoints. Those of a member are in its
+    subfolder `members`."""
+
+    seed: int = seed_field(0)
+    """Random seed of the decisions. The members have seeds of their own."""
+
+    max_step: int = ranged_field(20, low=1)
+    """Maximum number of rounds."""
+
+    interval: int = ranged_field(10, low=1)
+    """Iterations of each member in a round."""
+
+    num_members: int = ranged_field(4, low=1, high=10_000)
+    """Number of members."""
+
+    metric: str = "eval_value"
+    """The score of a member: a metric of its slice, such as collect/episode_return_mean, or eval_value, its last evaluation in
+    the slice."""
+
+    mode: Literal["max", "min"] = "max"
+    """Whether a larger or a smaller score is better."""
+
+    quantile_fraction: float = ranged_field(0.25, low=0, high=0.5)
+    """Share of the members that take over from another one, and share of those that these choose from."""
+
+    resample_probability: float = ranged_field(0.25, low=0, high=1)
+    """Probability that a setting of a member that takes over is drawn anew, instead of being perturbed."""
+
+    perturbation_factors: tuple[float, ...] = ranged_field((1.2, 0.8), low=0)
+    """Factors for perturbed numbers, of which one is drawn."""
+
+    burn_in: int = ranged_field(0, low=0)
+    """Rounds before the first member may take over."""
+
+    min_members: int = ranged_field(1, low=1)
+    """Least number of members that have not failed; with fewer, the run ends with an error."""
+
+    replace_failed: bool = True
+    """Replace a failed member by a new one that takes over from a good member."""
+
+    backend: Literal["local", "process"] = "local"
+    """Where members run: one after another in this process, or each in a process of its own."""
+
+    restart: bool = False
+    """With processes: start a member again that died, hung or raised an error, from its state before this round; the third
+    failure in a round is final."""
+
+    timeout_s: float = ranged_field(3600.0, low=0.001)
+    """With processes: seconds after which a round of a member counts as hung."""
+
+    replay: str | None = None
+    """A file decisions.jsonl, whose decisions are taken again instead of new ones; None for new ones."""
+
+    resume: str | None = None
+    """Folder of a population to continue, with its configuration; None for a new one."""
+
+    log: LogConfig = dataclasses.field(default_factory=LogConfig)
+    """Logging: metrics and console."""

@@ -1,0 +1,152 @@
+"""Exploring: new values of settings, near those of a good member or drawn anew."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True)
+class Range:
+    """All numbers from `low` to `high`. Perturbed values are clipped to it; whole numbers stay whole.
+
+    Args:
+        low, high: limits.
+        log: whether to draw the logarithm uniformly, for settings such as a learning rate.
+
+    Raises:
+        ValueError: the limits are in the wrong order; or, with `log`, not above 0.
+    """
+
+    low: float
+    high: float
+    log: bool = False
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low <= self.high):
+            raise ValueError(f"Range({self.low}, {self.high}) wants two numbers, the smaller one first.")
+        if self.log and self.low <= 0:
+            raise ValueError(f"Range({self.low}, {self.high}, log=True) wants limits above 0.")
+
+    @property
+    def _is_whole(self) -> bool:
+        return isinstance(self.low, int) and isinstance(self.high, int) and not self.log
+
+    def draw(self, rng: np.random.Generator) -> Any:
+        """A random value."""
+        if self._is_whole:
+            return int(rng.integers(int(self.low), int(self.high) + 1))
+        if self.log:
+            return float(min(max(math.exp(rng.uniform(math.log(self.low), math.log(self.high))), self.low), self.high))
+        return float(rng.uniform(self.low, self.high))
+
+    def perturb(self, value: Any, factors: Sequence[float], rng: np.random.Generator) -> Any:
+        """The value times one of the factors, drawn at random, within the limits."""
+        product = value * float(factors[int(rng.integers(len(factors)))])
+        clipped = min(max(product, self.low), self.high)
+        return round(clipped) if isinstance(value, int) and not isinstance(value, bool) else float(clipped)
+
+
+@dataclasses.dataclass(frozen=True)
+class Choices:
+    """Some values. A perturbed value is a neighbour in this order.
+
+    Args:
+        values: the values.
+
+    Raises:
+        ValueError: there are none.
+    """
+
+    values: Sequence[Any]
+
+    def __post_init__(self) -> None:
+        if not len(self.values):
+            raise ValueError("Choices([]) wants one value or more.")
+
+    def draw(self, rng: np.random.Generator) -> Any:
+        """A random value."""
+        return self.values[int(rng.integers(len(self.values)))]
+
+    def perturb(self, value: Any, factors: Sequence[float], rng: np.random.Generator) -> Any:
+        """The value before or after this one; a random value, if this one is not among them."""
+        if value not in self.values:
+            return self.draw(rng)
+        place = list(self.values).index(value) + (1 if rng.random() < 0.5 else -1)
+        return self.values[min(max(place, 0), len(self.values) - 1)]
+
+
+Mutation = Range | Choices | Sequence[Any] | Callable[[np.random.Generator], Any]
+"""How a setting is explored: a Range, Choices or a list of values; or a function of a random generator that draws a value,
+which is perturbed by the factors."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Drawn:
+    """A setting that a function draws."""
+
+    fn: Callable[[np.random.Generator], Any]
+
+    def draw(self, rng: np.random.Generator) -> Any:
+        return self.fn(rng)
+
+    def perturb(self, value: Any, factors: Sequence[float], rng: np.random.Generator) -> Any:
+        product = value * float(factors[int(rng.integers(len(factors)))])
+        return round(product) if isinstance(value, int) else float(product)
+
+
+def as_mutation(name: str, given: Any) -> Range | Choices | _Drawn:
+    """A mutation in one of the forms of `Mutation`.
+
+    Raises:
+        TypeError: it has another type.
+    """
+    if isinstance(given, (Range, Choices)):
+        return given
+    if isinstance(given, (list, tuple)):
+        return Choices(given)
+    if callable(given):
+        return _Drawn(given)
+    raise TypeError(
+        f"hyperparam_mutations[{name!r}] is {given!r:.60}: use Range(low, high), a list of values, or a function of a random "
+        "generator."
+    )
+
+
+def explored(
+    values: Mapping[str, Any],
+    mutations: Mapping[str, Any],
+    rng: np.random.Generator,
+    resample_probability: float = 0.25,
+    perturbation_factors: Sequence[float] = (1.2, 0.8),
+    custom_explore_fn: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+) -> dict[str, Any]:
+    """New values of settings: each drawn anew with the probability, otherwise perturbed.
+
+    Args:
+        values: current values by dotted name.
+        mutations: how to explore each of them; see `Mutation`.
+        rng: source of random numbers.
+        resample_probability: probability of a new draw.
+        perturbation_factors: factors for numbers, of which one is drawn.
+        custom_explore_fn: called with the new values, returns those to use.
+
+    Example:
+        >>> explored({"lr": 0.1}, {"lr": Range(0.0, 1.0)}, np.random.default_rng(0), resample_probability=0.0)
+        {'lr': 0.08000000000000002}
+    """
+    new = {}
+    for name, given in mutations.items():
+        mutation = as_mutation(name, given)
+        is_resampled = bool(rng.random() < resample_probability)
+        new[name] = mutation.draw(rng) if is_resampled else mutation.perturb(values[name], perturbation_factors, rng)
+    return new if custom_explore_fn is None else dict(custom_explore_fn(dict(new)))
+
+
+def drawn_values(mutations: Mapping[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    """Values of all settings, drawn at random: those of a first member."""
+    return {name: as_mutation(name, given).draw(rng) for name, given in mutations.items()}

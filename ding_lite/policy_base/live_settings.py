@@ -1,0 +1,139 @@
+"""Live settings: changing the configuration of a policy while it learns."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Protocol
+
+from torch import nn
+from torch.optim import Optimizer
+
+from ding_lite.basics import Config, ConfigError
+from ding_lite.policy_base.short_names import place_of
+from ding_lite.policy_state import StateError
+
+_OF_OPTIMIZER = frozenset({"learning_rate", "lr_schedule", "optimizer_eps", "rmsprop_decay"})
+
+
+class FixedSettingError(ConfigError):
+    """A setting that cannot be changed in a run. Nothing was changed."""
+
+
+class LivePolicy(Protocol):
+    """The interface that changes of settings need from a policy."""
+
+    optimizer: Optimizer
+    """The optimizer of `params`."""
+
+    @property
+    def cfg(self) -> Any:
+        """The typed configuration."""
+
+    @property
+    def params(self) -> list[nn.Parameter]:
+        """The parameters that learn."""
+
+    def settings_changed(self, names: frozenset[str], /) -> None:
+        """Follow changes of the configuration."""
+
+    def require_effect(self, names: frozenset[str], /) -> None:
+        """Raise FixedSettingError if a change has no effect."""
+
+
+def settings_of(cfg: Config, prefix: str = "") -> Iterator[tuple[str, bool, str]]:
+    """Each setting of a configuration: its dotted name, whether it can be changed in a run, and when or why not."""
+    for name in vars(cfg):
+        value = getattr(cfg, name)
+        if isinstance(value, Config):
+            yield from settings_of(value, f"{prefix}{name}.")
+        elif not name.startswith("_"):
+            yield (f"{prefix}{name}", *type(cfg).liveness(name))
+
+
+def live_changes(cfg: Config, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The changes that `values` make to a configuration, by dotted name, as it would store them.
+
+    Args:
+        cfg: the configuration; it is not changed.
+        values: by dotted name, by short name such as "lr", or as nested mappings.
+
+    Raises:
+        ConfigError: a name does not exist, or a value is out of range or of the wrong type.
+        FixedSettingError: a setting cannot be changed in a run. The message names all of them.
+    """
+    trial = type(cfg).from_dict(cfg.to_dict())
+    for name, value in values.items():
+        trial.override({place_of(cfg, name): value})
+    table = {name: (is_live, words) for name, is_live, words in settings_of(cfg)}
+    before, after = (_flat(one) for one in (cfg, trial))
+    changes = {name: after[name] for name in after if after[name] != before[name]}
+    fixed = [f"{name} cannot be changed in a run: {table[name][1]}" for name in changes if not table[name][0]]
+    if fixed:
+        raise FixedSettingError("\n".join(fixed))
+    return changes
+
+
+def _flat(cfg: Config, prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name in vars(cfg):
+        value = getattr(cfg, name)
+        found |= _flat(value, f"{prefix}{name}.") if isinstance(value, Config) else {f"{prefix}{name}": copy.deepcopy(value)}
+    return found
+
+
+def values_of(cfg: Config, names: Iterable[str]) -> dict[str, Any]:
+    """The values of these settings by dotted name."""
+    flat = _flat(cfg)
+    return {name: flat[name] for name in names}
+
+
+def change_settings(policy: LivePolicy, changes: Mapping[str, Any], must_have_effect: bool = False) -> None:
+    """Change the configuration, and let the policy follow. An error undoes everything.
+
+    Args:
+        policy: the policy.
+        changes: new values by dotted name.
+        must_have_effect: whether a change without effect is an error. A saved state may have some.
+    """
+    before, attributes = values_of(policy.cfg, changes), dict(vars(policy))
+    groups = [dict(group) for group in policy.optimizer.param_groups] if policy.params else []
+    policy.cfg.override(changes)
+    try:
+        policy.settings_changed(frozenset(changes))
+        if must_have_effect:
+            policy.require_effect(frozenset(changes))
+    except BaseException:
+        policy.cfg.override(before)
+        vars(policy).clear()
+        vars(policy).update(attributes)
+        if policy.params:
+            policy.optimizer.param_groups[:] = groups
+        raise
+
+
+def is_of_optimizer(names: frozenset[str]) -> bool:
+    """Whether one of these settings is one of the optimizer."""
+    parts = {name.rpartition(".")[2] for name in names}
+    return any(part in _OF_OPTIMIZER or part.startswith("learning_rate_") for part in parts)
+
+
+def restored_settings(cfg: Config, saved: Any, first: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The changes that bring a configuration to a saved state, and the first values of the settings that differ then.
+
+    Args:
+        cfg: the configuration.
+        saved: the changed settings in the state.
+        first: the values that the settings changed here had at first.
+
+    Raises:
+        StateError: a setting does not fit.
+    """
+    try:
+        if not isinstance(saved, Mapping):
+            raise TypeError("it is not a mapping")
+        changes = live_changes(cfg, {**first, **saved})
+        known = {**values_of(cfg, saved), **first}
+    except (TypeError, ValueError, LookupError) as error:
+        raise StateError(f'state["settings"] is {saved!r:.80}, which does not fit: {error}') from None
+    return changes, {name: known[name] for name in saved}

@@ -1,0 +1,315 @@
+"""Populations: who takes over from whom, what comes with it, and that the same seed gives the same decisions."""
+
+import json
+import os
+import signal
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from member_pipelines import learned, ppo, ppo_config, same
+
+from ding_lite.basics import ConfigError
+from ding_lite.config import PopulationConfig
+from ding_lite.contexts import PopulationContext
+from ding_lite.distributed import Choices, Population, PopulationError, Range, Score, explored, member_configs
+from ding_lite.engine import Task, contract
+from ding_lite.middleware import CkptSaver, online_logger, population_exploiter, population_stepper
+
+RATE = {"policy.learn.learning_rate": Range(1e-4, 1e-2, log=True), "policy.learn.batch_size": [4, 8, 16]}
+
+
+def config(folder, **changes):
+    return PopulationConfig().override(
+        {"exp_name": str(folder), "interval": 2, "num_members": 4, "log.every_s": 1000.0, "metric": "learn/entropy", **changes}
+    )
+
+
+def evaluated_ppo(cfg):
+    return ppo(cfg.override({"policy.eval.evaluator.eval_freq": 1}))
+
+
+def breaks(cfg):
+    """A pipeline whose member with the seed 2 fails in its third iteration."""
+    from ding_lite import task
+
+    policy = ppo(cfg)
+
+    @contract(stage="record")
+    def fail(ctx):
+        if cfg.seed == 2 and ctx.total_step == 2:
+            raise RuntimeError("broken")
+
+    task.use(fail)
+    return policy
+
+
+def dies(cfg):
+    """A pipeline whose member with the seed 2 is killed in its third iteration."""
+    from ding_lite import task
+
+    policy = ppo(cfg)
+
+    @contract(stage="record")
+    def fall(ctx):
+        if cfg.seed == 2 and ctx.total_step == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    task.use(fall)
+    return policy
+
+
+@pytest.fixture
+def make(tmp_path):
+    """Makes populations, which are closed at the end."""
+    made = []
+
+    def population(pipeline=ppo, mutations=RATE, folder=tmp_path / "run", custom=None, **changes):
+        cfg = config(folder, **changes)
+        made.append(Population(cfg, pipeline, member_configs(ppo_config(), cfg.num_members, mutations), mutations, custom))
+        return made[-1]
+
+    yield population
+    for one in made:
+        one.close()
+
+
+def turn(population, rounds=1, scores=None):
+    """Rounds without a task. Returns the decisions."""
+    found = []
+    for _ in range(rounds):
+        results = population.advance()
+        found += population.evolve(population.scores(results) if scores is None else given(population, scores))
+    return found
+
+
+def given(population, values):
+    return {name: Score(name, value, population.round, 1, 1, 1, 0.0) for name, value in zip(population.live, values)}
+
+
+def member(population, name):
+    return population._hosts[name].objects["member"]
+
+
+def lines(folder):
+    return [json.loads(line) for line in (folder / "decisions.jsonl").read_text().splitlines()]
+
+
+class TestExploring:
+    def test_values_are_perturbed_by_a_factor_within_their_range_or_drawn_anew(self):
+        rng, mutations = np.random.default_rng(0), {"rate": Range(1e-4, 1e-2, log=True), "size": Range(8, 64)}
+        values = {"rate": 9e-3, "size": 10}
+        found = [explored(values, mutations, rng, resample_probability=0.0) for _ in range(50)]
+        assert {round(one["rate"], 6) for one in found} == {0.0072, 0.01}
+        assert {one["size"] for one in found} == {8, 12}
+        drawn = [explored(values, mutations, rng, resample_probability=1.0) for _ in range(500)]
+        assert all(1e-4 <= one["rate"] <= 1e-2 and 8 <= one["size"] <= 64 for one in drawn)
+        assert 0.4 < sum(one["rate"] < 1e-3 for one in drawn) / 500 < 0.6
+        assert all(isinstance(one["size"], int) for one in [*drawn, *found])
+
+    def test_choices_move_to_a_neighbour(self):
+        rng = np.random.default_rng(0)
+        found = {explored({"x": "b"}, {"x": ["a", "b", "c", "d"]}, rng, 0.0)["x"] for _ in range(50)}
+        assert found == {"a", "c"}
+        assert {explored({"x": "a"}, {"x": ["a", "b"]}, rng, 0.0)["x"] for _ in range(50)} == {"a", "b"}
+        assert explored({"x": 7}, {"x": Choices([1])}, rng, 0.0) == {"x": 1}
+
+    def test_functions_draw_and_change(self):
+        rng = np.random.default_rng(0)
+        mutations = {"x": lambda rng: 5.0}
+        assert explored({"x": 1.0}, mutations, rng, 1.0) == {"x": 5.0}
+        assert explored({"x": 1.0}, mutations, rng, 0.0, (2.0,)) == {"x": 2.0}
+        assert explored({"x": 1.0}, mutations, rng, 1.0, custom_explore_fn=lambda new: {"x": new["x"] + 1}) == {"x": 6.0}
+
+    @pytest.mark.parametrize("wrong", [lambda: Range(2, 1), lambda: Range(0, 1, log=True), lambda: Choices([])])
+    def test_wrong_ones_are_refused(self, wrong):
+        with pytest.raises(ValueError, match="wants"):
+            wrong()
+
+
+def test_the_worst_take_over_weights_and_moments_and_keep_the_rest(make):
+    population = make()
+    population.advance()
+    worst, best = member(population, "member_3"), member(population, "member_1")
+    before, configs = learned(worst), {one: member(population, one).cfg.to_dict() for one in population.names}
+    (decision,) = population.evolve(given(population, [2.0, 4.0, 3.0, 1.0]))
+    assert (decision["kind"], decision["member"], decision["source"]) == ("exploit", "member_3", "member_1")
+    assert all(map(torch.equal, worst.policy.weights, best.policy.weights))
+    after = learned(worst)
+    assert same(after["optimizer"]["state"], learned(best)["optimizer"]["state"])
+    for name in ("train_iter", "learn", "collect", "evaluate"):
+        assert same(after[name], before[name])
+    new = {name: population.values["member_3"][name] for name in RATE}
+    assert decision["new"] == new == {**decision["new"]}
+    assert worst.cfg.policy.learn.learning_rate == new["policy.learn.learning_rate"]
+    assert after["optimizer"]["param_groups"][0]["lr"] == new["policy.learn.learning_rate"]
+    assert new["policy.learn.learning_rate"] != population.values["member_1"]["policy.learn.learning_rate"]
+    for name in ("member_0", "member_1", "member_2"):
+        assert member(population, name).cfg.to_dict() == configs[name]
+
+
+def test_the_score_in_the_log_is_that_of_this_round(make, tmp_path):
+    population = make(evaluated_ppo, metric="eval_value")
+    turn(population, 3)
+    found = lines(tmp_path / "run")
+    assert [line["round"] for line in found] == [0, 1, 2]
+    for line in found:
+        assert line["score"]["round"] == line["source_score"]["round"] == line["round"]
+        assert line["source_score"]["member"] == line["source"]
+        assert line["score"]["value"] <= line["source_score"]["value"]
+        assert line["score"]["evaluated_at"] >= 0
+        assert set(line["old"]) == set(line["new"]) == {*RATE}
+    with pytest.raises(ValueError, match="the score of member_0 is of round 0, and this is round 3"):
+        population.evolve({"member_0": Score("member_0", 1.0, 0, 1, 1, 1, 0.0)})
+
+
+def test_an_evaluation_of_earlier_weights_is_no_score(make):
+    population = make(evaluated_ppo, metric="eval_value")
+    results = population.advance()
+    population.evolve(population.scores(results))
+    taken = next(iter(population._learned_at))
+    assert taken not in population.scores(results)
+    assert len(population.scores(results)) == 3
+
+
+def test_the_same_seed_gives_the_same_population_and_another_one_does_not(make, tmp_path):
+    one, other, third = make(folder=tmp_path / "a"), make(folder=tmp_path / "b"), make(folder=tmp_path / "c", seed=1)
+    assert turn(one, 4) == turn(other, 4)
+    assert same(without_folders(one), without_folders(other))
+    assert turn(third, 4) != lines(tmp_path / "a")
+
+
+def without_folders(population):
+    state = population.state_dict()
+    state.pop("configs")
+    for one in state["members"].values():
+        del one["run"]["global_random"]  # that of the process
+        for part in one["run"]["parts"].values():
+            part.pop("metrics", None)
+    return state
+
+
+def test_processes_give_what_this_process_gives(make, tmp_path):
+    local, processes = (
+        make(folder=tmp_path / "a", num_members=2, quantile_fraction=0.5),
+        make(folder=tmp_path / "b", num_members=2, quantile_fraction=0.5, backend="process"),
+    )
+    assert turn(local, 2) == turn(processes, 2)
+    assert same(without_folders(local), without_folders(processes))
+    processes.release()
+    assert turn(local) == turn(processes)
+
+
+def test_decisions_are_replayed_without_drawing(make, tmp_path):
+    first = make(folder=tmp_path / "a")
+    made = turn(first, 3)
+    again = make(folder=tmp_path / "b", replay=str(tmp_path / "a/decisions.jsonl"), seed=9, metric="no such metric")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        repeated = turn(again, 3)
+    keys = ("round", "kind", "member", "source", "old", "new")
+    assert [[one[key] for key in keys] for one in repeated] == [[one[key] for key in keys] for one in made]
+    for name in first.names:
+        assert same(learned(member(first, name)), learned(member(again, name)))
+    with pytest.raises(PopulationError, match="is no file of decisions"):
+        make(folder=tmp_path / "c", replay=str(tmp_path / "missing.jsonl"))
+
+
+def test_a_failed_member_is_named_left_out_and_replaced(make, tmp_path):
+    population = make(breaks)
+    turn(population)
+    with pytest.warns(UserWarning, match="member_2 has failed, and the population goes on without it: RuntimeError: broken"):
+        results = population.advance()
+    assert population.live == ["member_0", "member_1", "member_3"]
+    assert set(results) == {"member_0", "member_1", "member_3"}
+    found = population.evolve(given(population, [3.0, 2.0, 1.0]))
+    assert [(one["kind"], one["member"], one["source"]) for one in found] == [
+        ("replace", "member_2", "member_0"),
+        ("exploit", "member_3", "member_0"),
+    ]
+    assert population.failed == {}
+    new = member(population, "member_2")
+    assert all(map(torch.equal, new.policy.weights, member(population, "member_0").policy.weights))
+    assert new.cfg.seed != 2
+    assert set(population.advance()) == {*population.names}
+    assert [line["kind"] for line in lines(tmp_path / "run")][1:] == ["failed", "replace", "exploit"]
+
+
+def test_a_killed_process_is_a_failed_member_unless_it_is_restarted(make, tmp_path):
+    population = make(dies, backend="process", num_members=3, replace_failed=False)
+    population.advance()
+    with pytest.warns(UserWarning, match="member_2 has failed"):
+        population.advance()
+    assert population.live == ["member_0", "member_1"]
+    assert population.evolve(given(population, [2.0, 1.0]))[0]["source"] == "member_0"
+
+
+def test_too_few_members_end_the_run_with_their_errors(make):
+    population = make(breaks, num_members=3, min_members=3)
+    population.advance()
+    with pytest.warns(UserWarning, match="member_2 has failed"), pytest.raises(PopulationError, match="2 of 3 .*broken"):
+        population.advance()
+
+
+class TestRuns:
+    """With a task, a saver and a logger."""
+
+    def run(self, make, folder, rounds, resume=None, pipeline=ppo):
+        population = make(pipeline, folder=folder)
+        with Task().start(ctx=PopulationContext(), resume=resume) as loop:
+            loop.use(population_stepper(population))
+            loop.use(population_exploiter(population))
+            loop.use(CkptSaver(population, folder, train_freq=1))
+            loop.use(online_logger(population.cfg))
+            loop.run(rounds)
+            return population, loop.ctx
+
+    def test_a_resumed_run_equals_an_unbroken_one(self, make, tmp_path):
+        whole, ctx = self.run(make, tmp_path / "whole", 5)
+        self.run(make, tmp_path / "cut", 3)
+        more = tmp_path / "cut/decisions.jsonl"
+        more.write_text(more.read_text() + json.dumps({"round": 3, "kind": "exploit", "member": "x"}) + "\n")
+        resumed, again = self.run(make, tmp_path / "cut", 5, resume=tmp_path / "cut")
+        assert same(without_folders(whole), without_folders(resumed))
+        assert (ctx.env_step, ctx.train_iter, ctx.last_eval_value) == (again.env_step, again.train_iter, again.last_eval_value)
+        one, other = lines(tmp_path / "whole"), lines(tmp_path / "cut")
+        for line in (*one, *other):
+            line.pop("time")
+        assert one == other
+        assert ctx.env_step == 5 * 2 * 16 * 4
+
+    def test_a_replaced_member_is_resumed(self, make, tmp_path):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            whole, _ = self.run(make, tmp_path / "whole", 4, pipeline=breaks)
+            self.run(make, tmp_path / "cut", 3, pipeline=breaks)
+            resumed, _ = self.run(make, tmp_path / "cut", 4, resume=tmp_path / "cut", pipeline=breaks)
+        assert same(without_folders(whole), without_folders(resumed))
+
+    def test_rows_have_the_best_the_median_and_every_member(self, make, tmp_path):
+        self.run(make, tmp_path / "run", 2)
+        row = json.loads((tmp_path / "run/metrics.jsonl").read_text().splitlines()[-1])
+        names = {f"evaluate/score/member_{number}" for number in range(4)} | {"evaluate/best", "evaluate/median"}
+        assert names <= set(row)
+        assert row["evaluate/best"] == max(row[f"evaluate/score/member_{number}"] for number in range(4))
+        assert "learn/member_0/policy.learn.learning_rate" in row
+        assert (tmp_path / "run/ckpt/final.pt").exists()
+
+
+def test_settings_that_are_not_live_and_unknown_ones_are_refused_first(make):
+    with pytest.raises(ConfigError, match=r"'policy.model.activation'\] .*: the networks are made with it"):
+        make(mutations={"policy.model.activation": ["relu", "tanh"]})
+    with pytest.raises(ConfigError, match=r"PPOConfig has no such setting of the policy: did you mean"):
+        Population(config("x"), ppo, [ppo_config()] * 4, {"policy.learn.learning_rat": Range(0.1, 0.2)})
+    with pytest.raises(TypeError, match=r"use Range\(low, high\)"):
+        make(mutations={"policy.learn.learning_rate": 3})
+    with pytest.raises(ValueError, match=r"a population of 1 members, and cfg.min_members = 2"):
+        make(num_members=1, min_members=2)
+
+
+def test_a_metric_that_nothing_logs_is_a_warning_and_nobody_takes_over(make):
+    population = make(metric="learn/entropi")
+    with pytest.warns(UserWarning, match=r"no member has the metric 'learn/entropi' .*did you mean 'learn/entropy'"):
+        assert turn(population) == []
+    assert turn(make(burn_in=1)) == []
