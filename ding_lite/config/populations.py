@@ -54,15 +54,24 @@ class PopulationConfig(Config):
     replace_failed: bool = True
     """Replace a failed member by a new one that takes over from a good member."""
 
-    backend: Literal["local", "process"] = "local"
-    """Where members run: one after another in this process, or each in a process of its own."""
+    backend: Literal["local", "process", "ray"] = "local"
+    """Where members run: one after another in this process, each in a process of its own, or each on a Ray cluster."""
 
     restart: bool = False
     """With processes: start a member again that died, hung or raised an error, from its state before this round; the third
-    failure in a round is final."""
+    failure in a round is final, on a cluster the sixth, and the second error."""
 
     timeout_s: float = ranged_field(3600.0, low=0.001)
     """With processes: seconds after which a round of a member counts as hung."""
+
+    ray_address: str | None = None
+    """For "ray", the cluster, such as "auto" or "host:6379"; None for RAY_ADDRESS, or else a cluster of this machine."""
+
+    num_cpus_per_member: float | None = ranged_field(None, low=0)
+    """For "ray", CPUs that a member reserves; None for none, where it starts on a machine with a free one."""
+
+    num_gpus_per_member: float = ranged_field(0.0, low=0)
+    """For "ray", GPUs that a member reserves."""
 
     replay: str | None = None
     """A file decisions.jsonl, whose decisions are taken again instead of new ones; None for new ones."""

@@ -1,4 +1,4 @@
-"""Ray clusters, and several runs beside each other: populations, and trainables for Ray Tune. Ray is imported when it is needed."""
+"""Ray clusters, and several runs beside each other: populations, trainables for Ray Tune. Ray is imported when it is needed."""
 
 from ding_lite.distributed.clusters import Resources, connect
 from ding_lite.distributed.exploring import Choices, Range, explored

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import importlib
 import json
 import math
 import os
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
-from ding_lite.basics import ConfigError, add_note, did_you_mean, write_atomically
+from ding_lite.basics import ConfigError, add_note, did_you_mean, require_extra, write_atomically
 from ding_lite.config import PopulationConfig
 from ding_lite.distributed.exploring import as_mutation, drawn_values, explored
 from ding_lite.distributed.members import Member, Pipeline
@@ -135,7 +135,7 @@ class Population:
         self._learned_at: dict[str, int] = {}
         """Gradient steps of members when they last took over from another one."""
         self._rng = np.random.default_rng([cfg.seed, 0])
-        self._make_host = make_host or partial(_make_host, cfg)
+        self._make_host = make_host or _host_maker(cfg, len(configs))
         self._log = _Log(Path(cfg.exp_name) / "decisions.jsonl")
         self._replayed = None if cfg.replay is None else _read(Path(cfg.replay))
         self._has_warned = False
@@ -386,10 +386,22 @@ def _values(cfg: RunConfig, mutations: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _make_host(cfg: PopulationConfig, name: str) -> Host:
+def _host_maker(cfg: PopulationConfig, count: int) -> Callable[[str], Host]:
+    """A function of a member's name that makes its host."""
     if cfg.backend == "local":
-        return LocalHost()
-    return ProcessHost(name, timeout_s=cfg.timeout_s, restart=cfg.restart)
+        return lambda name: LocalHost()
+    make: Callable[..., Host] = ProcessHost
+    if cfg.backend == "ray":
+        require_extra("ray", "ray", "a population with backend='ray'")
+        make = importlib.import_module("ding_lite.distributed.ray_hosts").host_factory(  # by name, because it imports Ray
+            "Population",
+            count,
+            restart=cfg.restart,
+            address=cfg.ray_address,
+            num_cpus=cfg.num_cpus_per_member,
+            num_gpus=cfg.num_gpus_per_member,
+        )
+    return lambda name: make(name, timeout_s=cfg.timeout_s, restart=cfg.restart)
 
 
 class _Log:

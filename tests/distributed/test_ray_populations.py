@@ -1,0 +1,48 @@
+"""Populations whose members live on a Ray cluster."""
+
+import os
+import signal
+
+import cloudpickle
+import member_pipelines
+import pytest
+from member_pipelines import ppo, ppo_config, same
+
+from ding_lite.config import PopulationConfig
+from ding_lite.contexts import PopulationContext
+from ding_lite.distributed import Population, Range, member_configs
+from ding_lite.engine import Task
+from ding_lite.middleware import population_exploiter, population_stepper
+
+pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("cluster")]
+RATE = {"policy.learn.learning_rate": Range(1e-4, 1e-2, log=True)}
+
+
+def trained(folder, kill=False, **changes):
+    """The members' states after two rounds, and the settings that were explored."""
+    settings = {"exp_name": str(folder), "interval": 2, "num_members": 2, "quantile_fraction": 0.5, "metric": "learn/entropy"}
+    cfg = PopulationConfig().override({**settings, **changes})
+    population = Population(cfg, ppo, member_configs(ppo_config(), 2, RATE), RATE)
+    loop = Task()
+    with loop.start(ctx=PopulationContext()):
+        loop.use(population_stepper(population))
+        loop.use(population_exploiter(population))
+        loop.run(1, final=False)
+        if kill:
+            os.kill(population._hosts["member_0"].pid, signal.SIGKILL)
+        loop.run(2)
+    members = population.state_dict()["members"]
+    population.close()
+    learned = {name: state["run"]["parts"] for name, state in members.items()}
+    policies = {name: [part["model"] for part in parts.values() if "model" in part] for name, parts in learned.items()}
+    return policies, population.values
+
+
+def test_a_population_on_the_cluster_is_that_of_this_process_also_after_a_death(tmp_path):
+    cloudpickle.register_pickle_by_value(member_pipelines)
+    policies, values = trained(tmp_path / "local")
+    found, found_values = trained(tmp_path / "ray", kill=True, backend="ray", restart=True)
+
+    assert len(policies["member_0"]) == 1
+    assert same(found, policies)
+    assert found_values == values
