@@ -113,6 +113,7 @@ class DDPTerminationChecker:
                 "same order: leave async_mode and max_lag of task.start() out."
             )
         ranks.ends_together = ranks.is_running = True
+        ranks.is_interrupted = lambda: task.is_cut
 
     def agree(self, ctx: Any, reason: EndReason | None) -> EndReason | None:
         """The reason why all processes end after this iteration, that of the lowest rank; None if no process is to end."""

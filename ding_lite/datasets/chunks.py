@@ -59,33 +59,79 @@ def path_of(name: str) -> tuple[str, ...]:
     return tuple(map(unquote, name.split("/")))
 
 
-def packed(episodes: Episodes) -> Arrays:
+def require_numbers(where: str, name: str, column: np.ndarray[Any, Any], shape: tuple[int, ...]) -> None:
+    """Check a column of real numbers or booleans.
+
+    Args:
+        where: the file or the dataset, for messages.
+        name: the column.
+        column: its array.
+        shape: the shape, or its beginning, that it must have.
+
+    Raises:
+        DatasetError: it has another shape, or holds objects, text or complex numbers.
+    """
+    if column.dtype.kind not in "biuf":
+        raise DatasetError(f"{where}: the column {name!r} has the dtype {column.dtype}, expected real numbers.")
+    if column.shape[: len(shape)] != shape:
+        expected = str(shape) if len(shape) != 1 else f"({shape[0]}, ...)"
+        raise DatasetError(f"{where}: the column {name!r} has the shape {column.shape}, expected {expected}.")
+
+
+def flags(where: str, name: str, column: np.ndarray[Any, Any], count: int) -> np.ndarray[Any, Any]:
+    """A column of flags [N], which may be stored as numbers 0 and 1, as bool.
+
+    Raises:
+        DatasetError: it has another shape, or other values.
+    """
+    require_vector(where, name, column, count)
+    if column.dtype == np.bool_:
+        return column
+    wrong = np.flatnonzero((column != 0) & (column != 1))  # NaN is neither
+    if len(wrong):
+        row = int(wrong[0])
+        raise DatasetError(f"{where}: the column {name!r} has the value {column[row]} in row {row}, expected 0 or 1.")
+    return column.astype(np.bool_)
+
+
+def require_vector(where: str, name: str, column: np.ndarray[Any, Any], count: int) -> None:
+    """Check a column of one number for each of `count` steps.
+
+    Raises:
+        DatasetError: it has another shape, or no real numbers.
+    """
+    require_numbers(where, name, column, ())
+    if column.shape != (count,):
+        raise DatasetError(f"{where}: the column {name!r} has the shape {column.shape}, expected ({count},).")
+
+
+def packed(episodes: Episodes, where: str = "transitions for a dataset") -> Arrays:
     """The arrays of a file with these episodes, by name: observations [N + E, ...], all other leaves [N, ...].
 
     An episode in which an environment was reset without an end is two.
 
+    Args:
+        episodes: the episodes.
+        where: what messages call them.
+
     Raises:
-        DatasetError: a column is missing, holds objects, or rewards of several steps; or no next observation is the observation
-            of the following step.
+        DatasetError: a column is missing, has another shape or dtype than it must have, or rewards of several steps; or no next
+            observation is the observation of the following step.
     """
     rows, lengths = episodes.rows(), episodes.lengths
     missing = [name for name in (OBS, "next_obs", "action", "reward", "terminated", "truncated") if name not in rows]
     if missing:
-        raise DatasetError(f"transitions for a dataset lack the column {missing[0]!r}, they have {', '.join(rows)}.")
+        raise DatasetError(f"{where} lack the column {missing[0]!r}, they have {', '.join(rows)}.")
     if "discount" in rows:
         raise DatasetError(
-            "transitions for a dataset have the column 'discount': nstep_reward_enhancer has summed their rewards. Put "
+            f"{where} have the column 'discount': nstep_reward_enhancer has summed their rewards. Put "
             "offline_data_saver before it."
         )
+    _require_columns(where, rows, int(lengths.sum()))
     lengths = _without_jumps(rows, lengths)
     ends = np.cumsum(lengths)
     found: Arrays = {LENGTHS: lengths}
     for path, leaf in flatten({name: column for name, column in rows.items() if name != "next_obs"}):
-        if holds_objects(leaf) or leaf.dtype.hasobject:
-            raise DatasetError(
-                f"transitions for a dataset have the column {'/'.join(path)} of objects, and a dataset holds numbers only: "
-                "leave it out of what the policy or the environment returns."
-            )
         found[name_of(path)] = leaf
     places = np.arange(lengths.sum()) + np.repeat(np.arange(len(lengths)), lengths)
     following = dict(flatten(rows["next_obs"]))
@@ -95,6 +141,29 @@ def packed(episodes: Episodes) -> Arrays:
         stored[places[ends - 1] + 1] = following[path][ends - 1]
         found[name_of((OBS, *path))] = stored
     return found
+
+
+def _require_columns(where: str, rows: dict[str, Any], count: int) -> None:
+    """Check shapes and dtypes of all columns, and make the flags bool."""
+    for path, leaf in flatten(rows):
+        if holds_objects(leaf) or leaf.dtype.hasobject:
+            raise DatasetError(
+                f"{where} have the column {'/'.join(path)} of objects, and a dataset holds numbers only: leave it out of what "
+                "the policy or the environment returns."
+            )
+        require_numbers(where, "/".join(path), leaf, (count,))
+    require_vector(where, "reward", rows["reward"], count)
+    for name in ("terminated", "truncated"):
+        rows[name] = flags(where, name, rows[name], count)
+    following = dict(flatten(rows["next_obs"]))
+    for path, leaf in flatten(rows[OBS]):
+        name = "/".join(("next_obs", *path))
+        if path not in following:
+            raise DatasetError(f"{where} lack the column {name!r}, they have {', '.join(rows)}.")
+        if following[path].shape != leaf.shape:
+            raise DatasetError(
+                f"{where}: the column {name!r} has the shape {following[path].shape}, expected {leaf.shape}, that of obs."
+            )
 
 
 def _without_jumps(rows: Mapping[str, Any], lengths: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

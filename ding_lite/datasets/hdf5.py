@@ -10,7 +10,7 @@ import numpy as np
 
 from ding_lite.basics import require_extra
 from ding_lite.data import Episodes
-from ding_lite.datasets.chunks import DatasetError
+from ding_lite.datasets.chunks import DatasetError, flags, require_numbers, require_vector
 from ding_lite.datasets.offline_datasets import OfflineDataset
 
 _NEEDED = ("observations", "actions", "rewards", "terminals")
@@ -44,24 +44,49 @@ def read_d4rl(path: str | PathLike[str]) -> OfflineDataset:
                 raise DatasetError(
                     f"{path} is not in the layout of D4RL: it has no {lacking[0]!r}, but {', '.join(file) or 'nothing'}."
                 )
-            names = [*_NEEDED, *(name for name in ("timeouts", "next_observations") if name in file)]
+            further = [name for name in ("timeouts", "next_observations") if isinstance(file.get(name), h5py.Dataset)]
+            names = [*_NEEDED, *further]
             found = {name: file[name][()] for name in names}
     except FileNotFoundError:
         raise DatasetError(f"there is no file {path}.") from None
     except (OSError, RuntimeError) as error:
         raise DatasetError(f"{path} cannot be read as HDF5, it may be damaged: {error}") from None
-    count = len(found["rewards"])
+    _require_layout(str(path), found)
+    episodes = _episodes(found)
+    if not len(episodes):
+        raise DatasetError(f"{path}: no step has a known next observation, so there are no transitions.")
+    return OfflineDataset.from_episodes(episodes, source={"d4rl": str(path)}, name=str(path))
+
+
+def _require_layout(path: str, found: dict[str, Any]) -> None:
+    """Check shapes and dtypes, and make the flags bool.
+
+    Raises:
+        DatasetError: a column is not as in the layout of D4RL.
+    """
+    found.update({name: np.asarray(column) for name, column in found.items()})
+    shape = found["observations"].shape
+    if not shape or not shape[0]:
+        raise DatasetError(f"{path}: the column 'observations' has the shape {shape}, expected at least one row.")
+    count = shape[0]
     for name, column in found.items():
-        if column.shape[:1] != (count,):
-            raise DatasetError(f"{path} is damaged: {name} has the shape {column.shape}, and rewards {count} rows.")
-    return OfflineDataset.from_episodes(_episodes(found), source={"d4rl": str(path)}, name=str(path))
+        require_numbers(path, name, column, (count,))
+    require_vector(path, "rewards", found["rewards"], count)
+    for name in ("terminals", "timeouts"):
+        if name in found:
+            found[name] = flags(path, name, found[name], count)
+    if "next_observations" in found and found["next_observations"].shape != shape:
+        given = found["next_observations"].shape
+        raise DatasetError(
+            f"{path}: the column 'next_observations' has the shape {given}, expected {shape}, that of observations."
+        )
 
 
 def _episodes(found: dict[str, Any]) -> Episodes:
     """The transitions as episodes."""
     obs, count = found["observations"], len(found["rewards"])
-    terminated = found["terminals"].astype(np.bool_)
-    truncated = found["timeouts"].astype(np.bool_) & ~terminated if "timeouts" in found else np.zeros(count, np.bool_)
+    terminated = found["terminals"]
+    truncated = found["timeouts"] & ~terminated if "timeouts" in found else np.zeros(count, np.bool_)
     keep = np.ones(count, np.bool_)
     if "next_observations" in found:
         next_obs = found["next_observations"]

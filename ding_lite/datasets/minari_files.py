@@ -14,7 +14,7 @@ import numpy as np
 
 from ding_lite.basics import require_extra
 from ding_lite.data import Episodes, LeafSpec, flatten, map_leaves
-from ding_lite.datasets.chunks import LENGTHS, OBS, DatasetError, packed
+from ding_lite.datasets.chunks import LENGTHS, OBS, DatasetError, flags, packed, require_numbers
 from ding_lite.datasets.indexes import INDEX, Index
 from ding_lite.datasets.offline_datasets import OfflineDataset
 from ding_lite.datasets.scores import REFERENCES
@@ -63,7 +63,7 @@ def read_minari(source: Any) -> OfflineDataset:
     parts: list[dict[str, np.ndarray[Any, Any]]] = []
     try:
         for episode in dataset.iterate_episodes():
-            parts.append(_packed(episode, *spaces))
+            parts.append(_packed(f"the dataset {name}", episode, *spaces))
     except (OSError, KeyError, ValueError, TypeError, AssertionError, RuntimeError) as error:
         if isinstance(error, DatasetError):
             raise
@@ -158,7 +158,7 @@ def _found(minari: Any, source: str | PathLike[str]) -> Any:
         raise DatasetError(f"the dataset {source} cannot be opened by Minari, its files may be damaged: {error}") from None
 
 
-def _packed(episode: Any, observation_space: Any, action_space: Any) -> dict[str, np.ndarray[Any, Any]]:
+def _packed(where: str, episode: Any, observation_space: Any, action_space: Any) -> dict[str, np.ndarray[Any, Any]]:
     """The arrays of one episode, as in a file of our own."""
     obs = map_leaves(np.asarray, to_nested(observation_space, episode.observations))
     count = len(episode.rewards)
@@ -167,7 +167,9 @@ def _packed(episode: Any, observation_space: Any, action_space: Any) -> dict[str
         "action": map_leaves(np.asarray, to_nested(action_space, episode.actions)),
         "reward": np.asarray(episode.rewards),
         "next_obs": map_leaves(lambda leaf: leaf[1:], obs),
-        "terminated": np.asarray(episode.terminations, np.bool_),
-        "truncated": np.asarray(episode.truncations, np.bool_),
+        "terminated": flags(where, "terminations", np.asarray(episode.terminations), count),
+        "truncated": flags(where, "truncations", np.asarray(episode.truncations), count),
     }
-    return packed(Episodes(rows, [count]))
+    for path, leaf in flatten(obs):
+        require_numbers(where, "/".join(("observations", *path)), leaf, (count + 1,))
+    return packed(Episodes(rows, [count]), where)

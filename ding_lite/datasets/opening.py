@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ding_lite.data import Episodes, flatten, map_leaves
-from ding_lite.datasets.chunks import DatasetError
+from ding_lite.datasets.chunks import DatasetError, flags
 from ding_lite.datasets.hdf5 import read_d4rl
 from ding_lite.datasets.minari_files import is_minari, read_minari
 from ding_lite.datasets.offline_datasets import OfflineDataset
@@ -66,6 +66,8 @@ def _episodes_of(rows: Mapping[str, Any]) -> Episodes:
     for path, leaf in flatten(columns):
         if leaf.shape[:1] != (count,):
             raise DatasetError(f"the column {'/'.join(path)} has the shape {leaf.shape}, and terminated has {count} rows.")
+    for name in ("terminated", "truncated"):
+        columns[name] = flags("transitions for a dataset", name, columns[name], count)
     ends = np.flatnonzero(columns["terminated"] | columns["truncated"])
     borders = np.unique([*(ends + 1), count]) if count else np.zeros(0, np.int64)
     return Episodes(columns, np.diff(borders, prepend=0))

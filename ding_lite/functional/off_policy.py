@@ -6,10 +6,12 @@ policy pi and the policy mu that collected; they are computed as sums of logarit
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
-_LIMIT = 230.0  # weights above exp(230), about 1e100, count as this, so that sums of them are finite
+_LIMIT = 100 * math.log(10)  # weights above 1e100 count as 1e100, so that sums of them are finite
 
 
 @torch.no_grad()

@@ -245,7 +245,7 @@ class MetricsLogger:
 
     def compile(self, empty: bool = True) -> dict[Any, Any]:
         """End the cycle, and return all values in nested dicts; sums `with_throughput` also as `NAME_throughput`, unless
-        that name is taken.
+        that name is taken. That of the first cycle, also after a state was restored, is measured from the start of the program.
 
         Args:
             empty: whether to include keys without values in this cycle.
@@ -260,7 +260,7 @@ class MetricsLogger:
                 values[path] = value
             rate = (*path[:-1], f"{path[-1]}_throughput")
             if is_wanted and clock is not None and joined(rate) not in self._tree.written:
-                values[rate] = clock.rate(stats.peek())
+                values[rate] = clock.of_cycle(stats.peek())
         return dict(unflatten(values))
 
     def aggregate(self, stats_dicts: Sequence[Mapping[Any, Any]], *, key: Key = ()) -> None:

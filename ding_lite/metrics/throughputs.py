@@ -22,6 +22,7 @@ class Throughput:
         self._begun: float | None = None
         self._before: float = 0  # the quantity at the beginning of the cycle
         self._last = math.nan
+        self._first = math.nan  # of the first cycle, which begins at the start
 
     def end_cycle(self, total: float, kept: float) -> None:
         """End the cycle.
@@ -31,6 +32,8 @@ class Throughput:
             kept: the part of it with which the next cycle begins.
         """
         now = perf_counter()
+        if self._begun is None:
+            self._first = self.since_restore(total)
         if self._begun is not None and now > self._begun:
             self._last = (total - self._before) / (now - self._begun)
         self._begun, self._before = now, kept
@@ -38,6 +41,10 @@ class Throughput:
     def rate(self, total: float) -> float:
         """The quantity per second, if it is `total` now."""
         return self.since_restore(total) if self._begun is None else self._last
+
+    def of_cycle(self, total: float) -> float:
+        """The quantity per second over the last complete cycle, of which the first one begins at the start."""
+        return self._first if self._begun is not None and math.isnan(self._last) else self.rate(total)
 
     def since_restore(self, total: float) -> float:
         """The average since the start of the program, also of one that continues a run."""

@@ -42,6 +42,8 @@ class Ranks:
         """Whether a `ddp_termination_checker` of the pipeline has begun a run."""
         self.is_running = False
         """Whether a run is between its first and its last iteration."""
+        self.is_interrupted: Callable[[], bool] = lambda: False
+        """Whether a signal has asked the run to end, so that an interrupt is a second one, which stops it at once."""
         self.iteration = self.steps = 0
         """Iterations, and gradient steps of all policies, of this process; for messages."""
         self._is_over = self._is_disconnected = False
@@ -162,7 +164,8 @@ class Ranks:
         row = torch.zeros(_INLINE + 3, dtype=torch.float64)
         row[0] = _FAILS
         with contextlib.suppress(RankError), self._explained("an error"):
-            self._require_all(self._gathered(row), "an error", f"{type(error).__name__}: {error}")
+            words = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+            self._require_all(self._gathered(row), "an error", words)
 
     def leave_after_error(self) -> None:
         """Wait until all processes have noted the error, because torchrun ends the others when the first one has exited."""
@@ -248,8 +251,8 @@ def seed_of_rank(seed: int, rank: int) -> int:
 def joined(timeout_s: float, device: str = "cpu") -> Iterator[Ranks | None]:
     """Join the processes that torchrun has started, and leave them at the end of the block, together.
 
-    An error in one process ends the others too, with an error that names it. Without torchrun, or with one process, this does
-    nothing and gives None.
+    An error in one process, also KeyboardInterrupt or SystemExit, ends the others too, with an error that names it. Without
+    torchrun, or with one process, this does nothing and gives None.
 
     Args:
         timeout_s: seconds that a process waits for the others.
@@ -273,9 +276,12 @@ def joined(timeout_s: float, device: str = "cpu") -> Iterator[Ranks | None]:
     try:
         try:
             yield ranks
-        except SystemExit:
-            if not ranks.is_running:  # otherwise a second signal stops the run at once
+        except (SystemExit, KeyboardInterrupt) as error:
+            if not ranks.is_running:
                 ranks.exchange("the end of the program")
+            elif not ranks.is_interrupted():
+                ranks.fail(error)
+                ranks.leave_after_error()
             raise
         except Exception as error:
             ranks.fail(error)

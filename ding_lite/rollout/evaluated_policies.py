@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from gymnasium import spaces
 from torch import Generator, Tensor
 
-from ding_lite.data import Tree, nested, to_device
+from ding_lite.data import Tree, is_tree, map_leaves, nested, to_device, tree
 from ding_lite.functional import squashed_gaussian_log_prob, unsquashed
 from ding_lite.nn import ActionDistribution, clipped_actions, mask_in, masked
 from ding_lite.policy import BoxActing, EvalMode, GreedyActing
@@ -17,7 +19,7 @@ from ding_lite.policy import BoxActing, EvalMode, GreedyActing
 _NEVER = -1e30  # a masked action has a lower logit, but not minus infinity
 
 
-def log_prob_of(policy: EvalMode, batch: Tree, eps: float | None = None) -> Tensor:
+def log_prob_of(policy: EvalMode, batch: Tree | Mapping[str, Any], eps: float | None = None) -> Tensor:
     """Log-probabilities, or log-densities, of the actions of a batch under a policy.
 
     Policies with a distribution, such as PPO and A2C, have those of the distribution from which they sample. Policies that
@@ -25,7 +27,8 @@ def log_prob_of(policy: EvalMode, batch: Tree, eps: float | None = None) -> Tens
 
     Args:
         policy: policy.eval_mode.
-        batch: obs [N, *obs_shape], action [N, *action_shape].
+        batch: obs [N, *obs_shape], action [N, *action_shape]: a tree, or a mapping of tensors and arrays, such as
+            `dataset.rows(...)`.
         eps: probability of a random action of epsilon-greedy policies; None for others.
 
     Returns:
@@ -33,8 +36,23 @@ def log_prob_of(policy: EvalMode, batch: Tree, eps: float | None = None) -> Tens
 
     Raises:
         ValueError: eps is missing, not in [0, 1], or has no effect; the policy is recurrent; or it has no probabilities.
+        TypeError: the batch is something else, or has no obs or action.
     """
-    return evaluated_policy(policy, eps, "log_prob_of").log_prob(batch)
+    evaluated = evaluated_policy(policy, eps, "log_prob_of")
+    if not isinstance(batch, Mapping) and not is_tree(batch):
+        raise TypeError(
+            f"log_prob_of wants a batch with obs and action, got {batch!r:.80} of type {type(batch).__name__}: pass a tree, or "
+            "a dict of tensors and arrays."
+        )
+    columns = nested(batch) if is_tree(batch) else batch
+    if lacking := [name for name in ("obs", "action") if name not in columns]:
+        raise TypeError(f"log_prob_of got a batch without {lacking[0]!r}: it has {', '.join(map(str, columns)) or 'nothing'}.")
+    return evaluated.log_prob(tree({name: map_leaves(_narrowed, columns[name]) for name in ("obs", "action")}))
+
+
+def _narrowed(leaf: Any) -> Any:
+    """An array of float64 as float32, as datasets give it to a policy; everything else unchanged."""
+    return leaf.astype(np.float32) if isinstance(leaf, np.ndarray) and leaf.dtype == np.float64 else leaf
 
 
 class EvaluatedPolicy(abc.ABC):

@@ -1,5 +1,8 @@
 """Minari and D4RL: exact round trips, formats that cut episodes, damaged files."""
 
+import re
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from recordings import SPACES, Recording, fingerprint
@@ -77,6 +80,23 @@ class TestMinari:
         assert dataset.rows()["obs"].dtype == np.float64
         batch = dataset.take([0, 1])
         assert {str(batch.reward.dtype), str(batch.obs.dtype)} == {"torch.float32"}
+
+    @pytest.mark.parametrize(
+        ("field", "array", "words"),
+        [
+            ("terminations", np.zeros((2, 1), bool), "'terminations' has the shape (2, 1), expected (2,)"),
+            ("truncations", np.array([0.5, 1.0]), "'truncations' has the value 0.5 in row 0, expected 0 or 1"),
+            ("rewards", np.ones((2, 1)), "'reward' has the shape (2, 1), expected (2,)"),
+            ("rewards", np.ones(2, complex), "'reward' has the dtype complex128, expected real numbers"),
+        ],
+    )
+    def test_columns_of_another_layout_are_named(self, field, array, words, tmp_path, monkeypatch):
+        found = write_minari(recorded(tmp_path / "own", "box"), "tests/other-v0")
+        columns = {"rewards": np.ones(2), "terminations": np.zeros(2, bool), "truncations": np.array([False, True])}
+        episode = SimpleNamespace(observations=np.zeros((3, 3)), actions=np.array([1, 2]), **{**columns, field: array})
+        monkeypatch.setattr(type(found), "iterate_episodes", lambda self: iter([episode]))
+        with pytest.raises(DatasetError, match=re.escape(f"the dataset tests/other-v0: the column {words}")):
+            read_minari(found)
 
     def test_the_cut_of_other_formats_is_known_by_its_length(self, tmp_path, monkeypatch):
         dataset = recorded(tmp_path / "own", "box")
@@ -160,7 +180,51 @@ def random_episodes(seed):
     ]
 
 
+def small_d4rl_file(path, **changes):
+    """A file of six steps in the layout of D4RL, but for these columns."""
+    import h5py
+
+    columns = {"observations": np.arange(12.0).reshape(6, 2), "actions": np.zeros((6, 1)), "rewards": np.ones(6)}
+    columns |= {"terminals": np.arange(6) == 5, "timeouts": np.zeros(6, bool), **changes}
+    with h5py.File(path, "w") as file:
+        for name, column in columns.items():
+            file[name] = column
+
+
+OTHER_LAYOUTS = [
+    ("terminals", np.zeros((6, 1), bool), "the shape (6, 1), expected (6,)"),
+    ("timeouts", np.zeros((6, 1), bool), "the shape (6, 1), expected (6,)"),
+    ("rewards", np.ones((6, 1)), "the shape (6, 1), expected (6,)"),
+    ("rewards", np.float64(1.0), "the shape (), expected (6, ...)"),
+    ("actions", np.ones((5, 1)), "the shape (5, 1), expected (6, ...)"),
+    ("next_observations", np.ones((6, 3)), "the shape (6, 3), expected (6, 2), that of observations"),
+    ("terminals", np.array([0, 0, np.nan, 0, 0, 1]), "the value nan in row 2, expected 0 or 1"),
+    ("timeouts", np.array([0, 0.5, 0, 0, 0, 1]), "the value 0.5 in row 1, expected 0 or 1"),
+    ("terminals", np.full(6, 2, np.int8), "the value 2 in row 0, expected 0 or 1"),
+    ("rewards", np.ones(6, complex), "the dtype complex128, expected real numbers"),
+    ("observations", np.ones((6, 2), complex), "the dtype complex128, expected real numbers"),
+    ("actions", np.full(6, b"left"), "the dtype |S4, expected real numbers"),
+    ("observations", np.ones((0, 2)), "the shape (0, 2), expected at least one row"),
+]
+
+
 class TestD4RL:
+    @pytest.mark.parametrize(("column", "array", "words"), OTHER_LAYOUTS)
+    def test_another_layout_is_named_with_file_and_column(self, column, array, words, tmp_path):
+        path = tmp_path / "other.hdf5"
+        small_d4rl_file(path, **{column: array})
+        with pytest.raises(DatasetError, match=re.escape(f"{path}: the column {column!r} has {words}")):
+            read_d4rl(path)
+
+    def test_flags_may_be_numbers(self, tmp_path):
+        small_d4rl_file(tmp_path / "x.hdf5", terminals=np.array([0.0, 0, 1, 0, 0, 1]), timeouts=np.zeros(6, np.uint8))
+        assert read_d4rl(tmp_path / "x.hdf5").lengths.tolist() == [3, 3]
+
+    def test_a_file_without_known_next_observations_is_refused(self, tmp_path):
+        small_d4rl_file(tmp_path / "x.hdf5", terminals=np.zeros(6, bool), timeouts=np.ones(6, bool))
+        with pytest.raises(DatasetError, match=r"x\.hdf5: no step has a known next observation"):
+            read_d4rl(tmp_path / "x.hdf5")
+
     @pytest.mark.parametrize("seed", range(5))
     def test_with_next_observations_every_step_is_read(self, seed, tmp_path):
         episodes = random_episodes(seed)
@@ -203,5 +267,7 @@ class TestD4RL:
         with h5py.File(tmp_path / "z.hdf5", "a") as file:
             del file["actions"]
             file["actions"] = np.zeros((2, 1))
-        with pytest.raises(DatasetError, match=r"is damaged: actions has the shape \(2, 1\), and rewards"):
+        with pytest.raises(
+            DatasetError, match=r"z.hdf5: the column 'actions' has the shape \(2, 1\), expected \(\d+, \.\.\.\)"
+        ):
             read_d4rl(tmp_path / "z.hdf5")

@@ -1,6 +1,7 @@
 """Writing datasets: whole episodes out of rollouts that cut them, crashes, resumed runs, and errors by name."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from recordings import SPACES, Recording, fingerprint
 from states import same, through_a_file
 
 from ding_lite.data import Episodes, Trajectories
-from ding_lite.datasets import DatasetError, DatasetWriter, OfflineDataset
+from ding_lite.datasets import DatasetError, DatasetWriter, OfflineDataset, open_dataset
 from ding_lite.datasets import writers as writers_module
 
 
@@ -52,6 +53,31 @@ def test_the_steps_of_a_rollout_and_the_number_of_environments_do_not_matter(ste
     recording = Recording(num_envs=num_envs, seed=steps)
     written(tmp_path, recording, rollouts=-(-40 // steps), steps=steps)
     require_equal(OfflineDataset(tmp_path), recording)
+
+
+@pytest.mark.parametrize(
+    ("column", "array", "words"),
+    [
+        ("reward", np.ones((4, 1)), "'reward' has the shape (4, 1), expected (4,)"),
+        ("reward", np.ones(4, complex), "'reward' has the dtype complex128, expected real numbers"),
+        ("terminated", np.zeros((4, 1), bool), "'terminated' has the shape (4, 1), expected (4,)"),
+        ("truncated", np.array([0, np.nan, 0, 1]), "'truncated' has the value nan in row 1, expected 0 or 1"),
+        ("next_obs", np.ones((4, 2)), "'next_obs' has the shape (4, 2), expected (4, 3), that of obs"),
+        ("action", np.ones(4, complex), "'action' has the dtype complex128, expected real numbers"),
+    ],
+)
+def test_columns_of_another_shape_or_dtype_are_named(column, array, words, tmp_path):
+    obs = np.arange(15.0).reshape(5, 3)
+    rows = {"obs": obs[:-1], "next_obs": obs[1:], "action": np.zeros(4), "reward": np.ones(4)}
+    rows |= {"terminated": np.zeros(4, bool), "truncated": np.arange(4) == 3, column: array}
+    writer = DatasetWriter(tmp_path)
+    writer.begin(None, None, {})
+
+    writer.add(Episodes(rows, [4]))
+    with pytest.raises(DatasetError, match=re.escape(f"transitions for a dataset: the column {words}")):
+        writer.flush()
+    with pytest.raises(DatasetError, match=re.escape(f"transitions for a dataset: the column {words}")):
+        open_dataset(rows)
 
 
 def test_whole_episodes_are_stored_too(tmp_path):

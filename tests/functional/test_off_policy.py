@@ -311,3 +311,10 @@ def test_the_effective_sample_size_is_its_definition():
     log_ratio, *_, valid = episodes(seed=0)
     weight = np.array(weights_by_loop(log_ratio.numpy(), valid.numpy(), weighted=False)[-1])
     assert effective_sample_size(log_ratio, valid).item() == pytest.approx(weight.sum() ** 2 / (weight**2).sum(), rel=1e-11)
+
+
+def test_a_weight_above_1e100_counts_as_1e100():
+    log_ratio = torch.tensor([[99.0, 101.0, 1000.0]], dtype=torch.float64) * math.log(10)
+    found = importance_sampling(log_ratio, torch.ones(1, 3), gamma=1.0)
+
+    assert found.tolist() == pytest.approx([1e99, 1e100, 1e100], rel=1e-9)

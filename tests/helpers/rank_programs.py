@@ -188,6 +188,8 @@ def run(cfg, *middleware, max_step=6, limits=None, checker=True, change=None, ki
         try:
             task.run(max_step)
         except SystemExit as error:
+            if error.code != 143:  # SIGTERM
+                raise
             left = error.code
         ctx = task.ctx
         return {
@@ -358,6 +360,14 @@ def broken():
     raise ValueError("the simulator is gone")
 
 
+def interrupted():
+    raise KeyboardInterrupt
+
+
+def left():
+    sys.exit(3)
+
+
 def other_weights(policy):
     if current_ranks().rank == 1:
         with torch.no_grad():
@@ -410,6 +420,8 @@ def mistakes(rank, folder):
     found = {}
     cases = {
         "error": {"extra": [at(2, 1, broken)]},
+        "interrupt": {"extra": [at(2, 1, interrupted)]},
+        "exit": {"extra": [at(2, 0, left)]},
         "weights": {"change": other_weights},
         "before a checkpoint": diverging(3),  # which is due after gradient steps 4 and 8, in iterations 1 and 3
         "before the end": diverging(4, at(4, 1, finished)),
@@ -426,7 +438,7 @@ def mistakes(rank, folder):
         try:
             with together(config(folder / name)) as cfg:
                 run(cfg, *case.pop("extra", ()), **case)
-        except Exception as error:  # noqa: BLE001 - it is what is tested
+        except BaseException as error:  # noqa: BLE001 - it is what is tested
             found[name] = f"{type(error).__name__}: {error}", time.monotonic() - began
     found["saved"] = {name: _saved_in(folder / name) for name in ("before a checkpoint", "before the end")}
     try:

@@ -210,3 +210,18 @@ def test_counts_of_two_components_under_the_earlier_name():
     with pytest.warns(DeprecationWarning, match="aggregate"):
         root.merge_and_log_n_dicts(reduced)
     assert root.peek("count") == 5
+
+
+@pytest.mark.parametrize("reduce", ["sum", "lifetime_sum"])
+def test_the_first_throughput_that_is_compiled_is_a_number_also_in_a_resumed_run(monkeypatch, reduce):
+    now = a_clock(monkeypatch)
+    logger = MetricsLogger(root=True)
+    logger.log_value("steps", 8, reduce=reduce, with_throughput=True)
+    now[0] += 2.0
+    assert logger.compile()["steps_throughput"] == 4.0
+
+    resumed = MetricsLogger(root=True)
+    resumed.set_state(logger.get_state())
+    resumed.log_value("steps", 9, reduce=reduce, with_throughput=True)
+    now[0] += 3.0
+    assert resumed.compile()["steps_throughput"] == 3.0

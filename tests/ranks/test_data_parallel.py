@@ -174,6 +174,8 @@ def test_a_run_continues_from_the_newest_state_that_all_processes_have(ran):
             "error",
             ("rank 1 has ended by an error, so rank 0 ends too: ValueError: the simulator is gone", "the simulator is gone"),
         ),
+        ("interrupt", ("rank 1 has ended by an error, so rank 0 ends too: KeyboardInterrupt", "KeyboardInterrupt: ")),
+        ("exit", ("SystemExit: 3", "rank 0 has ended by an error, so rank 1 ends too: SystemExit: 3")),
         ("weights", 2 * ("the weights of rank 0 and rank 1 differ at 0 gradient steps",)),
         ("before a checkpoint", 2 * ("the weights of rank 0 and rank 1 differ at saving in PPOPolicy",)),
         ("before the end", 2 * ("the weights of rank 0 and rank 1 differ at the end of the run in PPOPolicy",)),

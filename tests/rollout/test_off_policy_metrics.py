@@ -126,6 +126,25 @@ class TestTabular:
         found = log_prob_of(policy.eval_mode, batch, eps=eps)
         np.testing.assert_allclose(found.exp(), probabilities(policy, eps).ravel(), rtol=1e-5)
 
+    def test_log_prob_of_takes_arrays_as_datasets_give_them(self):
+        policy = policy_of(PPOPolicy, sharpen=3)
+        batch = {"obs": torch.arange(3), "action": torch.tensor([5, 6, 5])}
+        arrays = {name: column.numpy() for name, column in batch.items()}
+        arrays["log_prob"] = np.zeros(3)
+
+        assert torch.equal(log_prob_of(policy.eval_mode, arrays), log_prob_of(policy.eval_mode, tree(batch)))
+
+    @pytest.mark.parametrize(
+        ("batch", "words"),
+        [
+            ([1, 2], r"wants a batch with obs and action, got \[1, 2\] of type list"),
+            ({"obs": np.arange(3)}, "got a batch without 'action': it has obs"),
+        ],
+    )
+    def test_log_prob_of_names_another_batch(self, batch, words):
+        with pytest.raises(TypeError, match=f"log_prob_of {words}"):
+            log_prob_of(policy_of(PPOPolicy, sharpen=3).eval_mode, batch)
+
     @POLICIES
     @pytest.mark.parametrize("weighted", [False, True])
     @pytest.mark.parametrize("per_decision", [False, True])
