@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import pickle
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
@@ -11,7 +10,7 @@ from typing import Any, TypeVar
 import ray
 
 from ding_lite.processes import Shared
-from ding_lite.processes.pickles import dumps
+from ding_lite.processes.pickles import dumps, loads
 
 T = TypeVar("T")
 
@@ -97,7 +96,7 @@ def packed(function: Callable[..., Any], args: tuple[Any, ...]) -> tuple[bytes, 
 def unpacked(data: bytes, refs: Sequence[Any]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """The request that `packed` packed."""
     with _collecting(list(refs)):
-        function, args = pickle.loads(data)
+        function, args = loads(data)
     return function, args
 
 
