@@ -18,6 +18,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+from ding_lite.config import PBTConfig
 from ding_lite.distributed import Population
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -39,7 +40,7 @@ def example() -> Any:
 def measured(method: str, seed: int, rounds: int, folder: str) -> dict[str, Any]:
     """Run a population, and evaluate its members at the end."""
     pbt, begun = example(), time.monotonic()
-    cfg = pbt.PBTConfig().override({"seed": seed, "exp_name": f"{folder}/{method}_{seed}"})
+    cfg = PBTConfig().override({"seed": seed, "exp_name": f"{folder}/{method}_{seed}"})
     if method == "fixed":
         cfg.quantile_fraction = 0.0
     configs = pbt.members(cfg)

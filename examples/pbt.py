@@ -5,11 +5,10 @@ population_stepper -> population_exploiter -> ckpt_saver
 Every member is a run of PPO: evaluator -> collector -> gae_estimator -> multistep_trainer.
 """
 
-import dataclasses
 import sys
 
 from ding_lite import task
-from ding_lite.config import PopulationConfig, PPOConfig, from_command_line
+from ding_lite.config import PBTConfig, PPOConfig, from_command_line
 from ding_lite.contexts import PopulationContext
 from ding_lite.distributed import Population, Range
 from ding_lite.envs import make_envs
@@ -30,26 +29,6 @@ MUTATIONS = {
     "policy.learn.learning_rate": Range(1e-6, 1e-1, log=True),
     "policy.learn.entropy_weight": Range(1e-4, 1e-1, log=True),
 }
-
-
-def run_config() -> PPOConfig:
-    """The configuration of each member, before its seed and learning rate."""
-    cfg = PPOConfig().override({"policy.learn.epoch_per_collect": 4, "policy.eval.evaluator.eval_freq": 16})
-    return cfg.override({"env.stop_value": None})
-
-
-@dataclasses.dataclass
-class PBTConfig(PopulationConfig):
-    """Population-based training of PPO."""
-
-    exp_name: str = "runs/pbt"
-    """Folder of the population, for metrics, decisions, configuration and checkpoints."""
-
-    interval: int = 4
-    """Iterations of each member in a round."""
-
-    run: PPOConfig = dataclasses.field(default_factory=run_config)
-    """The configuration of each member, before its seed and learning rate."""
 
 
 def ppo(cfg: PPOConfig) -> PPOPolicy:

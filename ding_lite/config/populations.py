@@ -6,6 +6,7 @@ import dataclasses
 from typing import Literal
 
 from ding_lite.basics import Config, ranged_field, seed_field
+from ding_lite.policy import PPOConfig
 from ding_lite.run_configs import LogConfig
 
 
@@ -42,7 +43,7 @@ class PopulationConfig(Config):
     resample_probability: float = ranged_field(0.25, low=0, high=1)
     """Probability that a setting of a member that takes over is drawn anew, instead of being perturbed."""
 
-    perturbation_factors: tuple[float, ...] = ranged_field((1.2, 0.8), low=0)
+    perturbation_factors: list[float] = ranged_field(default_factory=lambda: [1.2, 0.8], low=0)
     """Factors for perturbed numbers, of which one is drawn."""
 
     burn_in: int = ranged_field(0, low=0)
@@ -72,3 +73,24 @@ class PopulationConfig(Config):
 
     log: LogConfig = dataclasses.field(default_factory=LogConfig)
     """Logging: metrics and console."""
+
+
+def _members() -> PPOConfig:
+    """The configuration of each member of `PBTConfig`."""
+    settings = {"policy.learn.epoch_per_collect": 4, "policy.eval.evaluator.eval_freq": 16, "env.stop_value": None}
+    return PPOConfig().override(settings)
+
+
+@dataclasses.dataclass
+class PBTConfig(PopulationConfig):
+    """Population-based training of PPO, on CartPole-v1."""
+
+    exp_name: str = "runs/pbt"
+    """Folder of the population, for metrics, decisions, configuration and checkpoints. Those of a member are in its
+    subfolder `members`."""
+
+    interval: int = ranged_field(4, low=1)
+    """Iterations of each member in a round."""
+
+    run: PPOConfig = dataclasses.field(default_factory=_members)
+    """The configuration of each member, before its seed and learning rate."""
