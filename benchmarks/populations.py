@@ -41,12 +41,13 @@ def measured(method: str, seed: int, rounds: int, folder: str) -> dict[str, Any]
     """Run a population, and evaluate its members at the end."""
     pbt, begun = example(), time.monotonic()
     cfg = PBTConfig().override({"seed": seed, "exp_name": f"{folder}/{method}_{seed}"})
+    settings = cfg.population.override({"seed": seed, "exp_name": cfg.exp_name})
     if method == "fixed":
-        cfg.quantile_fraction = 0.0
-    configs = pbt.members(cfg)
+        settings.quantile_fraction = 0.0
+    configs = cfg.members(pbt.RATES)
     for one in configs:
         one.env.n_evaluator_episode = EPISODES
-    population = Population(cfg, pbt.ppo, configs, pbt.MUTATIONS)
+    population = Population(settings, pbt.ppo, configs, pbt.MUTATIONS)
     results: dict[str, dict[str, Any]] = {}
     for _ in range(rounds):
         results = population.advance()

@@ -1,4 +1,4 @@
-"""Population-based training of PPO on CartPole-v1, or any environment: --run.env.id. It begins with bad learning rates.
+"""Population-based training of PPO on CartPole-v1, or any environment: --env.id. It begins with bad learning rates.
 
 population_stepper -> population_exploiter -> ckpt_saver
 
@@ -24,7 +24,7 @@ from ding_lite.middleware import (
 )
 from ding_lite.policy import PPOPolicy
 
-RATES = [3e-6, 1e-5, 3e-5, 1e-1]
+RATES = [{"policy.learn.learning_rate": rate} for rate in (3e-6, 1e-5, 3e-5, 1e-1)]
 MUTATIONS = {
     "policy.learn.learning_rate": Range(1e-6, 1e-1, log=True),
     "policy.learn.entropy_weight": Range(1e-4, 1e-1, log=True),
@@ -44,18 +44,10 @@ def ppo(cfg: PPOConfig) -> PPOPolicy:
     return policy
 
 
-def members(cfg: PBTConfig) -> list[PPOConfig]:
-    """The configurations of the members: the learning rates in turn, and seeds that follow each other."""
-    configs = []
-    for number in range(cfg.num_members):
-        changes = {"seed": 100 * cfg.seed + 2 * number, "policy.learn.learning_rate": RATES[number % len(RATES)]}
-        configs.append(PPOConfig.from_dict(cfg.run.to_dict()).override(changes))
-    return configs
-
-
 def main(cfg: PBTConfig) -> float:
-    population = Population(cfg, ppo, members(cfg), MUTATIONS)
-    with task.start(resume=cfg.resume, ctx=PopulationContext()):
+    settings = cfg.population.override({"exp_name": cfg.exp_name, "seed": cfg.seed})
+    population = Population(settings, ppo, cfg.members(RATES), MUTATIONS)
+    with task.start(resume=cfg.resume, watchdog_s=cfg.watchdog_s, ctx=PopulationContext()):
         task.use(population_stepper(population))
         task.use(population_exploiter(population))
         task.use(CkptSaver(population, cfg.exp_name, train_freq=1000))
@@ -66,6 +58,5 @@ def main(cfg: PBTConfig) -> float:
 
 
 if __name__ == "__main__":
-    value = main(from_command_line(PBTConfig, description=__doc__))
-    print(f"The best score of the last round is {value:g}.")
-    sys.exit(0)
+    config = from_command_line(PBTConfig, description=__doc__)
+    sys.exit(config.report_and_exit_code(main(config)))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 from ding_lite.basics import Config, ranged_field, seed_field
-from ding_lite.policy import PPOConfig
-from ding_lite.run_configs import LogConfig
+from ding_lite.policy import PPOConfig, PPOPolicyConfig
+from ding_lite.run_configs import EnvConfig, LogConfig
 
 
 @dataclasses.dataclass
@@ -75,22 +76,39 @@ class PopulationConfig(Config):
     """Logging: metrics and console."""
 
 
-def _members() -> PPOConfig:
-    """The configuration of each member of `PBTConfig`."""
-    settings = {"policy.learn.epoch_per_collect": 4, "policy.eval.evaluator.eval_freq": 16, "env.stop_value": None}
-    return PPOConfig().override(settings)
+_PBT = {"learn.epoch_per_collect": 4, "eval.evaluator.eval_freq": 16}
 
 
 @dataclasses.dataclass
-class PBTConfig(PopulationConfig):
-    """Population-based training of PPO, on CartPole-v1."""
+class PBTConfig(PPOConfig):
+    """Population-based training of PPO, on CartPole-v1. The settings are those of each member, before its learning rate."""
 
     exp_name: str = "runs/pbt"
     """Folder of the population, for metrics, decisions, configuration and checkpoints. Those of a member are in its
     subfolder `members`."""
 
-    interval: int = ranged_field(4, low=1)
-    """Iterations of each member in a round."""
+    max_step: int = ranged_field(30, low=1)
+    """Maximum number of rounds. Each has population.interval iterations of every member."""
 
-    run: PPOConfig = dataclasses.field(default_factory=_members)
-    """The configuration of each member, before its seed and learning rate."""
+    env: EnvConfig = dataclasses.field(default_factory=lambda: EnvConfig.default(stop_value=None))
+    """Environments."""
+
+    policy: PPOPolicyConfig = dataclasses.field(default_factory=lambda: PPOPolicyConfig().override(_PBT))
+    """The algorithm."""
+
+    population: PopulationConfig = dataclasses.field(default_factory=lambda: PopulationConfig(interval=4))
+    """The population. Its exp_name and seed are those above."""
+
+    def members(self, changes: Sequence[Mapping[str, Any]]) -> list[PPOConfig]:
+        """The configuration of each member: settings above, with seeds that follow each other.
+
+        Args:
+            changes: values by dotted name, for the first members; later ones begin with the first again.
+        """
+        values = self.to_dict()
+        del values["population"]
+        found = []
+        for number in range(self.population.num_members):
+            seed = {"seed": 100 * self.seed + 2 * number, "resume": None}
+            found.append(PPOConfig.from_dict(values).override({**seed, **changes[number % len(changes)]}))
+        return found
