@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from ding_lite.basics import Config, ranged_field, seed_field
 from ding_lite.policy import PPOConfig, PPOPolicyConfig
-from ding_lite.run_configs import EnvConfig, LogConfig
+from ding_lite.run_configs import LogConfig
 
 
 @dataclasses.dataclass
@@ -90,9 +90,6 @@ class PBTConfig(PPOConfig):
     max_step: int = ranged_field(30, low=1)
     """Maximum number of rounds. Each has population.interval iterations of every member."""
 
-    env: EnvConfig = dataclasses.field(default_factory=lambda: EnvConfig.default(stop_value=None))
-    """Environments."""
-
     policy: PPOPolicyConfig = dataclasses.field(default_factory=lambda: PPOPolicyConfig().override(_PBT))
     """The algorithm."""
 
@@ -100,7 +97,7 @@ class PBTConfig(PPOConfig):
     """The population. Its exp_name and seed are those above."""
 
     def members(self, changes: Sequence[Mapping[str, Any]]) -> list[PPOConfig]:
-        """The configuration of each member: settings above, with seeds that follow each other.
+        """The configuration of each member: the settings above, with seeds of their own, and without a stop_value.
 
         Args:
             changes: values by dotted name, for the first members; later ones begin with the first again.
@@ -109,6 +106,6 @@ class PBTConfig(PPOConfig):
         del values["population"]
         found = []
         for number in range(self.population.num_members):
-            seed = {"seed": 100 * self.seed + 2 * number, "resume": None}
-            found.append(PPOConfig.from_dict(values).override({**seed, **changes[number % len(changes)]}))
+            own = {"seed": 100 * self.seed + 2 * number, "resume": None, "env.stop_value": None}
+            found.append(PPOConfig.from_dict(values).override({**own, **changes[number % len(changes)]}))
         return found
