@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -243,6 +244,33 @@ def test_a_killed_process_is_a_failed_member_unless_it_is_restarted(make, tmp_pa
         population.advance()
     assert population.live == ["member_0", "member_1"]
     assert population.evolve(given(population, [2.0, 1.0]))[0]["source"] == "member_0"
+
+
+def dies_once(cfg):
+    """A pipeline whose member with the seed 1 is killed once, in its third iteration."""
+    from ding_lite import task
+
+    policy, marker = ppo(cfg), Path(cfg.exp_name).parent / "killed"
+
+    @contract(stage="record")
+    def fall(ctx):
+        if cfg.seed == 1 and ctx.total_step == 2 and not marker.exists():
+            marker.mkdir(parents=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    task.use(fall)
+    return policy
+
+
+def test_a_killed_process_that_is_restarted_repeats_the_round(make, tmp_path):
+    settings = {"backend": "process", "num_members": 2, "quantile_fraction": 0.5}
+    killed = make(dies_once, folder=tmp_path / "a", restart=True, **settings)
+    (tmp_path / "b/members/killed").mkdir(parents=True)
+    unbroken = make(dies_once, folder=tmp_path / "b", **settings)
+    assert turn(killed, 2) == turn(unbroken, 2)
+    assert same(without_folders(killed), without_folders(unbroken))
+    assert (tmp_path / "a/members/killed").exists()
+    assert killed._hosts["member_1"].restarts == 1
 
 
 def test_too_few_members_end_the_run_with_their_errors(make):
