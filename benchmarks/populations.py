@@ -18,6 +18,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+from ding_lite.config import PBTConfig
 from ding_lite.distributed import Population
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -39,13 +40,14 @@ def example() -> Any:
 def measured(method: str, seed: int, rounds: int, folder: str) -> dict[str, Any]:
     """Run a population, and evaluate its members at the end."""
     pbt, begun = example(), time.monotonic()
-    cfg = pbt.PBTConfig().override({"seed": seed, "exp_name": f"{folder}/{method}_{seed}"})
+    cfg = PBTConfig().override({"seed": seed, "exp_name": f"{folder}/{method}_{seed}"})
+    settings = cfg.population.override({"seed": seed, "exp_name": cfg.exp_name})
     if method == "fixed":
-        cfg.quantile_fraction = 0.0
-    configs = pbt.members(cfg)
+        settings.quantile_fraction = 0.0
+    configs = cfg.members(pbt.RATES)
     for one in configs:
         one.env.n_evaluator_episode = EPISODES
-    population = Population(cfg, pbt.ppo, configs, pbt.MUTATIONS)
+    population = Population(settings, pbt.ppo, configs, pbt.MUTATIONS)
     results: dict[str, dict[str, Any]] = {}
     for _ in range(rounds):
         results = population.advance()

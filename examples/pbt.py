@@ -1,15 +1,14 @@
-"""Population-based training of PPO on CartPole-v1, or any environment: --run.env.id. It begins with bad learning rates.
+"""Population-based training of PPO on CartPole-v1, or any environment: --env.id. It begins with bad learning rates.
 
 population_stepper -> population_exploiter -> ckpt_saver
 
 Every member is a run of PPO: evaluator -> collector -> gae_estimator -> multistep_trainer.
 """
 
-import dataclasses
 import sys
 
 from ding_lite import task
-from ding_lite.config import PopulationConfig, PPOConfig, from_command_line
+from ding_lite.config import PBTConfig, PPOConfig, from_command_line
 from ding_lite.contexts import PopulationContext
 from ding_lite.distributed import Population, Range
 from ding_lite.envs import make_envs
@@ -25,31 +24,11 @@ from ding_lite.middleware import (
 )
 from ding_lite.policy import PPOPolicy
 
-RATES = [3e-6, 1e-5, 3e-5, 1e-1]
+RATES = [{"policy.learn.learning_rate": rate} for rate in (3e-6, 1e-5, 3e-5, 1e-1)]
 MUTATIONS = {
     "policy.learn.learning_rate": Range(1e-6, 1e-1, log=True),
     "policy.learn.entropy_weight": Range(1e-4, 1e-1, log=True),
 }
-
-
-def run_config() -> PPOConfig:
-    """The configuration of each member, before its seed and learning rate."""
-    cfg = PPOConfig().override({"policy.learn.epoch_per_collect": 4, "policy.eval.evaluator.eval_freq": 16})
-    return cfg.override({"env.stop_value": None})
-
-
-@dataclasses.dataclass
-class PBTConfig(PopulationConfig):
-    """Population-based training of PPO."""
-
-    exp_name: str = "runs/pbt"
-    """Folder of the population, for metrics, decisions, configuration and checkpoints."""
-
-    interval: int = 4
-    """Iterations of each member in a round."""
-
-    run: PPOConfig = dataclasses.field(default_factory=run_config)
-    """The configuration of each member, before its seed and learning rate."""
 
 
 def ppo(cfg: PPOConfig) -> PPOPolicy:
@@ -65,18 +44,10 @@ def ppo(cfg: PPOConfig) -> PPOPolicy:
     return policy
 
 
-def members(cfg: PBTConfig) -> list[PPOConfig]:
-    """The configurations of the members: the learning rates in turn, and seeds that follow each other."""
-    configs = []
-    for number in range(cfg.num_members):
-        changes = {"seed": 100 * cfg.seed + 2 * number, "policy.learn.learning_rate": RATES[number % len(RATES)]}
-        configs.append(PPOConfig.from_dict(cfg.run.to_dict()).override(changes))
-    return configs
-
-
 def main(cfg: PBTConfig) -> float:
-    population = Population(cfg, ppo, members(cfg), MUTATIONS)
-    with task.start(resume=cfg.resume, ctx=PopulationContext()):
+    settings = cfg.population.override({"exp_name": cfg.exp_name, "seed": cfg.seed})
+    population = Population(settings, ppo, cfg.members(RATES), MUTATIONS)
+    with task.start(resume=cfg.resume, watchdog_s=cfg.watchdog_s, ctx=PopulationContext()):
         task.use(population_stepper(population))
         task.use(population_exploiter(population))
         task.use(CkptSaver(population, cfg.exp_name, train_freq=1000))
@@ -87,6 +58,5 @@ def main(cfg: PBTConfig) -> float:
 
 
 if __name__ == "__main__":
-    value = main(from_command_line(PBTConfig, description=__doc__))
-    print(f"The best score of the last round is {value:g}.")
-    sys.exit(0)
+    config = from_command_line(PBTConfig, description=__doc__)
+    sys.exit(config.report_and_exit_code(main(config)))

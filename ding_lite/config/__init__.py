@@ -8,7 +8,7 @@ from ding_lite.config.data_parallel_runs import data_parallel
 from ding_lite.config.gail import GAILConfig
 from ding_lite.config.her import HERConfig, HERFetchConfig, HindsightConfig
 from ding_lite.config.icm import ICMConfig
-from ding_lite.config.populations import PopulationConfig
+from ding_lite.config.populations import PBTConfig, PopulationConfig
 from ding_lite.config.rnd import RNDConfig
 from ding_lite.config.sqil import SQILConfig
 from ding_lite.policy import (
@@ -109,6 +109,7 @@ __all__ = [
     "LogConfig",
     "OfflineRunConfig",
     "OnPolicyRunConfig",
+    "PBTConfig",
     "PPOAtariConfig",
     "PPOConfig",
     "PPOLSTMConfig",

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 from ding_lite.basics import Config, ranged_field, seed_field
+from ding_lite.policy import PPOConfig, PPOPolicyConfig
 from ding_lite.run_configs import LogConfig
 
 
@@ -42,7 +44,7 @@ class PopulationConfig(Config):
     resample_probability: float = ranged_field(0.25, low=0, high=1)
     """Probability that a setting of a member that takes over is drawn anew, instead of being perturbed."""
 
-    perturbation_factors: tuple[float, ...] = ranged_field((1.2, 0.8), low=0)
+    perturbation_factors: list[float] = ranged_field(default_factory=lambda: [1.2, 0.8], low=0)
     """Factors for perturbed numbers, of which one is drawn."""
 
     burn_in: int = ranged_field(0, low=0)
@@ -81,3 +83,38 @@ class PopulationConfig(Config):
 
     log: LogConfig = dataclasses.field(default_factory=LogConfig)
     """Logging: metrics and console."""
+
+
+_PBT = {"learn.epoch_per_collect": 4, "eval.evaluator.eval_freq": 16}
+
+
+@dataclasses.dataclass
+class PBTConfig(PPOConfig):
+    """Population-based training of PPO, on CartPole-v1. The settings are those of each member, before its learning rate."""
+
+    exp_name: str = "runs/pbt"
+    """Folder of the population, for metrics, decisions, configuration and checkpoints. Those of a member are in its
+    subfolder `members`."""
+
+    max_step: int = ranged_field(30, low=1)
+    """Maximum number of rounds. Each has population.interval iterations of every member."""
+
+    policy: PPOPolicyConfig = dataclasses.field(default_factory=lambda: PPOPolicyConfig().override(_PBT))
+    """The algorithm."""
+
+    population: PopulationConfig = dataclasses.field(default_factory=lambda: PopulationConfig(interval=4))
+    """The population. Its exp_name and seed are those above."""
+
+    def members(self, changes: Sequence[Mapping[str, Any]]) -> list[PPOConfig]:
+        """The configuration of each member: the settings above, with seeds of their own, and without a stop_value.
+
+        Args:
+            changes: values by dotted name, for the first members; later ones begin with the first again.
+        """
+        values = self.to_dict()
+        del values["population"]
+        found = []
+        for number in range(self.population.num_members):
+            own = {"seed": 100 * self.seed + 2 * number, "resume": None, "env.stop_value": None}
+            found.append(PPOConfig.from_dict(values).override({**own, **changes[number % len(changes)]}))
+        return found

@@ -37,6 +37,7 @@ from ding_lite.policy_check import (
     described,
     explain_missing,
     idle_for_optimizer,
+    idle_for_rollouts,
     loss_error,
     misfit_in_batch,
     require_batch,
@@ -273,11 +274,11 @@ class Policy(PolicyState):
                 f"learn.lr_schedule has no effect on a {kind}: derive a class with it, "
                 f"{kind}.with_updates(mixins=[LearningRateSchedule])."
             )
-        idle = names & {"learn.batch_size", "learn.epoch_per_collect"}
-        if idle and self.has_loss and self.learns_from == "rollouts" and not self.has_own_learning:
+        parts = [name.rpartition(".")[2] for name in names]
+        if idle := idle_for_rollouts(self, parts):
             raise FixedSettingError(
-                f"{min(idle)} has no effect: {kind} takes one gradient step per rollout. Use PPOPolicy, which learns in epochs "
-                "of minibatches, or override learn_on_batch."
+                f"learn.{idle[0]} has no effect: {kind} takes one gradient step per rollout. Use PPOPolicy, which learns in "
+                "epochs of minibatches, or override learn_on_batch."
             )
         rates = [name.rpartition(".")[2] for name in names - {"learn.lr_schedule"} if is_of_optimizer(frozenset({name}))]
         if self.params and (unread := idle_for_optimizer(type(self), rates)):

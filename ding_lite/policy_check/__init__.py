@@ -1,7 +1,13 @@
 """The dry run of a policy, and checks of the arguments and results of its hooks."""
 
 from ding_lite.policy_check.columns import STANDARD, ColumnError, HookReads, described, explain_missing, map_columns
-from ding_lite.policy_check.declarations import idle_for_optimizer, require_declarations, require_methods, warn_of_idle_settings
+from ding_lite.policy_check.declarations import (
+    idle_for_optimizer,
+    idle_for_rollouts,
+    require_declarations,
+    require_methods,
+    warn_of_idle_settings,
+)
 from ding_lite.policy_check.dry_run import dummy_elements, try_out
 from ding_lite.policy_check.given_models import require_members, require_output
 from ding_lite.policy_check.hook_results import (
@@ -31,6 +37,7 @@ __all__ = [
     "dummy_elements",
     "explain_missing",
     "idle_for_optimizer",
+    "idle_for_rollouts",
     "like_before",
     "loss_error",
     "map_columns",

@@ -37,6 +37,8 @@ _PARTS = {
 }
 """Settings that leave out a part of an algorithm if they are None or 0, and the settings of that part."""
 
+_MINIBATCHES = ("epoch_per_collect", "batch_size")
+
 _warned: weakref.WeakSet[type] = weakref.WeakSet()  # classes whose names have been checked
 
 
@@ -195,13 +197,8 @@ def _warn_of_minibatch_settings(policy: ConfiguredPolicy) -> None:
     """Warn of settings of minibatches and epochs that differ from the defaults and that no method of the class reads."""
     kind = type(policy)
     learn, default = policy.cfg.learn, type(policy.cfg)().learn
-    functions = [it for base in kind.__mro__ for name, it in vars(base).items() if name != "default_config"]
-    idle = [
-        name
-        for name in ("epoch_per_collect", "batch_size")
-        if getattr(learn, name, None) != getattr(default, name, None)
-        and not any(_reads_setting(function, name) for function in functions)
-    ]
+    changed = [name for name in _MINIBATCHES if getattr(learn, name, None) != getattr(default, name, None)]
+    idle = _unread(kind, changed)
     if idle:
         given = " and ".join(f"learn.{name} = {getattr(learn, name)}" for name in idle)
         have, them = ("have", "them") if len(idle) > 1 else ("has", "it")
@@ -210,6 +207,19 @@ def _warn_of_minibatch_settings(policy: ConfiguredPolicy) -> None:
             "PPOPolicy, which learns in epochs of minibatches (in build_policy, base=PPOPolicy); or override learn_on_batch.",
             stacklevel=5,
         )
+
+
+def _unread(kind: type, names: Iterable[str]) -> list[str]:
+    """Those of these settings that no method of the class reads."""
+    functions = [it for base in kind.__mro__ for name, it in vars(base).items() if name != "default_config"]
+    return [name for name in names if not any(_reads_setting(function, name) for function in functions)]
+
+
+def idle_for_rollouts(policy: ConfiguredPolicy, names: Iterable[str]) -> list[str]:
+    """Those of these settings in the section `learn` that have no effect, because each step learns from a whole rollout."""
+    if not policy.has_loss or policy.learns_from != "rollouts" or policy.has_own_learning:
+        return []
+    return _unread(type(policy), [name for name in _MINIBATCHES if name in names])
 
 
 def require_declarations(policy: object, hooks: Iterable[str]) -> None:

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -175,9 +176,9 @@ def test_an_evaluation_of_earlier_weights_is_no_score(make):
 
 def test_the_same_seed_gives_the_same_population_and_another_one_does_not(make, tmp_path):
     one, other, third = make(folder=tmp_path / "a"), make(folder=tmp_path / "b"), make(folder=tmp_path / "c", seed=1)
-    assert turn(one, 4) == turn(other, 4)
+    assert turn(one, 2) == turn(other, 2)
     assert same(without_folders(one), without_folders(other))
-    assert turn(third, 4) != lines(tmp_path / "a")
+    assert turn(third, 2) != lines(tmp_path / "a")
 
 
 def without_folders(population):
@@ -203,11 +204,11 @@ def test_processes_give_what_this_process_gives(make, tmp_path):
 
 def test_decisions_are_replayed_without_drawing(make, tmp_path):
     first = make(folder=tmp_path / "a")
-    made = turn(first, 3)
+    made = turn(first, 2)
     again = make(folder=tmp_path / "b", replay=str(tmp_path / "a/decisions.jsonl"), seed=9, metric="no such metric")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        repeated = turn(again, 3)
+        repeated = turn(again, 2)
     keys = ("round", "kind", "member", "source", "old", "new")
     assert [[one[key] for key in keys] for one in repeated] == [[one[key] for key in keys] for one in made]
     for name in first.names:
@@ -245,6 +246,33 @@ def test_a_killed_process_is_a_failed_member_unless_it_is_restarted(make, tmp_pa
     assert population.evolve(given(population, [2.0, 1.0]))[0]["source"] == "member_0"
 
 
+def dies_once(cfg):
+    """A pipeline whose member with the seed 1 is killed once, in its third iteration."""
+    from ding_lite import task
+
+    policy, marker = ppo(cfg), Path(cfg.exp_name).parent / "killed"
+
+    @contract(stage="record")
+    def fall(ctx):
+        if cfg.seed == 1 and ctx.total_step == 2 and not marker.exists():
+            marker.mkdir(parents=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    task.use(fall)
+    return policy
+
+
+def test_a_killed_process_that_is_restarted_repeats_the_round(make, tmp_path):
+    settings = {"backend": "process", "num_members": 2, "quantile_fraction": 0.5}
+    killed = make(dies_once, folder=tmp_path / "a", restart=True, **settings)
+    (tmp_path / "b/members/killed").mkdir(parents=True)
+    unbroken = make(dies_once, folder=tmp_path / "b", **settings)
+    assert turn(killed, 2) == turn(unbroken, 2)
+    assert same(without_folders(killed), without_folders(unbroken))
+    assert (tmp_path / "a/members/killed").exists()
+    assert killed._hosts["member_1"].restarts == 1
+
+
 def test_too_few_members_end_the_run_with_their_errors(make):
     population = make(breaks, num_members=3, min_members=3)
     population.advance()
@@ -266,25 +294,25 @@ class TestRuns:
             return population, loop.ctx
 
     def test_a_resumed_run_equals_an_unbroken_one(self, make, tmp_path):
-        whole, ctx = self.run(make, tmp_path / "whole", 5)
-        self.run(make, tmp_path / "cut", 3)
+        whole, ctx = self.run(make, tmp_path / "whole", 3)
+        self.run(make, tmp_path / "cut", 2)
         more = tmp_path / "cut/decisions.jsonl"
-        more.write_text(more.read_text() + json.dumps({"round": 3, "kind": "exploit", "member": "x"}) + "\n")
-        resumed, again = self.run(make, tmp_path / "cut", 5, resume=tmp_path / "cut")
+        more.write_text(more.read_text() + json.dumps({"round": 2, "kind": "exploit", "member": "x"}) + "\n")
+        resumed, again = self.run(make, tmp_path / "cut", 3, resume=tmp_path / "cut")
         assert same(without_folders(whole), without_folders(resumed))
         assert (ctx.env_step, ctx.train_iter, ctx.last_eval_value) == (again.env_step, again.train_iter, again.last_eval_value)
         one, other = lines(tmp_path / "whole"), lines(tmp_path / "cut")
         for line in (*one, *other):
             line.pop("time")
         assert one == other
-        assert ctx.env_step == 5 * 2 * 16 * 4
+        assert ctx.env_step == 3 * 2 * 16 * 4
 
     def test_a_replaced_member_is_resumed(self, make, tmp_path):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            whole, _ = self.run(make, tmp_path / "whole", 4, pipeline=breaks)
-            self.run(make, tmp_path / "cut", 3, pipeline=breaks)
-            resumed, _ = self.run(make, tmp_path / "cut", 4, resume=tmp_path / "cut", pipeline=breaks)
+            whole, _ = self.run(make, tmp_path / "whole", 3, pipeline=breaks)
+            self.run(make, tmp_path / "cut", 2, pipeline=breaks)
+            resumed, _ = self.run(make, tmp_path / "cut", 3, resume=tmp_path / "cut", pipeline=breaks)
         assert same(without_folders(whole), without_folders(resumed))
 
     def test_rows_have_the_best_the_median_and_every_member(self, make, tmp_path):

@@ -4,6 +4,7 @@ import dataclasses
 import threading
 
 import pytest
+from states import same
 
 from ding_lite.basics import CheckpointError, RunFiles
 from ding_lite.engine import Context, RunStateError, Task, contract
@@ -255,3 +256,38 @@ class TestFiles:
 
         with pytest.warns(UserWarning, match="The files are used without it"):
             assert files.load()[0] == {"x": 1}
+
+
+def without_random(state):
+    return {name: part for name, part in state.items() if name != "global_random"}
+
+
+class TestInTheMiddleOfARun:
+    """A program that drives a task in slices may load a state between them."""
+
+    @MODES
+    def test_a_loaded_state_is_saved_as_it_is_and_runs_on_from_a_new_context(self, mode):
+        @dataclasses.dataclass
+        class Noted(Counts):
+            notes: list[int] = dataclasses.field(default_factory=list)
+
+        @contract(reads=("notes",), writes=("notes",), stage="record")
+        def note(ctx):
+            ctx.notes = [*ctx.notes, ctx.total_step]
+
+        def opened(loop):
+            loop.start(ctx=Noted(), **mode)
+            return loop.use(Adder()).use(note)
+
+        one, other = opened(Task()), opened(Task())
+        one.run(3, final=False)
+        other.run(5, final=False)
+        state = one.state_dict()
+        other.load_state_dict(state)
+        assert same(without_random(other.state_dict()), without_random(state))
+        for loop, iterations in ((one, 2), (other, 3 + 2)):
+            loop.run(iterations, final=False)
+        assert other.ctx.notes == one.ctx.notes == [4]
+        assert (other.ctx.count, other.ctx.total_step) == (one.ctx.count, one.ctx.total_step)
+        assert same(without_random(other.state_dict()), without_random(one.state_dict()))
+        one.stop(), other.stop()

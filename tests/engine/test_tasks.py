@@ -1,13 +1,14 @@
 """The task: opened once, closed clean, and driven by hand."""
 
 import dataclasses
+import pickle
 import threading
 
 import psutil
 import pytest
 
 import ding_lite
-from ding_lite.engine import Context, Task, contract, contract_of, current_task, task
+from ding_lite.engine import Context, Task, contract, contract_of, current_task, opened_for, task
 
 
 @dataclasses.dataclass
@@ -339,3 +340,21 @@ class TestCurrentTask:
 
         assert len(seen) == 3
         assert all(found is loop for found in seen)
+
+
+class TestBuildingForAnotherTask:
+    def test_use_of_the_global_task_adds_to_the_other_one_within_the_block(self):
+        with Task().start() as other:
+            with opened_for(other):
+                task.use(lambda ctx: None)
+                task.use_wrapper(lambda fn: fn)
+                Task().start().use(lambda ctx: None).stop()
+            assert len(other.middleware) == 1
+            assert not task.running
+            with pytest.raises(RuntimeError, match=r"before task.start\(\)"):
+                task.use(lambda ctx: None)
+
+    def test_the_global_task_is_pickled_by_its_name_and_no_other_task(self):
+        assert pickle.loads(pickle.dumps(task)) is task
+        with pytest.raises(TypeError, match="a Task cannot be pickled: make one in the other process"):
+            pickle.dumps(Task())

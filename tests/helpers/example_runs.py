@@ -32,6 +32,7 @@ _OTHER = {
     "td3_mujoco",  # the pipeline of td3.py
     *("cql_continuous", "td3_bc", "iql", "awac"),  # the pipeline of cql.py
     "her_fetch",  # the learner of her.py
+    "pbt",  # tests/distributed
 }  # tested elsewhere
 OFFLINE = frozenset({"bc", "cql", "cql_continuous", "td3_bc", "iql", "awac", "decision_transformer"})
 ASYNC_NAMES = sorted(path.stem for path in EXAMPLES.glob("*.py") if path.stem not in _OTHER)
