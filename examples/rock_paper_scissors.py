@@ -46,7 +46,7 @@ class BeatLast(Policy):
 
 def main(cfg: PPOConfig) -> float:
     env, factory = cfg.env, rps_v2.parallel_env
-    where = {"env_config": env.env_config, "backend": env.backend, "restart": env.restart, "info_columns": env.info_columns}
+    where = {"env_config": env.env_config, "info_columns": env.info_columns, **env.worker_options()}
     collector_env = make_agent_envs(factory, env.collector_env_num, seed=cfg.seed, workers=env.workers, **where)
     evaluator_env = make_agent_envs(factory, env.evaluator_env_num, seed=cfg.seed + 1, **where)
     spaces = collector_env.observation_space("player_0"), collector_env.action_space("player_0")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 import os
+import socket
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,6 +29,15 @@ class Resources:
     num_gpus: float = 0.0
     custom: Mapping[str, float] = dataclasses.field(default_factory=dict)
     """Resources by the names that the machines of the cluster were started with."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.custom, Mapping):
+            raise TypeError(f"worker_resources={self.custom!r} wants a dict of amounts by name, such as {{'sim': 1}}.")
+        of_custom = {f"worker_resources[{name!r}]": amount for name, amount in self.custom.items()}
+        given = {"num_cpus_per_worker": self.num_cpus or 0.0, "num_gpus_per_worker": self.num_gpus, **of_custom}
+        for name, amount in given.items():
+            if isinstance(amount, bool) or not isinstance(amount, (int, float)) or not 0 <= amount < math.inf:
+                raise ValueError(f"{name}={amount!r} wants a number of 0 or more.")
 
     @property
     def asked(self) -> dict[str, float]:
@@ -59,6 +70,10 @@ def connect(address: str | None = None, caller: str = "connect", keep_workers: i
         ConnectionError: there is no cluster at this address.
     """
     require_extra("ray", "ray", f"{caller}(backend='ray')")
+    if address is not None and not isinstance(address, str):
+        raise TypeError(f"{caller}(ray_address={address!r}) wants a string such as 'host:6379', or None.")
+    if keep_workers is not None and (not isinstance(keep_workers, int) or keep_workers < 0):
+        raise ValueError(f"{caller}(keep_workers={keep_workers!r}) wants a whole number of 0 or more, or None.")
     ray = _ray()
     global _kept
     _kept = _kept if keep_workers is None else keep_workers
@@ -75,11 +90,12 @@ def connect(address: str | None = None, caller: str = "connect", keep_workers: i
         except (ConnectionError, RuntimeError) as error:
             raise ConnectionError(
                 f"{caller}(ray_address={address!r}): no Ray cluster answers there: {error} Start one with `ray start --head` "
-                "and pass its address, or pass ray_address=None to start one on this machine."
+                "and pass its address, or pass ray_address=None to start one on this machine. If a cluster runs there, the "
+                "environment variable RAY_AUTH_MODE may differ: set it to token, or to disabled, here and for the cluster."
             ) from error
         return
     here = ray.get_runtime_context().gcs_address
-    if address is not None and ":" in address and "//" not in address and address != here:
+    if address is not None and ":" in address and "//" not in address and _resolved(address) != _resolved(here):
         raise ValueError(
             f"{caller}(ray_address={address!r}), but this program is connected to the cluster at {here}: pass this address or "
             "None, or call ray.shutdown() first."
@@ -106,8 +122,24 @@ def kept_workers() -> int:
     return _kept
 
 
-def require_resources(resources: Resources, count: int, caller: str) -> None:
-    """Check that the machines of the cluster can hold `count` workers at the same time, if nothing else runs there.
+def _resolved(address: str) -> str:
+    """An address with the number of its host."""
+    host, _, port = address.rpartition(":")
+    try:
+        number = socket.gethostbyname(host)
+    except OSError:
+        return address
+    return f"{_ray().util.get_node_ip_address() if number.startswith('127.') else number}:{port}"
+
+
+def require_resources(resources: Resources, count: int, caller: str, held: Mapping[str, float]) -> None:
+    """Check that the machines of the cluster can hold `count` workers at the same time, if no other program runs there.
+
+    Args:
+        resources: what each worker reserves.
+        count: number of workers.
+        caller: name of the calling function, for messages.
+        held: what other workers of this program have reserved.
 
     Raises:
         ValueError: they cannot.
@@ -121,11 +153,13 @@ def require_resources(resources: Resources, count: int, caller: str) -> None:
             f"{there}. Lower {_settings_of(asked)}, or add machines."
         )
     total = ray.cluster_resources()
-    short = {name: amount * count for name, amount in asked.items() if total.get(name, 0.0) < amount * count}
+    wanted = {name: amount * count for name, amount in asked.items()}
+    short = {name: amount for name, amount in wanted.items() if total.get(name, 0.0) < amount + held.get(name, 0.0)}
     if short:
+        others = f", of which other workers of this program hold {_described(held, short)}" if held else ""
         raise ValueError(
             f"{caller}() asks for {_described(short, short)} for {count} workers, and the cluster has "
-            f"{_described(total, short)}. Lower workers or {_settings_of(short)}, or add machines."
+            f"{_described(total, short)}{others}. Lower workers or {_settings_of(short)}, or add machines."
         )
 
 

@@ -44,7 +44,7 @@ def host_factory(
     """
     resources = Resources(num_cpus, num_gpus, dict(custom or {}))
     connect(address, caller)
-    require_resources(resources, workers, caller)
+    require_resources(resources, workers, caller, Actors.held())
     return partial(RayHost, Actors(resources, spares=int(restart)))
 
 

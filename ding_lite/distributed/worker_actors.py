@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 import traceback
+import weakref
 from collections import deque
 from collections.abc import Callable
 from typing import Any, ClassVar, NoReturn
@@ -30,6 +31,8 @@ from ding_lite.processes.servers import close_objects, settle
 _ASK_EVERY_S = 1.0
 _STACK_WAIT_S = 1.0
 _MOST_SPARES = 4
+_ANSWER_S = 5.0
+"""Maximum seconds for a kept actor to answer."""
 _CLOSED = "was closed"
 
 
@@ -104,8 +107,9 @@ class Actors:
             They end with the last worker of the group.
     """
 
-    _kept: ClassVar[list[tuple[dict[str, Any], Any]]] = []
-    """Options and handle of each actor that waits for other groups."""
+    _kept: ClassVar[list[tuple[str, dict[str, Any], Any]]] = []
+    """Job, options and handle of each actor that waits for other groups."""
+    _groups: ClassVar[weakref.WeakSet[Actors]] = weakref.WeakSet()
 
     def __init__(self, resources: Resources, spares: int = 0) -> None:
         self.resources, self._spares = resources, spares
@@ -113,6 +117,17 @@ class Actors:
         self._waiting: list[tuple[Any, Any]] = []  # each spare, and a reference that is ready when it has started
         self._lock = threading.Lock()
         self._taken = 0
+        self._groups.add(self)
+
+    @classmethod
+    def held(cls) -> dict[str, float]:
+        """What the workers of all groups of this program have reserved, by name."""
+        found: dict[str, float] = {}
+        for group in cls._groups:
+            for name, amount in group.resources.asked.items():
+                if group._taken:
+                    found[name] = found.get(name, 0.0) + amount * group._taken
+        return found
 
     def take(self) -> Any:
         """A new actor, which `give_back` ends."""
@@ -125,11 +140,23 @@ class Actors:
                 self._waiting.remove(spare)
                 self._add_spares()
                 return spare[0]
-            for index, (options, actor) in enumerate(self._kept):
-                if options == self._options:
-                    del self._kept[index]
-                    return actor
-            return self._new()
+            return self._kept_one() or self._new()
+
+    def _kept_one(self) -> Any:
+        """A kept actor with these resources that answers, or None. Those with other resources end, because they hold them."""
+        kept, self._kept[:] = list(self._kept), []
+        found = None
+        for job, options, actor in kept:
+            if job != _job():  # of an earlier cluster
+                continue
+            fits = options == self._options
+            if fits and found is None and _answers(actor):
+                found = actor
+            elif (fits and found is None) or (options and not fits):
+                _kill(actor)
+            else:
+                self._kept.append((job, options, actor))
+        return found
 
     def start_spares(self) -> None:
         """Start the spare actors that are missing."""
@@ -141,7 +168,7 @@ class Actors:
         with self._lock:
             if is_clean and len(self._kept) < kept_workers():
                 actor.forget.remote()
-                self._kept.append((self._options, actor))
+                self._kept.append((_job(), self._options, actor))
             else:
                 _kill(actor)
             self._taken -= 1
@@ -161,6 +188,20 @@ def _is_ready(ref: Any, timeout_s: float = 0.0) -> bool:
     """Whether an object is ready, within so many seconds."""
     ready, _ = ray.wait([ref], timeout=timeout_s)
     return bool(ready)
+
+
+def _answers(actor: Any) -> bool:
+    """Whether an actor lives, and is not stopped."""
+    try:
+        ref = actor.progress.remote()
+        return _is_ready(ref, _ANSWER_S) and ray.get(ref) is not None
+    except Exception:  # noqa: BLE001  Ray raises several kinds
+        return False
+
+
+def _job() -> str:
+    """Id of this program in its cluster."""
+    return str(ray.get_runtime_context().get_job_id())
 
 
 def _kill(actor: Any) -> None:
@@ -357,8 +398,9 @@ class RayWorker:
     def _hangs(self) -> NoReturn:
         if self.pid is None:
             end = (
-                f"did not start within {self.start_timeout_s} s: {available(self._actors.resources)}. Wait for other programs "
-                f"of the cluster, ask for less, or raise start_timeout_s={self.start_timeout_s}."
+                f"did not start within {self.start_timeout_s} s: {available(self._actors.resources)}. If that is too little, "
+                f"wait for other programs of the cluster or ask for less; else raise start_timeout_s={self.start_timeout_s}, "
+                "because imports take seconds."
             )
         else:
             stack = self._stack()

@@ -13,7 +13,8 @@ from ding_lite.pipeline.used_middleware import middleware_of
 def parts_of(entries: Sequence[Entry]) -> dict[str, Any]:
     """Each object of a pipeline with `state_dict` and `load_state_dict`, by name: middleware, and objects in `uses`.
 
-    Of objects that share their state, such as a policy and its learn_mode, only the owner is listed.
+    The name of an object is that of its class, or its `state_name`, where objects of several classes have one kind of state. Of
+    objects that share their state, such as a policy and its learn_mode, only the owner is listed.
     """
     used = middleware_of(entries)
     things = [thing for it in used if it.terms is not None for thing in it.terms.uses]
@@ -25,7 +26,7 @@ def parts_of(entries: Sequence[Entry]) -> dict[str, Any]:
             for one in (thing,) if leader is None else (leader, thing):
                 owner = owners.get(id(one), (one,))[0]
                 if has_state(owner):
-                    found.setdefault(id(owner), (type(owner).__name__, owner))
+                    found.setdefault(id(owner), (getattr(owner, "state_name", type(owner).__name__), owner))
         held = holder_of(it.fn)
         if has_state(held):
             found.setdefault(id(held), (it.name, held))

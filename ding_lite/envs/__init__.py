@@ -33,6 +33,7 @@ from ding_lite.envs.partial_observations import OnlyElements, PartialObservation
 from ding_lite.envs.pieces import ENV
 from ding_lite.envs.recipes import made_from
 from ding_lite.envs.replays import ReplayError, replay_error, save_env_error
+from ding_lite.envs.saved_states import only_piece_of
 from ding_lite.envs.space_records import recorded_space, space_from
 from ding_lite.envs.spaces import (
     SpaceError,
@@ -104,6 +105,7 @@ __all__ = [
     "make_envs",
     "name_of_envs",
     "number_of",
+    "only_piece_of",
     "random_state",
     "recorded_space",
     "registered_spec",

@@ -40,6 +40,9 @@ class SplitAgentVectorEnv(Pieces, AgentVectorBase):
         SpaceError: the copies have different agents or spaces.
     """
 
+    state_name = AgentVectorEnv.__name__
+    """See `SplitVectorEnv.state_name`."""
+
     def __init__(
         self,
         factories: Sequence[AgentEnvFactory],

@@ -41,6 +41,9 @@ class SplitVectorEnv(Pieces, SameStepVectorEnv):
         SpaceError: the environments have different spaces.
     """
 
+    state_name = LocalVectorEnv.__name__
+    """A run that is saved with workers can be continued without, if there is one piece, and the other way round."""
+
     def __init__(
         self,
         factories: Sequence[EnvFactory],

@@ -22,6 +22,7 @@ from ding_lite.envs import (
     action_masks,
     column_limits,
     episode_seed,
+    only_piece_of,
     space_spec,
     stepper,
 )
@@ -253,6 +254,7 @@ class LocalWorker:
         Raises:
             ValueError: the state has another recurrent state, or another number of environments.
         """
+        state = only_piece_of(state)
         if self._recurrent_state is not None:
             self._recurrent_state.load_state_dict(state["memory"] or {"state": [], "last": None})
         self._random_actions.load_state_dict(arrays(state["random"]))

@@ -13,7 +13,17 @@ import torch
 from ding_lite.basics import add_note
 from ding_lite.data import RolloutBuffer, Trajectories, allocate, map_leaves
 from ding_lite.engine import WorkCancelled
-from ding_lite.envs import INFO, AgentSlots, AgentVectorBase, EpisodeResult, SpaceError, Step, action_masks, column_limits
+from ding_lite.envs import (
+    INFO,
+    AgentSlots,
+    AgentVectorBase,
+    EpisodeResult,
+    SpaceError,
+    Step,
+    action_masks,
+    column_limits,
+    only_piece_of,
+)
 from ding_lite.metrics import MetricsLogger
 from ding_lite.policy import ActMode
 from ding_lite.rollout.evaluation import EpisodeBudget
@@ -187,6 +197,7 @@ class AgentWorker:
         Raises:
             ValueError: the state has other recurrent states, or another number of environments.
         """
+        state = only_piece_of(state)
         for name, one in self.actors.items():
             one.recurrent_state.load_state_dict(state[name])
 

@@ -10,6 +10,8 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 from ding_lite.basics import Config, ConfigError, di_engine_settings, ranged_field
 
+_OF_RAY = ("ray_address", "num_cpus_per_worker", "num_gpus_per_worker", "worker_resources")
+
 EnvConfigType = TypeVar("EnvConfigType", bound="EnvConfig")
 
 
@@ -129,12 +131,23 @@ class EnvConfig(Config):
     def options(self) -> dict[str, Any]:
         """Keyword arguments of `make_envs` that are the same for collection and evaluation.
 
-        They are backend, restart, ray_address, num_cpus_per_worker, num_gpus_per_worker, worker_resources, max_episode_steps,
-        log_info, info_columns, action_mask and env_config.
+        They are those of `worker_options`, max_episode_steps, log_info, info_columns, action_mask and env_config.
         """
-        where = ("backend", "restart", "ray_address", "num_cpus_per_worker", "num_gpus_per_worker", "worker_resources")
-        names = (*where, "max_episode_steps", "log_info", "info_columns", "action_mask", "env_config")
-        return {name: copy.deepcopy(getattr(self, name)) for name in names}
+        names = ("max_episode_steps", "log_info", "info_columns", "action_mask", "env_config")
+        return {**self.worker_options(), **{name: copy.deepcopy(getattr(self, name)) for name in names}}
+
+    def worker_options(self) -> dict[str, Any]:
+        """Keyword arguments of `make_envs` and `make_agent_envs` that say where environments are stepped.
+
+        They are backend and restart, and for "ray" ray_address, num_cpus_per_worker, num_gpus_per_worker and worker_resources.
+        With another backend the latter have no effect, and are left out with a warning.
+        """
+        of_ray = {name: copy.deepcopy(getattr(self, name)) for name in _OF_RAY}
+        if self.backend != "ray":
+            if idle := [name for name, value in of_ray.items() if value]:
+                warnings.warn(f"env.{idle[0]} has no effect with env.backend = {self.backend!r}.", stacklevel=3)
+            of_ray = {}
+        return {"backend": self.backend, "restart": self.restart, **of_ray}
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "env_config" and isinstance(value, Mapping):

@@ -218,3 +218,12 @@ def test_a_name_of_no_folder_is_refused_where_it_is_given(name):
             give()
 
     assert cfg.exp_name == "mine"
+
+
+def test_settings_of_a_cluster_are_left_out_elsewhere_with_a_warning():
+    env = DQNConfig().override({"env.ray_address": "auto", "env.num_cpus_per_worker": 0.5}).env
+    with pytest.warns(UserWarning, match=r"env.ray_address has no effect with env.backend = 'local'"):
+        assert env.worker_options() == {"backend": "local", "restart": False}
+    env.backend = "ray"
+    assert env.worker_options()["ray_address"] == "auto"
+    assert env.options()["num_cpus_per_worker"] == 0.5

@@ -292,6 +292,49 @@ def test_processes_that_an_earlier_cluster_has_left_are_named(monkeypatch):
         os.kill(pid, signal.SIGKILL)
 
 
+def test_kept_workers_that_have_died_or_hold_other_resources_are_not_used(hosted):
+    first = RayHost(Actors(Resources(num_cpus=1)), "first")
+    ask(first, lambda objects: None)
+    pid = first.pid
+    first.close()
+    second = hosted(RayHost(Actors(Resources(num_cpus=2)), "second", start_timeout_s=60.0))  # both CPUs
+    ask(second, lambda objects: None)
+    assert is_gone(pid)
+    pid = second.pid
+    second.close()
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: is_gone(pid))
+    third = hosted(RayHost(Actors(Resources(num_cpus=2)), "third"))
+    assert ask(third, lambda objects: "works") == "works"
+
+
+def test_workers_of_this_program_count_for_what_the_cluster_has():
+    envs = make_envs("CartPole-v1", 2, workers=2, backend="ray", num_cpus_per_worker=1)
+    with pytest.raises(
+        ValueError, match=r"asks for 1 CPU for 1 workers, and the cluster has 2 CPU, of which .* 2 CPU"
+    ):
+        make_envs("CartPole-v1", 1, backend="ray", num_cpus_per_worker=1)
+    envs.close()
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "says"),
+    [
+        ({"num_cpus_per_worker": "2"}, ValueError, r"num_cpus_per_worker='2' wants a number of 0 or more"),
+        ({"num_cpus_per_worker": float("nan")}, ValueError, r"num_cpus_per_worker=nan wants"),
+        ({"num_gpus_per_worker": -1}, ValueError, r"num_gpus_per_worker=-1 wants"),
+        ({"worker_resources": {"sim": "x"}}, ValueError, r"worker_resources\['sim'\]='x' wants"),
+        ({"worker_resources": ["sim"]}, TypeError, r"wants a dict of amounts by name"),
+        ({"ray_address": 5}, TypeError, r"ray_address=5\) wants a string"),
+    ],
+)
+def test_settings_that_make_no_sense_are_named(settings, error, says):
+    with pytest.raises(error, match=says):
+        make_envs("CartPole-v1", 2, backend="ray", **settings)
+    with pytest.raises(ValueError, match=r"keep_workers=-1\) wants a whole number"):
+        clusters.connect(keep_workers=-1)
+
+
 def test_an_environment_that_fails_to_start_raises_its_own_error():
     def fails():
         raise FileNotFoundError("no such map")

@@ -119,3 +119,17 @@ def test_a_finished_run_that_is_extended_gets_the_weights_of_one_longer_run(name
     final(tmp_path / "run", 2)
     extended = final(tmp_path / "run", 5, str(tmp_path / "run"))
     assert difference(extended, final(tmp_path / "whole", 5)) is None
+
+
+@pytest.mark.parametrize(("first", "second"), [("process", "local"), ("local", "process")])
+def test_a_run_goes_on_where_environments_are_stepped_elsewhere(first, second, tmp_path, monkeypatch):
+    """Also an evaluator with one worker, whose environments are in one piece."""
+    saved, workers = [], {"env.workers": 2}
+    saving = run("ppo_lstm", tmp_path / "saving", monkeypatch, saved=saved, **workers, **{"env.backend": first})
+    continued = run("ppo_lstm", tmp_path / "on", monkeypatch, state=saved[0], **workers, **{"env.backend": second})
+
+    def models(found):
+        return [part["model"] for part in found[0]["parts"].values() if isinstance(part, dict) and "model" in part]
+
+    assert len(models(saving)) == 1
+    assert difference(models(continued), models(saving)) is None
