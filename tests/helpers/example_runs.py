@@ -36,6 +36,11 @@ _OTHER = {
 }  # tested elsewhere
 OFFLINE = frozenset({"bc", "cql", "cql_continuous", "td3_bc", "iql", "awac", "decision_transformer"})
 ASYNC_NAMES = sorted(path.stem for path in EXAMPLES.glob("*.py") if path.stem not in _OTHER)
+ALIKE = {
+    *("c51", "qrdqn", "iqn", "dqn_async", "dqn_atari", "curriculum"),  # the middleware of dqn.py
+    *("ddpg", "td3", "sac_mujoco", "td3_mujoco", "her_fetch"),  # those of sac.py or her.py
+    *("a2c", "ppo_continuous", "ppo_lstm", "ppo_transformer", "ppo_atari"),  # those of ppo.py or ppo_mujoco.py
+}
 SMALL = {
     "env.collector_env_num": 4,
     "env.evaluator_env_num": 2,
