@@ -42,7 +42,7 @@ def host_factory(
         ValueError: the cluster does not have the resources, or the program is connected to another one.
         ConnectionError: no cluster answers.
     """
-    resources = Resources(num_cpus, num_gpus, dict(custom or {}))
+    resources = Resources(num_cpus, num_gpus, {} if custom is None else custom)
     connect(address, caller)
     require_resources(resources, workers, caller, Actors.held())
     return partial(RayHost, Actors(resources, spares=int(restart)))

@@ -88,8 +88,8 @@ class WorkerActor:
         close_objects(self._objects, "an actor")
 
     def forget(self) -> None:
-        """Be as new, for another program."""
-        self._objects = {}
+        """Be as new, for other environments."""
+        self._objects = {"progress": np.zeros(0, np.int64)}
         settle()
 
 
