@@ -22,7 +22,8 @@ from ding_lite.distributed.exploring import as_mutation, drawn_values, explored
 from ding_lite.distributed.members import Member, Pipeline
 from ding_lite.engine import current_task
 from ding_lite.policy_base import settings_of
-from ding_lite.processes import Copied, Host, LocalHost, ProcessHost, release_hosts
+from ding_lite.processes import Host, LocalHost, ProcessHost, release_hosts
+from ding_lite.processes.pickles import dumps, loads
 from ding_lite.run_configs import RunConfig
 
 RunConfigType = TypeVar("RunConfigType", bound=RunConfig)
@@ -453,13 +454,12 @@ def _advance(objects: dict[str, Any], iterations: int) -> dict[str, Any]:
     return found
 
 
-def _learned(objects: dict[str, Any]) -> Copied[dict[str, Any]]:
-    return Copied(objects["member"].learned_state())
+def _learned(objects: dict[str, Any]) -> bytes:
+    # Packed here, because the program only passes it on.
+    return dumps(objects["member"].learned_state())
 
 
-def _take_over(
-    objects: dict[str, Any], learned: Copied[dict[str, Any]], values: Mapping[str, Any]
-) -> tuple[dict[str, Any], int]:
+def _take_over(objects: dict[str, Any], learned: bytes, values: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
     """Take over what another member has learned, with these settings: completely, or not at all.
 
     Returns:
@@ -468,7 +468,7 @@ def _take_over(
     member = objects["member"]
     before = member.reset_config(values)
     try:
-        member.load_learned_state(learned.value)
+        member.load_learned_state(loads(learned))
     except BaseException:
         member.reset_config(before)
         raise
