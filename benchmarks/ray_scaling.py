@@ -19,7 +19,7 @@ from pathlib import Path
 
 import ray
 from measure import one_thread, report
-from ray_workers import make_waiting, worker_of
+from ray_workers import make_waiting, steps_per_s, worker_of
 
 from ding_lite.distributed import connect
 
@@ -86,19 +86,6 @@ def simulated(costs: Costs, workers: int, max_lag: int = 0, rollouts: int = 20) 
     return workers * STEPS * rollouts / now, bottleneck
 
 
-def measured_throughput(workers: int, rounds: int = 7) -> float:
-    """Environment steps a second."""
-    worker = worker_of(make_waiting, workers, "ray")
-    worker.collect(STEPS, eps=0.1)
-    samples = []
-    for _ in range(rounds):
-        begun = time.perf_counter()
-        worker.collect(STEPS, eps=0.1)
-        samples.append(time.perf_counter() - begun)
-    worker.env.close()
-    return workers * STEPS / statistics.median(samples)
-
-
 def draw(costs: Costs, found: dict[int, float], path: Path) -> None:
     """The curves of the simulation, and the points of the runs."""
     import matplotlib as mpl
@@ -134,7 +121,7 @@ def main() -> None:
             report("ray scaling", "simulated", "steps_per_s", rate, workers=count, max_lag=max_lag, bottleneck=bottleneck)
     found = {}
     for count in arguments.check:
-        found[count] = measured_throughput(count)
+        found[count] = steps_per_s(make_waiting, count, STEPS)
         expected = simulated(costs, count)[0]
         report(
             "ray scaling",

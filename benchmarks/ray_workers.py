@@ -69,29 +69,29 @@ def worker_of(make: Any, count: int, backend: str, restart: bool = False) -> Spl
     return worker
 
 
-def steps_per_s(make: Any, count: int, backend: str) -> float:
-    """Environment steps a second of so many workers, each with one environment."""
-    worker = worker_of(make, count, backend)
-    worker.collect(STEPS, eps=0.1)
+def steps_per_s(make: Any, count: int, steps: int = STEPS) -> float:
+    """Environment steps a second of so many workers of a cluster, each with one environment, in rollouts of so many steps."""
+    worker = worker_of(make, count, "ray")
+    worker.collect(steps, eps=0.1)
     samples = []
     for _ in range(ROUNDS):
         begun = time.perf_counter()
-        worker.collect(STEPS, eps=0.1)
+        worker.collect(steps, eps=0.1)
         samples.append(time.perf_counter() - begun)
     worker.env.close()
-    return count * STEPS / statistics.median(samples)
+    return count * steps / statistics.median(samples)
 
 
 def scaling() -> None:
-    first = steps_per_s(make_waiting, 1, "ray")
+    first = steps_per_s(make_waiting, 1)
     for count in (1, 2, 4, 8, 16):
-        found = first if count == 1 else steps_per_s(make_waiting, count, "ray")
+        found = first if count == 1 else steps_per_s(make_waiting, count)
         target = {"target": "at least 14"} if count == 16 else {}
         report("ray, environments that wait 5 ms", "ours", "steps_per_s", found, workers=count)
         report("ray, environments that wait 5 ms", "ours", "times_one_worker", found / first, workers=count, **target)
     ratios = []
     for _ in range(3):
-        one, two = (steps_per_s(make_computing, count, "ray") for count in (1, 2))
+        one, two = (steps_per_s(make_computing, count) for count in (1, 2))
         ratios.append(two / one)
     gain = statistics.median(ratios)
     report(

@@ -116,17 +116,16 @@ class Actors:
         self._options = resources.options
         self._waiting: list[tuple[Any, Any]] = []  # each spare, and a reference that is ready when it has started
         self._lock = threading.Lock()
-        self._taken = 0
+        self._taken, self._job = 0, _job()
         self._groups.add(self)
 
     @classmethod
     def held(cls) -> dict[str, float]:
         """What the workers of all groups of this program have reserved, by name."""
         found: dict[str, float] = {}
-        for group in cls._groups:
+        for group in [one for one in cls._groups if one._taken and one._job == _job()]:  # not of an earlier cluster
             for name, amount in group.resources.asked.items():
-                if group._taken:
-                    found[name] = found.get(name, 0.0) + amount * group._taken
+                found[name] = found.get(name, 0.0) + amount * group._taken
         return found
 
     def take(self) -> Any:

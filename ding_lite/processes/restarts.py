@@ -96,6 +96,7 @@ class Patience:
     """Seconds to wait before the third attempt at a request; the wait doubles with each further attempt."""
 
     longest_backoff_s: float = 30.0
+    """Maximum seconds to wait before an attempt."""
 
     def allows(self, attempts: int, error: Exception) -> bool:
         """Whether another attempt follows after this number of attempts, of which the last one ended with this error."""
