@@ -75,6 +75,8 @@ class PipelineMixin(Lifecycle):
     def use(self: Self_, fn: Middleware, lock: bool | AbstractContextManager[Any] = False) -> Self_:
         """Add a middleware at the end of the pipeline.
 
+        Within `opened_for(other)`, `ding_lite.task.use` adds to the other task.
+
         Args:
             fn: a function or object of one argument, ctx; it may be a generator with one `yield`. If it has a method
                 `end_run(ctx)`, which may be a generator too, this is called after the last iteration of a run.
@@ -84,7 +86,11 @@ class PipelineMixin(Lifecycle):
             RuntimeError: the task is not open.
             TypeError: `fn` is not callable, is a class or an async function, or does not take just ctx.
         """
-        self._add(fn, lock, sys._getframe(1))
+        self._built()._add(fn, lock, sys._getframe(1))
+        return self
+
+    def _built(self) -> PipelineMixin:
+        """The object whose pipeline is built."""
         return self
 
     def _add(self, fn: Middleware, lock: bool | AbstractContextManager[Any], caller: FrameType) -> None:
@@ -118,10 +124,11 @@ class PipelineMixin(Lifecycle):
         """
         if not callable(fn):
             raise TypeError(f"task.use_wrapper() wants a wrapper, a function of a middleware, got {fn!r}.")
-        self._require_open(f"use_wrapper({name_of(fn)!r})")
-        calls = [wrap_both_steps(entry.call, fn) for entry in self._entries]
-        self._wrappers.append(fn)
-        for entry, call in zip(self._entries, calls):
+        built = self._built()
+        built._require_open(f"use_wrapper({name_of(fn)!r})")
+        calls = [wrap_both_steps(entry.call, fn) for entry in built._entries]
+        built._wrappers.append(fn)
+        for entry, call in zip(built._entries, calls):
             entry.call = call
         return self
 

@@ -7,7 +7,6 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from os import PathLike
 from pathlib import Path
@@ -27,7 +26,6 @@ from ding_lite.engine.lanes import current_lane
 from ding_lite.engine.manual_control import ManualControl, running_task
 from ding_lite.engine.networks import Network
 from ding_lite.engine.paused_runs import PausedRun
-from ding_lite.engine.pipelines import Wrapper
 from ding_lite.engine.plans import Plan, make_plan
 from ding_lite.engine.roles import RolesMixin
 from ding_lite.engine.run_states import RunStateMixin
@@ -36,7 +34,6 @@ from ding_lite.engine.sync_loops import iterate
 from ding_lite.engine.timeline_reports import TimelineMixin
 from ding_lite.engine.timelines import Timeline
 from ding_lite.engine.watchdogs import OutOfMemoryError, Watchdog, entry_in, running_in
-from ding_lite.pipeline.composites import Middleware
 from ding_lite.pipeline.contexts import Context, family_of
 from ding_lite.pipeline.guards import Checker
 from ding_lite.pipeline.pipeline_checks import check_pipeline
@@ -168,31 +165,6 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
         if self._resume is not None:
             RunFiles(self._resume).require()
         self._started_at = f"{caller.f_code.co_filename}:{caller.f_lineno}"
-        return self
-
-    def use(self, fn: Middleware, lock: bool | AbstractContextManager[Any] = False) -> Task:
-        """Add a middleware at the end of the pipeline.
-
-        Within `opened_for(other)`, `ding_lite.task.use` adds to the other task.
-
-        Args:
-            fn: a function or object of one argument, ctx; it may be a generator with one `yield`. If it has a method
-                `end_run(ctx)`, which may be a generator too, this is called after the last iteration of a run.
-            lock: True to hold the task's lock while each step runs; or another lock.
-
-        Raises:
-            RuntimeError: the task is not open.
-            TypeError: `fn` is not callable, is a class or an async function, or does not take just ctx.
-        """
-        self._built()._add(fn, lock, sys._getframe(1))
-        return self
-
-    def use_wrapper(self, fn: Wrapper) -> Task:
-        """Apply a decorator to every middleware, present and future. The last decorator is the outermost.
-
-        The decorator need not support generators: it wraps the forward step, and the backward step still runs.
-        """
-        super(Task, self._built()).use_wrapper(fn)
         return self
 
     def __reduce__(self) -> tuple[Callable[[], Task], tuple[()]]:
