@@ -132,7 +132,7 @@ def _resolved(address: str) -> str:
     return f"{_ray().util.get_node_ip_address() if number.startswith('127.') else number}:{port}"
 
 
-def require_resources(resources: Resources, count: int, caller: str, held: Mapping[str, float]) -> None:
+def require_resources(resources: Resources, count: int, caller: str, held: Mapping[str, float], unit: str = "worker") -> None:
     """Check that the machines of the cluster can hold `count` workers at the same time, if no other program runs there.
 
     Args:
@@ -140,6 +140,7 @@ def require_resources(resources: Resources, count: int, caller: str, held: Mappi
         count: number of workers.
         caller: name of the calling function, for messages.
         held: what other workers of this program have reserved.
+        unit: what a worker is called in the settings: "worker" or "learner".
 
     Raises:
         ValueError: they cannot.
@@ -149,17 +150,18 @@ def require_resources(resources: Resources, count: int, caller: str, held: Mappi
     if not any(all(machine.get(name, 0.0) >= amount for name, amount in asked.items()) for machine in machines):
         there = "; ".join(_described(machine, asked) for machine in machines) or "no machine"
         raise ValueError(
-            f"{caller}() asks for {_described(asked, asked)} for each worker, and no machine of the cluster has that: it has "
-            f"{there}. Lower {_settings_of(asked)}, or add machines."
+            f"{caller}() asks for {_described(asked, asked)} for each {unit}, and no machine of the cluster has that: it has "
+            f"{there}. Lower {_settings_of(asked, unit)}, or add machines."
         )
     total = ray.cluster_resources()
     wanted = {name: amount * count for name, amount in asked.items()}
     short = {name: amount for name, amount in wanted.items() if total.get(name, 0.0) < amount + held.get(name, 0.0)}
     if short:
+        number = "workers" if unit == "worker" else f"num_{unit}s"
         others = f", of which other workers of this program hold {_described(held, short)}" if held else ""
         raise ValueError(
-            f"{caller}() asks for {_described(short, short)} for {count} workers, and the cluster has "
-            f"{_described(total, short)}{others}. Lower workers or {_settings_of(short)}, or add machines."
+            f"{caller}() asks for {_described(short, short)} for {count} {unit}s, and the cluster has "
+            f"{_described(total, short)}{others}. Lower {number} or {_settings_of(short, unit)}, or add machines."
         )
 
 
@@ -180,6 +182,6 @@ def _described(amounts: Mapping[str, float], names: Mapping[str, float]) -> str:
     return ", ".join(f"{amounts.get(name, 0.0):g} {name}" for name in names) or "nothing"
 
 
-def _settings_of(asked: Mapping[str, float]) -> str:
-    names = {"CPU": "num_cpus_per_worker", "GPU": "num_gpus_per_worker"}
-    return " and ".join(dict.fromkeys(names.get(name, "worker_resources") for name in asked))
+def _settings_of(asked: Mapping[str, float], unit: str) -> str:
+    names = {"CPU": f"num_cpus_per_{unit}", "GPU": f"num_gpus_per_{unit}"}
+    return " and ".join(dict.fromkeys(names.get(name, f"{unit}_resources") for name in asked))

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import ray
 from numpy.typing import NDArray
 
 from ding_lite.distributed.clusters import Resources, connect, require_resources
@@ -28,6 +29,7 @@ def host_factory(
     num_cpus: float | None = None,
     num_gpus: float = 0.0,
     custom: Mapping[str, float] | None = None,
+    unit: str = "worker",
 ) -> Callable[..., RayHost]:
     """Connect to the cluster, and return a function with the arguments of `ProcessHost` that makes the hosts of a group.
 
@@ -37,6 +39,7 @@ def host_factory(
         restart: whether workers are restarted. Then one more is started in advance.
         address: see `connect`.
         num_cpus, num_gpus, custom: what each worker reserves; see `Resources`.
+        unit: what a worker is called in the settings: "worker" or "learner".
 
     Raises:
         ValueError: the cluster does not have the resources, or the program is connected to another one.
@@ -44,8 +47,13 @@ def host_factory(
     """
     resources = Resources(num_cpus, num_gpus, {} if custom is None else custom)
     connect(address, caller)
-    require_resources(resources, workers, caller, Actors.held())
+    require_resources(resources, workers, caller, Actors.held(), unit)
     return partial(RayHost, Actors(resources, spares=int(restart)))
+
+
+def machine_address() -> str:
+    """The address of the machine on which a worker runs, for other machines of the cluster."""
+    return str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
 
 
 class RayHost(RestartingHost):

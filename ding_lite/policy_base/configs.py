@@ -180,6 +180,40 @@ class CollectConfig(Config):
 
 
 @dataclasses.dataclass
+class LearnersConfig(Config):
+    """Learners: processes that learn in place of the one of the script, on this machine or on a Ray cluster."""
+
+    fixed_settings = dict.fromkeys(("*",), "learners are started with it: resume the saved run with the new value.")
+
+    num_learners: int = ranged_field(0, low=0, high=1_000)
+    """Number of learners; 0 to learn in the process of the script. Several learn from their part of each batch, and average
+    their gradients."""
+
+    backend: Literal["process", "ray"] = "process"
+    """Where they are: "process" for processes of this machine, "ray" for actors of a Ray cluster (extra `ray`)."""
+
+    restart: bool = False
+    """Restart learners that die, hang or cannot be reached. The state after each batch is then kept, which takes time."""
+
+    ray_address: str | None = None
+    """For "ray", the cluster, such as "auto" or "host:6379"; None for the one that the program is connected to, or RAY_ADDRESS,
+    or else a cluster of this machine."""
+
+    num_cpus_per_learner: float | None = ranged_field(None, low=0)
+    """For "ray", CPUs that a learner reserves; None for none, where it starts on a machine with a free one."""
+
+    num_gpus_per_learner: float = ranged_field(0.0, low=0)
+    """For "ray", GPUs that a learner reserves."""
+
+    learner_resources: dict[str, float] = dataclasses.field(default_factory=dict)
+    """For "ray", amounts of other resources that a learner reserves, by the names of the cluster. On the command line
+    NAME=AMOUNT ..."""
+
+    timeout_s: float = ranged_field(600.0, low=0)
+    """Maximum seconds to learn from one batch, and to wait for the other learners."""
+
+
+@dataclasses.dataclass
 class PolicyConfig(Config):
     """The configuration of a policy."""
 
@@ -194,6 +228,7 @@ class PolicyConfig(Config):
         **dict.fromkeys(("evaluation_duration", "evaluation_num_episodes"), _EVAL_EPISODES),
         **dict.fromkeys(("buffer_size", "replay_buffer_config"), _BUFFER),
         "num_gpus": 'the device of the networks is policy.device, such as "cuda".',
+        "num_learners": "learners in other processes are policy.learners.num_learners.",
         **_OF_RUNS,
     }
     di_engine: ClassVar[Mapping[str, str]] = di_engine_settings.POLICY
@@ -219,6 +254,9 @@ class PolicyConfig(Config):
 
     eval: EvalConfig = dataclasses.field(default_factory=EvalConfig)
     """Evaluation."""
+
+    learners: LearnersConfig = dataclasses.field(default_factory=LearnersConfig)
+    """Learning in other processes."""
 
 
 # On-policy algorithms.

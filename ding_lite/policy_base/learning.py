@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ding_lite.data import Send, Transfer, Tree, is_tree, nested, to_device, tree
 from ding_lite.metrics import MetricsLogger
 from ding_lite.policy_base.configs import PolicyConfig
+from ding_lite.policy_base.learner_groups import LearnerGroup
 from ding_lite.policy_base.weights import Weights
 
 
@@ -57,6 +58,10 @@ class LearningPolicy(Protocol):
     def hook_metrics(self) -> MetricsLogger:
         """The logger of the hooks."""
 
+    @property
+    def learners(self) -> LearnerGroup | None:
+        """The processes that learn in place of this one; None if there are none."""
+
     def learn(self, batch: Tree, /) -> dict[str, Any]:
         """Learn from a batch. Returns a dict to log."""
 
@@ -100,6 +105,8 @@ class LearnMode:
         policy = self._policy
         if not is_tree(batch):
             batch = _as_tree(batch, policy)
+        if policy.learners is not None:
+            return policy.learners.learn(tree(self._read(batch)))
         if policy.device.type != "cpu":
             with policy.hook_metrics.log_time(("time", "device_copy"), reduce="mean"):
                 batch = tree(to_device(self._read(batch), policy.device))
@@ -199,6 +206,11 @@ class LearnMode:
         if not snapshot.are_tensors:
             return snapshot
         return snapshot._replace(weights=[tensor.to(device) for tensor in snapshot.weights])
+
+    def release(self) -> None:
+        """End the learners in other processes, if there are any; the next batch starts them again in the same state."""
+        if self._policy.learners is not None:
+            self._policy.learners.release()
 
     def attach(self, name: str, thing: Any) -> None:
         """Make an object with `state_dict` and `load_state_dict` part of the policy's state; see `Policy.attach`."""

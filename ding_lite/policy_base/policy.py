@@ -24,6 +24,7 @@ from ding_lite.policy_base.data_parallel import StepAverage
 from ding_lite.policy_base.derivations import Hook, derive
 from ding_lite.policy_base.devices import available_device
 from ding_lite.policy_base.hooks import Hooks
+from ding_lite.policy_base.learner_groups import LearnerGroup
 from ding_lite.policy_base.live_settings import FixedSettingError, is_of_optimizer
 from ding_lite.policy_base.nonfinite_steps import NonfiniteSteps
 from ding_lite.policy_base.short_names import resolve
@@ -136,7 +137,8 @@ class Policy(PolicyState):
         """The configuration by short names, for example `policy.config["gamma"]`."""
         self.cfg = self.config.cfg
         self.observation_space, self.action_space = observation_space, action_space
-        self.device = available_device(self.cfg.device)
+        # With learners elsewhere, this process only acts.
+        self.device = available_device("cpu" if self.cfg.learners.num_learners else self.cfg.device)
         self.seed = self.cfg.seed or 0
         ranks = current_ranks()
         self.own_seed = seed_of_rank(self.seed, 0 if ranks is None else ranks.rank)
@@ -182,6 +184,8 @@ class Policy(PolicyState):
             warn_of_idle_settings(self)
             require_declarations(self, (*vars(Hooks), *_MORE_HOOKS))
             self.after_init()
+        if self.cfg.learners.num_learners:
+            self.learners = LearnerGroup(self)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -260,6 +264,8 @@ class Policy(PolicyState):
     def settings_changed(self, names: frozenset[str]) -> None:
         """Update the optimizer, when the configuration has changed."""
         super().settings_changed(names)
+        if self.learners is not None:
+            self.learners.require_divisible()
         if is_of_optimizer(names) and self.params:
             self.optimizer.param_groups[:] = self.make_optimizer(self.params).param_groups  # the moments stay
             if self._nonfinite_steps is not None:
@@ -348,12 +354,12 @@ class Policy(PolicyState):
 
         If `loss_takes` is "rollouts", or the batch is not a rollout, it is returned unchanged.
         """
-        if self.loss_takes == "rollouts" or self.learns_from == "transitions" or not self._is_rollout(batch):
+        if self.loss_takes == "rollouts" or self.learns_from == "transitions" or not self.is_rollout(batch):
             return batch
         only = self.loss_columns if self.stats_take_rollouts else ()  # otherwise `stats` may read more columns
         return tree(rollout_rows(batch, only or [name for name in nested(batch) if name != "valid"]))
 
-    def _is_rollout(self, batch: Tree) -> bool:
+    def is_rollout(self, batch: Tree) -> bool:
         """Whether the leading dimensions are [T, B], judged by the shape of obs or, without obs, of reward."""
         if has_leaf(batch, "obs"):
             path, rank = self._first_obs
@@ -468,7 +474,7 @@ class Policy(PolicyState):
         if has_leaf(batch, "valid"):
             return int(batch.valid.sum())
         leaf = first_leaf(nested(batch["obs"] if has_leaf(batch, "obs") else batch))
-        return leaf.shape[0] * leaf.shape[1] if self._is_rollout(batch) else len(leaf)
+        return leaf.shape[0] * leaf.shape[1] if self.is_rollout(batch) else len(leaf)
 
     def rows_per_step(self, rows: Mapping[str, Any], batch_size: int) -> float:
         """The mean number of rows per gradient step, if `rows` are learned in minibatches: `batch_size`, or a number near it.
@@ -578,6 +584,8 @@ def _counting(fn: Callable[..., Any], is_learning: bool) -> Callable[..., Any]:
     def called(self: Policy, *args: Any, **kwargs: Any) -> Any:
         version, steps, before, result = self.version, self.train_iter, _progress(self) if is_learning else None, None
         left_out = self._left_out if is_learning else 0
+        if not is_learning and self.being_loaded is None:
+            self.take_from_learners()
         try:
             result = fn(self, *args, **kwargs)
         finally:  # some of the weights may have changed before an error

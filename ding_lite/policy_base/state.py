@@ -17,6 +17,7 @@ from ding_lite.envs import load_random_state, random_state
 from ding_lite.metrics import MetricsLogger
 from ding_lite.policy_base.acting import ActMode, CollectMode, EvalMode
 from ding_lite.policy_base.acting_copies import ROLES, acting_copy
+from ding_lite.policy_base.learner_groups import LearnerGroup
 from ding_lite.policy_base.learning import LearnMode
 from ding_lite.policy_base.live_settings import change_settings, live_changes, restored_settings, values_of
 from ding_lite.policy_base.prediction import PredictMode
@@ -51,6 +52,9 @@ class PolicyState(PolicyWeights):
 
     set_by_settings: ClassVar[tuple[str, ...]] = ()
     """Entries of the state that follow from the settings and counters, so that `load_learned_state` does not take them."""
+
+    learners: LearnerGroup | None = None
+    """The processes that learn in place of this one, if `cfg.learners` has some."""
 
     hook_metrics: MetricsLogger
     seed: int
@@ -156,6 +160,7 @@ class PolicyState(PolicyWeights):
             LossError: a weight is NaN or infinite.
         """
         if self.being_loaded is None:
+            self.take_from_learners()
             self.require_finite()
         return {
             "model": copy.deepcopy(self.get_weights() if self.has_own_weights else self.model.state_dict()),
@@ -167,6 +172,7 @@ class PolicyState(PolicyWeights):
             "attached": {**copy.deepcopy(self._loaded), **{name: _state_of(it) for name, it in self.attachments.items()}},
             "made_with": self.made_with,
             **({"settings": values_of(self.cfg, self._settings_before)} if self._settings_before else {}),
+            **({"learners": self.learners.generators} if self.learners is not None and self.learners.generators else {}),
             **{mode.role: mode.state_dict() for mode in (self.collect_mode, self.eval_mode) if self._saves(mode)},
         }
 
@@ -192,6 +198,8 @@ class PolicyState(PolicyWeights):
             warn_of_other_rates(self, state)
         self.train_iter, self.version = operator.index(state["train_iter"]), operator.index(state["version"])
         self.load_generator_state(state["learn"])
+        if self.learners is not None and "learners" in state:
+            self.learners.generators = copy.deepcopy(state["learners"])
         if "metrics" in state:  # older states do not have it
             self.hook_metrics.set_state(state["metrics"])
         self._loaded = dict(copy.deepcopy(state.get("attached", {})))
@@ -221,10 +229,12 @@ class PolicyState(PolicyWeights):
         """
         policy: Any = self
         changes = live_changes(policy.cfg, values)
+        self.take_from_learners()
         before = values_of(policy.cfg, changes)
         change_settings(policy, changes, must_have_effect=True)
         for name, value in before.items():
             self._settings_before.setdefault(name, value)
+        self.note_change()
         return before
 
     def restore_settings(self, state: Mapping[str, Any]) -> Callable[[], None]:
@@ -290,6 +300,32 @@ class PolicyState(PolicyWeights):
 
     def _is_learned(self, name: str) -> bool:
         return getattr(self.attachments.get(name), "is_learned", True)
+
+    def take_from_learners(self, is_replaced: bool = False) -> None:
+        """Take the state of the learners in other processes, before the own one is read or changed.
+
+        Args:
+            is_replaced: whether this policy gets another state right after it, so that a lost one is no error.
+        """
+        if self.learners is not None and self.being_loaded is None:
+            self.learners.take(is_replaced)
+
+    def note_change(self) -> None:
+        """Note, for the learners in other processes, that this policy has changed."""
+        if self.learners is not None:
+            self.learners.note_change()
+
+    def take_learned(self, state: Mapping[str, Any]) -> None:
+        """Take the state of a learner; what acting and other objects have changed here stays."""
+        attached = {name: _state_of(it) for name, it in self.attachments.items()}
+        own: dict[str, Any] = {"settings": values_of(self.cfg, self._settings_before)} if self._settings_before else {}
+        attached = {**copy.deepcopy(self._loaded), **attached, **state["attached"]}
+        self.load_state_dict({**own, **state, "attached": attached})
+
+    def state_to_learn_from(self) -> dict[str, Any]:
+        """The state that learners begin with: without what only acting has, and without objects that they do not have."""
+        state = self.state_dict()
+        return {name: part for name, part in state.items() if name not in ("collect", "evaluate", "metrics", "learners")}
 
     def update_copies(self) -> None:
         """Copy the weights to the acting copies that the modes of this policy have, also if the version is the same."""

@@ -60,6 +60,12 @@ class PolicyWeights(Hooks):
     _snapshot: Weights | None
     _found_finite: int  # version of the weights that were checked last
 
+    def take_from_learners(self, is_replaced: bool = False) -> None:
+        """Take the state of the learners in other processes."""
+
+    def note_change(self) -> None:
+        """Note, for the learners in other processes, that the weights have changed."""
+
     def count_changes(self) -> int:
         """Torch's count of changes of the parameters in place, without the steps of fused optimizers."""
         try:
@@ -125,6 +131,7 @@ class PolicyWeights(Hooks):
         policy: Any = self  # a whole `Policy`, as `require_weights` needs
         if self.being_loaded is None:
             require_weights(policy, weights)
+            self.take_from_learners()
         before = copy.deepcopy(self.model.state_dict())
         try:
             self.model.load_state_dict(dict(weights))
@@ -137,3 +144,5 @@ class PolicyWeights(Hooks):
         """Increase the version, because the weights have changed: acting copies then load them."""
         self.version += 1
         self._snapshot, self._found_finite = None, -1
+        if self.being_loaded is None:
+            self.note_change()

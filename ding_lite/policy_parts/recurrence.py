@@ -229,7 +229,7 @@ class RecurrentActorCriticMixin(Base):
         if not self.is_recurrent or self.loss_takes == "rollouts":
             return super().loss_batch(batch)
         names = [name for name, column in nested(batch).items() if not holds_objects(column)]
-        return tree(cut(batch, names, None)) if self._is_rollout(batch) else batch
+        return tree(cut(batch, names, None)) if self.is_rollout(batch) else batch
 
     def evaluate_batch(self, batch: Tree) -> tuple[Tensor, Tensor, Tree]:
         """Evaluate the model on a batch.

@@ -20,6 +20,7 @@ from ding_lite.policy_state.leaves import describe, ranges_of, require_count, re
 from ding_lite.policy_state.optimizer_states import require_optimizer_state
 
 _NEEDED = ("train_iter", "version", "learn")
+_OTHERWISE_CHECKED = ("made_with", "attached", "collect", "evaluate", "metrics", "settings", "learners")
 
 
 class LoadableMode(Protocol):
@@ -58,6 +59,12 @@ class LoadablePolicy(Protocol):
 
     def update_copies(self) -> None:
         """Copy the weights to the acting copies."""
+
+    def take_from_learners(self, is_replaced: bool = False) -> None:
+        """Take the state of the learners in other processes."""
+
+    def note_change(self) -> None:
+        """Note, for the learners in other processes, that the policy has changed."""
 
     @property
     def made_with(self) -> Mapping[str, Any]:
@@ -111,6 +118,7 @@ def all_or_nothing(fn: Callable[..., None]) -> Callable[..., None]:
             fn(self, state)
             return
         require_state(f"{type(self).__name__}.load_state_dict", state)
+        self.take_from_learners(is_replaced="optimizer" in state)
         undo = self.restore_settings(state)
         self.being_loaded = state
         try:
@@ -124,6 +132,7 @@ def all_or_nothing(fn: Callable[..., None]) -> Callable[..., None]:
             if not has_version and self.count_changes() != changes:  # a load_state_dict of a subclass may only call torch's
                 self.bump_version()
             self.update_copies()
+            self.note_change()
         except BaseException:
             undo()
             raise
@@ -220,7 +229,19 @@ def require_loadable(policy: LoadablePolicy, state: Mapping[str, Any], before: M
     _require_random_numbers(policy, state)
     _require_attached(policy, state.get("attached", {}))
     _require_metrics(state.get("metrics", {"stats": []}))
-    known = {"model", "optimizer", "made_with", "attached", "collect", "evaluate", "metrics", "settings", *_NEEDED, *networks}
+    known = {
+        "model",
+        "optimizer",
+        "made_with",
+        "attached",
+        "collect",
+        "evaluate",
+        "metrics",
+        "settings",
+        "learners",
+        *_NEEDED,
+        *networks,
+    }
     for name, part in before.items():
         if name not in known and name in state:
             require_like(f"state[{name!r}]", part, state[name])

@@ -1,5 +1,29 @@
-"""Ranks: the processes that torchrun starts, which learn one policy together."""
+"""Ranks: processes that learn one policy together: those that torchrun starts, or the learners of a program."""
 
-from ding_lite.ranks.groups import RankError, Ranks, current_ranks, in_all_ranks, is_first_rank, joined, seed_of_rank, total
+from ding_lite.ranks.groups import (
+    RankError,
+    Ranks,
+    current_ranks,
+    in_all_ranks,
+    is_first_rank,
+    joined,
+    leave,
+    meet,
+    offer,
+    seed_of_rank,
+    total,
+)
 
-__all__ = ["RankError", "Ranks", "current_ranks", "in_all_ranks", "is_first_rank", "joined", "seed_of_rank", "total"]
+__all__ = [
+    "RankError",
+    "Ranks",
+    "current_ranks",
+    "in_all_ranks",
+    "is_first_rank",
+    "joined",
+    "leave",
+    "meet",
+    "offer",
+    "seed_of_rank",
+    "total",
+]

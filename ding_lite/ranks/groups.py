@@ -7,11 +7,13 @@ import datetime
 import os
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
 
 _INLINE = 13  # numbers that are sent together with the description
 _RUNS, _FAILS = 0.0, 1.0
@@ -261,18 +263,15 @@ def joined(timeout_s: float, device: str = "cpu") -> Iterator[Ranks | None]:
     Raises:
         RankError: in the block, or at its end: another process has failed, or is elsewhere.
     """
-    global _current
     rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
         yield None
         return
     if _current is not None:
         raise RuntimeError("this process has joined the others already: use one data_parallel block.")
-    is_cuda = device.startswith("cuda")
-    if is_cuda:
+    if device.startswith("cuda"):
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", rank)))
-    dist.init_process_group("cpu:gloo,cuda:nccl" if is_cuda else "gloo", timeout=datetime.timedelta(seconds=timeout_s))
-    ranks = _current = Ranks(rank, size, timeout_s)
+    ranks = _join(rank, size, timeout_s, device)
     try:
         try:
             yield ranks
@@ -289,5 +288,48 @@ def joined(timeout_s: float, device: str = "cpu") -> Iterator[Ranks | None]:
             raise
         ranks.exchange("the end of the program")
     finally:
-        _current = None
-        dist.destroy_process_group()
+        leave()
+
+
+def offer() -> tuple[Store, int]:
+    """Open the store at which processes meet, in the one that will be rank 0. Returns it, and its port."""
+    store = TCPStore("0.0.0.0", 0, is_master=True, wait_for_workers=False)
+    return store, store.port
+
+
+def meet(store: Store | tuple[str, int], rank: int, size: int, timeout_s: float, device: str = "cpu") -> Ranks:
+    """Join processes that a program has started, and that end together with it. `leave` ends this.
+
+    Args:
+        store: in rank 0, that of `offer`; in the others, the address and the port of that machine.
+        rank: number of this process, from 0.
+        size: number of processes.
+        timeout_s: seconds that a process waits for the others.
+        device: device of the networks; on "cuda", gradients are averaged by nccl.
+
+    Raises:
+        RuntimeError: this process has joined others already, or does not reach them.
+    """
+    if _current is not None:
+        raise RuntimeError("this process learns together with others already.")
+    limit = datetime.timedelta(seconds=timeout_s)
+    shared = TCPStore(*store, is_master=False, timeout=limit) if isinstance(store, tuple) else store
+    ranks = _join(rank, size, timeout_s, device, shared)
+    ranks.ends_together = True
+    return ranks
+
+
+def _join(rank: int, size: int, timeout_s: float, device: str, store: Store | None = None) -> Ranks:
+    global _current
+    backend = "cpu:gloo,cuda:nccl" if device.startswith("cuda") else "gloo"
+    of_store: dict[str, Any] = {} if store is None else {"store": store, "rank": rank, "world_size": size}
+    dist.init_process_group(backend, timeout=datetime.timedelta(seconds=timeout_s), **of_store)
+    _current = Ranks(rank, size, timeout_s)
+    return _current
+
+
+def leave() -> None:
+    """Leave the other processes, without a wait."""
+    global _current
+    _current = None
+    dist.destroy_process_group()

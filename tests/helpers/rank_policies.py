@@ -46,8 +46,8 @@ _SETTINGS = {
 }
 
 
-def made(case):
-    """The policy of a case, in float64."""
+def made(case, settings=None, is_double=True):
+    """The policy of a case, with networks in float64 or as its constructor makes them."""
     name = case.partition(",")[0]
     cls = getattr(ding_lite.policy, name)
     cfg = cls.config_type()
@@ -57,9 +57,11 @@ def made(case):
             cfg.override({key: value})
     if name == "R2D2Policy":
         cfg.override(_LSTM)
-    policy = cls(cfg.override({"seed": 3, **CASES[case]}), OBSERVATIONS, BOX if _takes_box(cls) else DISCRETE)
+    policy = cls(
+        cfg.override({"seed": 3, **CASES[case], **(settings or {})}), OBSERVATIONS, BOX if _takes_box(cls) else DISCRETE
+    )
     for network in networks_of(policy).values():
-        if isinstance(network, torch.nn.Module):
+        if is_double and isinstance(network, torch.nn.Module):
             network.double()
     return policy
 

@@ -194,8 +194,10 @@ def another(value, hint):
         return next((one for one in options if one != value), value + "x")
     if isinstance(value, list):
         return [7, *value[1:]]
+    if isinstance(value, dict):
+        return {**value, "other": 0.5}
     wanted = next((one for one in options if one is not type(None)), None)
-    return {int: 3, float: 0.5}.get(wanted, [(4, 2, 1)])
+    return {int: 3, float: 0.5, str: "x"}.get(wanted, [(4, 2, 1)])
 
 
 def hint_of(cfg, name):
@@ -419,7 +421,7 @@ def table():
     found: dict = {}
     for short, kind in KINDS.items():
         for name, is_live, words in settings_of(kind.config_type()):
-            section = "model" if name.startswith("model.") and not is_live else name
+            section = name.partition(".")[0] if name.startswith(("model.", "learners.")) and not is_live else name
             found.setdefault((not is_live, section, words.rstrip(".")), {})[short] = None
     names = [name for _, name, _ in found]
     rows = []

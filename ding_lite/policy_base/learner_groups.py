@@ -1,0 +1,350 @@
+"""Learner groups: the processes or actors that learn in place of the process of the script."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import importlib
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ding_lite.basics import add_note, require_extra
+from ding_lite.data import Tree, flatten, map_leaves, nested
+from ding_lite.engine import interpreter_released
+from ding_lite.policy_base.configs import LearnersConfig
+from ding_lite.policy_base.learner_workers import (
+    Answer,
+    Failed,
+    learn,
+    load_state,
+    make_learner,
+    open_store,
+    read_state,
+    recipe_of,
+)
+from ding_lite.policy_base.live_settings import FixedSettingError
+from ding_lite.processes import Copied, Host, Patience, ProcessHost, WorkerDied, gather_results, release_hosts
+from ding_lite.ranks import RankError, current_ranks
+
+_logger = logging.getLogger(__name__)
+
+_OF_RAY = ("ray_address", "num_cpus_per_learner", "num_gpus_per_learner", "learner_resources")
+_OF_ACTING = ("collect", "evaluate", "metrics", "made_with", "settings")
+"""Entries of a policy's state that its learners do not change."""
+
+_PATIENCE = Patience(attempts=6, backoff_s=1.0)
+
+
+class LearnerGroup:
+    """The learners of a policy. The policy of the script acts, and has their weights after each batch; it takes the rest of
+    their state when its own is read or changed.
+
+    Learners start with the first batch. They hold the state of the policy then, and get it again after each change, such as
+    `load_state_dict`.
+
+    Args:
+        policy: the policy.
+
+    Raises:
+        ValueError: settings that do not fit each other, or torchrun has started this process.
+        ImportError, ConnectionError: Ray is not installed, or no cluster answers.
+    """
+
+    def __init__(self, policy: Any) -> None:
+        self._policy, self._cfg = policy, policy.cfg.learners
+        self._make_host = _host_factory(self._cfg, f"the policy.learners of {type(policy).__name__}")
+        recipe_of(policy, self._cfg.num_learners)  # raises ValueError
+        self._hosts: list[Host] = []
+        self._must_send = True  # the learners do not have the policy's state
+        self._is_ahead = False  # the policy does not have the learners' state
+        self._kept: list[dict[str, Any]] | None = None  # the state of each learner after the last batch, with restart
+        self._generators: list[dict[str, Any]] = []  # random generators of all learners but the first
+        self._lost = ""  # why the state of the learners is lost
+        self._is_following = False  # the policy is being given something of the learners
+        self._changes = 0
+
+    def learn(self, batch: Tree) -> dict[str, Any]:
+        """Learn from a batch. Returns a dict to log.
+
+        Raises:
+            WorkerDied: a learner has ended, or hung and was killed.
+            RankError: the learners could not learn together.
+            ValueError: there are fewer rows than learners.
+            RuntimeError: the weights of the policy were changed by other means than its methods.
+            Exception: the error of a hook, in a learner.
+        """
+        self._require_state()
+        self._require_unchanged()
+        parts, rows = self._parts(batch)
+        answers = self._answers(parts)
+        if self._cfg.restart:
+            self._kept = [answer.state for answer in answers if answer.state is not None]
+        with self._following():
+            self._adopt(answers[0])
+        for answer in answers:
+            if answer.metrics:
+                self._policy.hook_metrics.aggregate([answer.metrics])
+        return _joined(answers, rows)
+
+    def take(self, is_replaced: bool = False) -> None:
+        """Give the learners' state to the policy of the script, if it does not have it.
+
+        Args:
+            is_replaced: whether the policy gets another state right after it, so that a lost one is no error.
+
+        Raises:
+            RuntimeError: it is lost, because a learner has ended.
+        """
+        if self._is_following or (self._lost and is_replaced):
+            return
+        self._require_state()
+        if self._is_ahead:
+            states = self._kept or self._asked(read_state)
+            with self._following():
+                self._policy.take_learned({name: it for name, it in states[0].items() if name not in _OF_ACTING})
+            self._generators = [state["learn"] for state in states[1:]]
+            self._is_ahead = False
+
+    def note_change(self) -> None:
+        """Note that the policy of the script has changed: the learners get its state before the next batch."""
+        if not self._is_following:
+            self._must_send, self._is_ahead, self._kept, self._lost = True, False, None, ""
+
+    def require_divisible(self) -> None:
+        """Check that the batch size can be divided between the learners.
+
+        Raises:
+            FixedSettingError: it cannot.
+        """
+        try:
+            recipe_of(self._policy, self._cfg.num_learners)
+        except ValueError as error:
+            raise FixedSettingError(str(error)) from None
+
+    @contextlib.contextmanager
+    def _following(self) -> Iterator[None]:
+        self._is_following = True
+        try:
+            yield
+        finally:
+            self._is_following = False
+            self._changes = self._policy.count_changes()
+
+    @property
+    def generators(self) -> list[dict[str, Any]]:
+        """The random generators of all learners but the first, for a saved state."""
+        return copy.deepcopy(self._generators)
+
+    @generators.setter
+    def generators(self, saved: Sequence[Mapping[str, Any]]) -> None:
+        self._generators = [dict(one) for one in saved]
+
+    def release(self) -> None:
+        """End the learners. The next batch starts them again in the same state."""
+        try:
+            if not self._lost:
+                self.take()
+        finally:
+            self._close()
+
+    def _answers(self, parts: Sequence[Any]) -> list[Answer]:
+        attempts, first_failure = 0, ""
+        while True:
+            was_ahead = self._is_ahead
+            try:
+                self._prepare()
+                self._is_ahead = True  # also after an error, since learners may have changed
+                answers = self._asked(learn, [(part, self._cfg.restart) for part in parts])
+                if self._cfg.restart:
+                    self._policy.hook_metrics.log_value("learners_restarted", attempts, reduce="sum")
+                return answers
+            except (WorkerDied, RankError) as error:
+                self._end_after(error, was_ahead)
+                attempts, first_failure = attempts + 1, first_failure or f"{type(error).__name__}: {error}"
+                if not self._cfg.restart or attempts >= _PATIENCE.attempts:
+                    if attempts > 1:
+                        add_note(error, f"this was attempt {attempts} of the same batch; the first ended with {first_failure}")
+                    raise
+                _logger.info("the learners of %s are started again: %s", type(self._policy).__name__, error)
+                time.sleep(_PATIENCE.wait_s(attempts))
+            except Exception as error:
+                if len(self._hosts) > 1:  # they cannot go on together
+                    with contextlib.suppress(Exception):  # the first error is the one to report
+                        self.take()
+                        was_ahead = False
+                    self._end_after(error, was_ahead)
+                raise
+            except BaseException as error:  # Ctrl-C: an answer will not be taken
+                self._end_after(error, was_ahead)
+                raise
+
+    def _end_after(self, error: BaseException, was_ahead: bool) -> None:
+        """End the learners. Their state before the batch is lost, unless it is kept or the policy has it."""
+        self._is_ahead = was_ahead
+        self._close()
+        if was_ahead and self._kept is None:
+            self._is_ahead, self._lost = False, f"{type(error).__name__}: {error}"
+
+    def _require_state(self) -> None:
+        if self._lost:
+            raise RuntimeError(
+                f"the state of the learners of {type(self._policy).__name__} is lost, because they have ended "
+                f"({self._lost:.200}): continue from the last checkpoint, with resume, or load a state. With "
+                "policy.learners.restart=True, learners are restarted in the same state."
+            )
+
+    def _require_unchanged(self) -> None:
+        """Refuse changes of weights in place, which the learners would not have."""
+        if not self._must_send and self._policy.count_changes() != self._changes:
+            raise RuntimeError(
+                f"the weights of {type(self._policy).__name__} were changed in the script, and its learners do not have them: "
+                "change weights by set_weights() or load_state_dict()."
+            )
+
+    def _prepare(self) -> None:
+        """Start the learners if there are none, and send them the policy's state if it has changed."""
+        if not self._hosts:
+            self._start()
+            self._must_send = True
+        if not self._must_send:
+            return
+        state, generators, size = self._policy.state_to_learn_from(), self._generators, len(self._hosts)
+        each = [*([None] + [*generators, *[None] * size])[:size]]
+        self._asked(load_state, [(Copied(_divided(state, size)), Copied(one)) for one in each])
+        self._must_send = False
+
+    def _start(self) -> None:
+        size, name = self._cfg.num_learners, type(self._policy).__name__
+        recipe = recipe_of(self._policy, size)
+        make, address_of = self._make_host()
+        try:
+            for index in range(size):
+                self._hosts.append(make(f"learner {index} of {name}", timeout_s=self._cfg.timeout_s, depth=2))
+            address = None
+            if size > 1:
+                request = self._hosts[0].submit(open_store, address_of)
+                address = gather_results(self._hosts[:1], [request])[0].value
+            self._asked(make_learner, [(recipe, index, size, address) for index in range(size)], lasting=True)
+        except BaseException:
+            self._close()
+            raise
+
+    def _asked(self, fn: Callable[..., Any], each: Sequence[tuple[Any, ...]] = (), lasting: bool = False) -> list[Any]:
+        """The answers of all learners to a request."""
+        args = each or [()] * len(self._hosts)
+        with interpreter_released():
+            requests = [host.submit(fn, *own, lasting=lasting) for host, own in zip(self._hosts, args)]
+            answers = gather_results(self._hosts, requests)
+        failed = next((one for one in answers if isinstance(one, Failed)), None)
+        if failed is not None:
+            raise RankError(failed.reason)
+        return [one.value if isinstance(one, Copied) else one for one in answers]
+
+    def _close(self) -> None:
+        hosts, self._hosts = self._hosts, []
+        release_hosts(hosts, for_good=True)
+
+    def _adopt(self, answer: Answer) -> None:
+        """Take the weights of a learner."""
+        assert answer.weights is not None
+        weights = answer.weights
+        if weights.are_tensors:
+            weights = weights._replace(weights=[torch.from_numpy(np.array(one)) for one in weights.weights])
+        self._policy.copy_weights(weights)
+        self._policy.num_steps = answer.num_steps
+        self._changes = self._policy.count_changes()
+
+    def _parts(self, batch: Tree) -> tuple[list[Any], list[int]]:
+        """The part of each learner, arrays by name, and its number of rows; of a rollout, some of the environments."""
+        size = self._cfg.num_learners
+        columns = {name: map_leaves(_array, column) for name, column in nested(batch).items()}
+        if size == 1:
+            return [columns], [1]
+        axis = 1 if self._policy.learns_from == "rollouts" and self._policy.is_rollout(batch) else 0
+        path, first = next(flatten(columns))
+        count, rows = first.shape[axis], "environments of a rollout" if axis else "rows of a batch"
+        if count < size:
+            raise ValueError(f"{count} {rows} cannot be divided between policy.learners.num_learners={size}: lower it.")
+        for other, leaf in flatten(columns):
+            if leaf.ndim <= axis or leaf.shape[axis] != count:
+                raise ValueError(
+                    f"a batch cannot be divided between learners: {'/'.join(other)} has the shape {leaf.shape}, and "
+                    f"{'/'.join(path)} {first.shape}: expected {count} {rows} in both."
+                )
+        ends = [count * (index + 1) // size for index in range(size)]
+        pieces = [slice(begin, end) for begin, end in zip([0, *ends], ends)]
+        parts = [map_leaves(lambda leaf, piece=piece: leaf[(slice(None),) * axis + (piece,)], columns) for piece in pieces]
+        return parts, [piece.stop - piece.start for piece in pieces]
+
+
+def _host_factory(cfg: LearnersConfig, who: str) -> Callable[[], tuple[Callable[..., Host], Callable[[], str]]]:
+    """A function that returns what makes the hosts of a group, and a function for the address of a learner's machine."""
+    if current_ranks() is not None:
+        raise ValueError(
+            f"{who} cannot start in a program that torchrun has started: set num_learners=0, or leave torchrun out."
+        )
+    if cfg.backend == "process":
+        idle = [f"{name}={getattr(cfg, name)!r}" for name in _OF_RAY if getattr(cfg, name)]
+        if idle:
+            raise ValueError(f"{who} have backend='process', and {idle[0]} is a setting of backend='ray'.")
+        return lambda: (ProcessHost, _this_machine)
+    require_extra("ray", "ray", "policy.learners.backend='ray'")
+    # By name, because it imports Ray, and because it is in a layer above this one.
+    hosts = importlib.import_module("ding_lite.distributed.ray_hosts")
+
+    def make() -> tuple[Callable[..., Host], Callable[[], str]]:
+        factory = hosts.host_factory(
+            who,
+            cfg.num_learners,
+            restart=False,
+            address=cfg.ray_address,
+            num_cpus=cfg.num_cpus_per_learner,
+            num_gpus=cfg.num_gpus_per_learner,
+            custom=cfg.learner_resources,
+            unit="learner",
+        )
+        return factory, hosts.machine_address
+
+    make()  # raises errors of the cluster before the run
+    return make
+
+
+def _this_machine() -> str:
+    return "127.0.0.1"
+
+
+def _array(leaf: Any) -> Any:
+    return leaf.detach().cpu().numpy() if isinstance(leaf, Tensor) else np.asarray(leaf)
+
+
+def _divided(state: Mapping[str, Any], size: int) -> dict[str, Any]:
+    """A state with the batch size of one of several learners."""
+    settings = dict(state.get("settings", {}))
+    if "learn.batch_size" in settings:
+        settings["learn.batch_size"] //= size
+    return {**state, "settings": settings} if settings else dict(state)
+
+
+def _joined(answers: Sequence[Answer], rows: Sequence[int]) -> dict[str, Any]:
+    """What the learners log: arrays of rows one after another, and means of numbers."""
+    return {name: _one_value(name, answers, rows) for name in answers[0].output}
+
+
+def _one_value(name: str, answers: Sequence[Answer], rows: Sequence[int]) -> Any:
+    values = [answer.output[name] for answer in answers]
+    if name not in answers[0].tensors:
+        return values[0]
+    arrays = [np.array(value) for value in values]
+    if len(arrays) == 1:
+        return torch.from_numpy(arrays[0])
+    if arrays[0].ndim:
+        return torch.from_numpy(np.concatenate(arrays))
+    if all(one == arrays[0] for one in arrays) or arrays[0].dtype.kind != "f":
+        return torch.from_numpy(arrays[0])
+    return torch.from_numpy(np.array(np.average(arrays, weights=rows), arrays[0].dtype))

@@ -1,0 +1,225 @@
+"""What a learner does in its process: it makes the policy, learns from its part of each batch, and returns its state."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ding_lite.basics.torch_threads import torch_threads, torch_threads_here
+from ding_lite.data import map_leaves
+from ding_lite.policy_base.configs import PolicyConfig
+from ding_lite.policy_base.weights import Weights
+from ding_lite.processes import Copied
+from ding_lite.ranks import RankError, Ranks, leave, meet, offer
+
+_LEARNER = "learner"
+"""Name of the learner among the objects of its host."""
+
+
+class Recipe(NamedTuple):
+    """How to make the policy of a learner."""
+
+    kind: type
+    cfg: PolicyConfig
+    extra: dict[str, Any]
+    """Settings without a field in the configuration."""
+
+    observation_space: gymnasium.Space[Any]
+    action_space: gymnasium.Space[Any]
+    model: nn.Module | None
+    """A network that was given to the policy."""
+
+    threads: int | None
+    """Torch threads per operation, because results depend on their number."""
+
+    timeout_s: float
+
+    owner: str | None
+    """The owner of the metrics of the hooks."""
+
+
+class Answer(NamedTuple):
+    """What a learner returns for a batch."""
+
+    output: dict[str, Any]
+    """A dict to log, with arrays for tensors."""
+
+    tensors: tuple[str, ...]
+    """The names of the tensors in it."""
+
+    num_steps: dict[str, int]
+    metrics: dict[Any, Any]
+    """The metrics of the hooks, reduced."""
+
+    weights: Weights | None
+    """The weights as arrays, from the first learner."""
+
+    state: dict[str, Any] | None
+    """The state after it, if it is asked for."""
+
+
+class Failed(NamedTuple):
+    """The answer of a learner that stopped because another one has failed."""
+
+    reason: str
+
+
+class Learner:
+    """A policy that learns, in its process.
+
+    Args:
+        recipe: how to make the policy.
+        ranks: the learners of the policy, as this one sees them; None for one alone.
+    """
+
+    def __init__(self, recipe: Recipe, ranks: Ranks | None) -> None:
+        self._ranks, self._threads = ranks, recipe.threads
+        make: Any = recipe.kind if recipe.model is None else functools.partial(recipe.kind, model=recipe.model)
+        settings: Any = {**recipe.cfg.to_dict(), **recipe.extra} if recipe.extra else recipe.cfg
+        try:
+            self.policy = make(settings, recipe.observation_space, recipe.action_space)
+            if self.policy.cfg.to_dict() != recipe.cfg.to_dict():
+                raise TypeError("it has another configuration then")
+        except TypeError as error:
+            raise TypeError(
+                f"a learner could not make a {recipe.kind.__name__} from (cfg, observation_space, action_space): {error}. Give "
+                "its constructor these arguments, or learn in the process of the script: policy.learners.num_learners=0."
+            ) from error
+        self.policy.hook_metrics.owner = recipe.owner
+        self.policy.dry_run()
+
+    def learn(self, batch: Any, wants_state: bool) -> Answer | Failed:
+        """Learn from a batch of arrays."""
+        policy = self.policy
+        try:
+            with torch_threads(self._threads):
+                output = policy.learn_mode.forward(map_leaves(_own, batch))
+        except RankError as error:
+            return Failed(str(error))
+        except Exception as error:
+            if self._ranks is not None:
+                self._ranks.fail(error)
+            raise
+        return Answer(
+            {name: _array(value) for name, value in output.items()},
+            tuple(name for name, value in output.items() if isinstance(value, Tensor)),
+            dict(policy.num_steps),
+            policy.hook_metrics.reduce(),
+            policy.snapshot().as_arrays() if self._is_first else None,
+            self.state() if wants_state else None,
+        )
+
+    def state(self) -> dict[str, Any]:
+        """What learning changes in the policy, on the CPU; of a learner that is not the first, its random generators."""
+        policy = self.policy
+        if not self._is_first:
+            return {"learn": _on_cpu(policy.generator_state())}
+        state = policy.state_dict()
+        own = {name: part for name, part in state.items() if name not in ("collect", "evaluate", "metrics", "made_with")}
+        return _on_cpu({**own, "attached": {name: state["attached"][name] for name in policy.attachments}})  # type: ignore[no-any-return]
+
+    def load(self, state: Mapping[str, Any], generators: Mapping[str, Any] | None) -> None:
+        """Load the state of the policy of the script.
+
+        Args:
+            state: its state.
+            generators: the random generators of this learner; None to keep those of the first learner there, and others here.
+        """
+        if not self._is_first:
+            state = {**state, "learn": generators or self.policy.generator_state()}
+        self.policy.load_state_dict(state)
+
+    def close(self) -> None:
+        """Leave the other learners."""
+        if self._ranks is not None:
+            leave()
+
+    @property
+    def _is_first(self) -> bool:
+        return self._ranks is None or self._ranks.rank == 0
+
+
+def _own(leaf: Any) -> Any:
+    """A tensor or array in memory of this process, which the policy may change and keep."""
+    copied = np.array(leaf)
+    return copied if copied.dtype.hasobject else torch.from_numpy(copied)
+
+
+def _array(value: Any) -> Any:
+    return value.detach().cpu().numpy() if isinstance(value, Tensor) else value
+
+
+def _on_cpu(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.cpu()
+    if isinstance(value, Mapping):
+        return {name: _on_cpu(part) for name, part in value.items()}
+    return type(value)(map(_on_cpu, value)) if type(value) in (list, tuple) else value
+
+
+# Requests.
+
+
+def open_store(objects: dict[str, Any], address: Callable[[], str]) -> Copied[tuple[str, int]]:
+    """Open the store at which the learners meet. Returns the address of this machine, and the port."""
+    store, port = offer()
+    objects["store"] = store
+    return Copied((address(), port))
+
+
+def make_learner(objects: dict[str, Any], recipe: Recipe, rank: int, size: int, address: tuple[str, int] | None) -> None:
+    """Make a learner; several wait for each other."""
+    ranks, device = None, recipe.cfg.device
+    if device == "cuda" and torch.cuda.is_available():
+        torch.cuda.set_device(rank % torch.cuda.device_count())
+    if address is not None:
+        ranks = meet(objects["store"] if rank == 0 else address, rank, size, recipe.timeout_s, device)
+    objects[_LEARNER] = None  # the group is left also if the policy cannot be made
+    try:
+        objects[_LEARNER] = Learner(recipe, ranks)
+    except BaseException:
+        if ranks is not None:
+            leave()
+        raise
+
+
+def load_state(objects: dict[str, Any], state: Copied[Any], generators: Copied[Any]) -> None:
+    """Load a state, as `Learner.load`."""
+    objects[_LEARNER].load(state.value, generators.value)
+
+
+def learn(objects: dict[str, Any], batch: Any, wants_state: bool) -> Any:
+    """Learn from a batch, as `Learner.learn`."""
+    return objects[_LEARNER].learn(batch, wants_state)
+
+
+def read_state(objects: dict[str, Any]) -> Any:
+    """The state of a learner, as `Learner.state`."""
+    return Copied(objects[_LEARNER].state())
+
+
+def recipe_of(policy: Any, learners: int) -> Recipe:
+    """The recipe for the learners of a policy.
+
+    Raises:
+        ValueError: the batch size cannot be divided between the learners.
+    """
+    cfg = copy.deepcopy(policy.cfg)
+    cfg.learners = type(cfg.learners)()
+    if cfg.learn.batch_size % learners:
+        raise ValueError(
+            f"policy.learn.batch_size={cfg.learn.batch_size} cannot be divided between "
+            f"policy.learners.num_learners={learners}: choose a multiple."
+        )
+    cfg.learn.batch_size //= learners
+    model = None if policy.given_model is None else copy.deepcopy(policy.model)
+    spaces = policy.observation_space, policy.action_space
+    extra, timeout_s = dict(policy.config.extra), policy.cfg.learners.timeout_s
+    return Recipe(type(policy), cfg, extra, *spaces, model, torch_threads_here(), timeout_s, policy.hook_metrics.owner)

@@ -1,0 +1,349 @@
+"""Learners in other processes: like learning in the process of the script, with its state at hand when it is needed."""
+
+import os
+import signal
+import time
+
+import numpy as np
+import pytest
+import rank_policies
+import torch
+from gymnasium import spaces
+from states import same
+
+from ding_lite import Task
+from ding_lite.config import DQNConfig, PPOConfig
+from ding_lite.contexts import OnlineRLContext
+from ding_lite.data import tree
+from ding_lite.envs import make_envs
+from ding_lite.middleware import StepCollector, gae_estimator, multistep_trainer
+from ding_lite.policy import DQNPolicy, Policy, PPOPolicy
+from ding_lite.policy_base import FixedSettingError, learner_groups
+from ding_lite.policy_check import LossError
+from ding_lite.processes import LocalHost, WorkerDied, WorkerHangs
+from ding_lite.processes.pickles import dumps, loads
+
+OBS, ACTIONS = spaces.Box(-1.0, 1.0, (4,)), spaces.Discrete(2)
+SMALL = {"model.encoder_hidden_size_list": [8], "learn.batch_size": 8}
+
+
+class Apart(LocalHost):
+    """A host in this process, whose requests and results are pickled."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__()
+
+    def submit(self, fn, *args, **kwargs):
+        return super().submit(*loads(dumps((fn, *args), by_value=True)))
+
+    def result(self, *args, **kwargs):
+        return loads(dumps(super().result(*args, **kwargs)))
+
+
+@pytest.fixture
+def in_this_process(monkeypatch):
+    monkeypatch.setattr(learner_groups, "_host_factory", lambda cfg, who: lambda: (Apart, lambda: "127.0.0.1"))
+
+
+def dqn(learners=1, kind=DQNPolicy, **settings):
+    settings = {"learners.num_learners": learners, **SMALL, **settings}
+    if not learners:
+        settings["learners.restart"] = False
+    return kind(DQNConfig().policy.override({"seed": 3, **settings}), OBS, ACTIONS)
+
+
+def transitions(step=0, rows=8, dtype=torch.float32):
+    g = torch.Generator().manual_seed(step)
+    return tree(
+        {
+            "obs": torch.rand(rows, 4, generator=g, dtype=dtype),
+            "next_obs": torch.rand(rows, 4, generator=g, dtype=dtype),
+            "action": torch.randint(0, 2, (rows,), generator=g),
+            "reward": torch.randn(rows, generator=g),
+            "terminated": torch.rand(rows, generator=g) < 0.2,
+            "truncated": torch.zeros(rows, dtype=torch.bool),
+            "discount": torch.full((rows,), 0.9),
+            "weight": torch.rand(rows, generator=g) + 0.1,
+        }
+    )
+
+
+def batch_for(policy, step):
+    """A batch of rows, sequences or a rollout, as the policy's pipeline has it."""
+    batch, dim = rank_policies.rows_of(policy, step)
+    batch = {name: column.float() if column.is_floating_point() else column for name, column in batch.items()}
+    if policy.learns_from == "rollouts" and dim == 0:
+        is_flat = batch["terminated"].ndim == 1
+        for name, column in batch.items():
+            if is_flat:
+                batch[name] = column.reshape(2, 7, *column.shape[1:])
+            else:  # sequences, whose first states stand for those of all steps
+                steps = column.unsqueeze(1).expand(-1, 4, -1) if name.startswith("state_in") else column
+                batch[name] = steps.transpose(0, 1).contiguous()
+    return tree({name: column for name, column in batch.items() if name in (*policy.columns, "valid")})
+
+
+def learned(policy, steps=range(3)):
+    return [policy.learn_mode.forward(transitions(step)) for step in steps]
+
+
+def state_of(policy):
+    """The state, without how it was made, and without the metrics, which know whether they come from another process."""
+    return {name: part for name, part in policy.state_dict().items() if name not in ("made_with", "metrics")}
+
+
+@pytest.fixture
+def released():
+    """A list of policies whose learners are ended."""
+    policies = []
+    yield policies
+    for policy in policies:
+        policy.learn_mode.release()
+
+
+@pytest.mark.parametrize("case", rank_policies.CASES)
+def test_every_policy_learns_in_a_learner_as_in_the_script(in_this_process, case):
+    here = rank_policies.made(case, is_double=False)
+    there = rank_policies.made(case, {"learners.num_learners": 1}, is_double=False)
+    for step in range(3):
+        batch = batch_for(here, step)
+
+        outputs = here.learn_mode.forward(batch), there.learn_mode.forward(batch)
+
+        assert same(*outputs)
+        assert here.num_steps == there.num_steps
+        assert (here.train_iter, here.version) == (there.train_iter, there.version)
+        assert all(map(torch.equal, here.weights, there.weights))  # without a look at the rest of the state
+        assert here.hook_metrics.reduce(compile=True) == there.hook_metrics.reduce(compile=True)
+    assert same(state_of(here), state_of(there))
+
+
+def test_learning_goes_on_with_each_change_of_the_policy(in_this_process):
+    policies = [dqn(0), dqn(1)]
+    source = dqn(0)
+    learned(source, range(5, 8))
+    for policy in policies:
+        learned(policy)
+        policy.set_weights(source.get_weights())
+        learned(policy)
+        policy.reset_config({"learn.learning_rate": 0.02, "learn.batch_size": 16})
+        learned(policy)
+        policy.load_learned_state(source.learned_state())
+        learned(policy)
+        kept = policy.state_dict()
+        learned(policy, range(9, 12))
+        policy.load_state_dict(kept)
+        learned(policy, range(2))
+
+    assert same(state_of(policies[0]), state_of(policies[1]))
+    assert policies[1].cfg.learn.learning_rate == 0.02
+
+
+def test_a_state_goes_on_with_and_without_learners(in_this_process):
+    here, there = dqn(0), dqn(1)
+    learned(here), learned(there)
+
+    other, back = dqn(1), dqn(0)
+    other.load_state_dict(here.state_dict())
+    back.load_state_dict(there.state_dict())
+
+    assert same(learned(other), learned(back))
+    assert same(state_of(other), state_of(back))
+
+
+def test_released_learners_start_again_in_the_same_state(in_this_process):
+    policy, whole = dqn(1), dqn(0)
+
+    for steps in (range(2), range(2, 4)):
+        learned(policy, steps)
+        policy.learn_mode.release()
+    learned(whole, range(4))
+
+    assert same(state_of(policy), state_of(whole))
+
+
+def test_objects_that_the_script_attaches_stay_there(in_this_process):
+    class Counter:
+        count = 0
+
+        def state_dict(self):
+            return {"count": self.count}
+
+        def load_state_dict(self, state):
+            self.count = state["count"]
+
+    policy, counter = dqn(1), Counter()
+    policy.attach("counter", counter)
+    for number in range(3):
+        counter.count = number
+        learned(policy)
+
+        assert policy.state_dict()["attached"]["counter"] == {"count": number}
+        assert counter.count == number
+
+
+def test_weights_that_are_changed_past_the_methods_are_refused(in_this_process):
+    policy = dqn(1)
+    learned(policy)
+    with torch.no_grad():
+        policy.params[0].add_(1)
+
+    with pytest.raises(RuntimeError, match=r"were changed in the script.*set_weights\(\)"):
+        learned(policy)
+
+
+class Noted(DQNPolicy):
+    """A policy whose hooks log, and look where they run."""
+
+    def loss(self, batch):
+        self.metrics.log_value("rows", len(batch.reward), reduce="sum")
+        if bool((batch.reward == 17).any()):
+            raise ZeroDivisionError("a mistake in loss")
+        if bool((batch.reward == 18).any()):
+            os.kill(os.getpid(), signal.SIGKILL)
+        if bool((batch.reward == 19).any()):
+            time.sleep(60)
+        return super().loss(batch)
+
+
+def with_reward(value, rows=8):
+    batch = transitions(rows=rows)
+    batch.reward[-1] = value
+    return batch
+
+
+class TestProcesses:
+    def test_one_is_as_good_as_none_and_an_error_leaves_the_state(self, released):
+        here, there = dqn(0, Noted), dqn(1, Noted)
+        released.append(there)
+        for policy in (here, there):
+            learned(policy)
+            with pytest.raises(ZeroDivisionError, match="a mistake in loss"):
+                policy.learn_mode.forward(with_reward(17))
+            with pytest.raises(LossError, match="NaN"):
+                policy.learn_mode.forward(with_reward(np.nan))
+            learned(policy)
+
+        assert same(state_of(here), state_of(there))
+        assert here.hook_metrics.reduce(compile=True) == there.hook_metrics.reduce(compile=True)
+
+    def test_two_learn_as_one_with_the_whole_batch(self, released):
+        here, there = dqn(0, Noted), dqn(2, Noted)
+        released.append(there)
+
+        for step in range(4):
+            batch = transitions(step, rows=9)  # 4 and 5
+            one, both = here.learn_mode.forward(batch), there.learn_mode.forward(batch)
+            torch.testing.assert_close(both, one, rtol=1e-4, atol=1e-6)
+            assert both["priority"].shape == (9,)
+
+        torch.testing.assert_close(there.get_weights(), here.get_weights(), rtol=1e-4, atol=1e-6)
+        assert there.hook_metrics.reduce(compile=True) == here.hook_metrics.reduce(compile=True) == {"rows": 36}
+        with pytest.raises(ValueError, match=r"1 rows of a batch cannot be divided between policy.learners.num_learners=2"):
+            there.learn_mode.forward(transitions(rows=1))
+        with pytest.raises(FixedSettingError, match=r"learn.batch_size=7 cannot be divided"):
+            there.reset_config({"learn.batch_size": 7})
+        kept = there.state_dict()
+        after = learned(there, range(4, 6))
+        with pytest.raises(ZeroDivisionError, match="a mistake in loss"):  # of the second one only
+            there.learn_mode.forward(with_reward(17))
+        there.load_state_dict(kept)
+        assert same(learned(there, range(4, 6)), after)
+
+    def test_a_dead_one_ends_the_run_and_its_state_is_never_a_silent_mixture(self, released):
+        policy = dqn(1, Noted)
+        released.append(policy)
+        kept = policy.state_dict()
+        learned(policy)
+
+        with pytest.raises(WorkerDied, match="learner 0 of Noted"):
+            policy.learn_mode.forward(with_reward(18))
+        for call in (policy.state_dict, lambda: learned(policy), lambda: policy.reset_config({"lr": 0.1})):
+            with pytest.raises(RuntimeError, match=r"state of the learners of Noted is lost.*policy.learners.restart=True"):
+                call()
+        policy.load_state_dict(kept)
+        learned(policy)
+
+        again = dqn(0, Noted)
+        learned(again)
+        assert same(state_of(policy), state_of(again))
+
+    @pytest.mark.parametrize("learners", [1, 2])
+    def test_one_that_is_killed_is_restarted_in_the_same_state(self, learners, released):
+        settings = {"learners.restart": True}
+        policy, undisturbed = (dqn(learners, Noted, **settings) for _ in range(2))
+        released += [policy, undisturbed]
+        for step in range(4):
+            for one in (policy, undisturbed):
+                learned(one, [step])
+            os.kill(policy.learners._hosts[-1].pid, signal.SIGKILL)
+
+        assert same(state_of(policy), state_of(undisturbed))
+        learned(policy, [9])
+        assert policy.hook_metrics.reduce(compile=True)["learners_restarted"] == 4
+
+    def test_one_that_hangs_is_killed(self, released):
+        policy = dqn(1, Noted, **{"learners.timeout_s": 1.0})
+        released.append(policy)
+        learned(policy)
+
+        with pytest.raises(WorkerHangs, match="made no progress for 1.0 s"):
+            policy.learn_mode.forward(with_reward(19))
+
+    def test_a_whole_run_is_the_same_and_ends_its_processes(self):
+        states = []
+        for learners in (0, 1):
+            cfg = PPOConfig().override({f"policy.{name}": value for name, value in SMALL.items()})
+            cfg.override({"policy.collect.n_sample": 32, "policy.learners.num_learners": learners})
+            env = make_envs("CartPole-v1", 4, seed=0)
+            policy = PPOPolicy(cfg.policy, env.single_observation_space, env.single_action_space)
+            task = Task()
+            with task.start(ctx=OnlineRLContext(), async_mode=True):
+                task.use(StepCollector(cfg, policy.collect_mode, env))
+                task.use(gae_estimator(cfg, policy.collect_mode))
+                task.use(multistep_trainer(cfg, policy.learn_mode))
+                task.run(max_step=3)
+                states.append(state_of(policy))
+                pids = [host.pid for host in policy.learners._hosts] if learners else []
+
+        assert same(*states)
+        assert pids
+        assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
+
+
+class TestMistakes:
+    def test_settings_that_do_not_fit(self):
+        for settings, words in [
+            ({"learners.num_learners": 3}, r"batch_size=8 cannot be divided between policy.learners.num_learners=3"),
+            ({"learners.num_cpus_per_learner": 1.0}, r"num_cpus_per_learner=1.0 is a setting of backend='ray'"),
+        ]:
+            with pytest.raises(ValueError, match=words):
+                dqn(1, **settings)
+
+    def test_a_constructor_of_ones_own(self, in_this_process):
+        class Own(DQNPolicy):
+            def __init__(self, size, *args):
+                super().__init__(*args)
+
+        policy = Own(8, DQNConfig().policy.override({"learners.num_learners": 1}), OBS, ACTIONS)
+        with pytest.raises(TypeError, match=r"could not make a Own from \(cfg, observation_space, action_space\)"):
+            learned(policy)
+
+    def test_a_policy_without_a_loss_cannot_have_several(self, released):
+        class Tabular(Policy):
+            def learn_on_batch(self, batch):
+                return {}
+
+            def get_weights(self):
+                return {}
+
+            def set_weights(self, weights):
+                pass
+
+            def compute_actions(self, obs, **kwargs):
+                return {"action": torch.zeros(len(obs), dtype=torch.int64)}
+
+        policy = Tabular({"learners.num_learners": 2}, OBS, ACTIONS)
+        released.append(policy)
+        with pytest.raises(RuntimeError, match="has no loss, so several processes cannot average its gradients"):
+            learned(policy)
