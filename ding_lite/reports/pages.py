@@ -153,7 +153,8 @@ def _only_value(experiments: Sequence[Experiment], name: str) -> float | None:
     runs = [run for experiment in experiments for run in experiment.runs]
     if any(run.columns.not_finite[name] for run in runs):
         return None
-    found = {value for run in runs for value in run.columns.values(name)}
+    columns = [values for run in runs if len(values := run.columns.values(name))]
+    found = {float(end) for values in columns for end in (values.min(), values.max())}
     return found.pop() if len(found) == 1 else None
 
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import math
+import contextlib
+import itertools
 import os
 from array import array
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from ding_lite.sinks import read_row
+from ding_lite.sinks import read_rows
 
 Numbers: TypeAlias = "npt.NDArray[np.float64]"
 
@@ -22,13 +23,12 @@ _BEFORE = 64  # bytes before the last read position, to detect that the file was
 
 
 class MetricColumns:
-    """Columns of numbers by name, filled row by row. Rows may have different names. Only finite numbers are stored; NaN and
+    """Columns of numbers by name, filled with rows, which may have different names. Only finite numbers are stored; NaN and
     infinities appear only in `newest` and `not_finite`.
 
     Example:
         >>> columns = MetricColumns()
-        >>> for row in {"env_step": 0, "loss": None}, {"env_step": 8, "loss": 2.0}, {"env_step": 16, "eps": 0.5}:
-        ...     columns.take(row)
+        >>> columns.take([{"env_step": 0, "loss": None}, {"env_step": 8, "loss": 2.0}, {"env_step": 16, "eps": 0.5}])
         >>> columns.series("loss", "env_step")
         (array([8.]), array([2.]))
     """
@@ -41,6 +41,7 @@ class MetricColumns:
         self.not_finite: Counter[str] = Counter()
         """Number of NaN and infinities of each name, without NaN before its first number, with which rates begin."""
         self._infinite: set[str] = set()
+        """Names with an infinity before their first number."""
         self._places: dict[str, array[int]] = {}
         self._values: dict[str, array[float]] = {}
 
@@ -52,25 +53,36 @@ class MetricColumns:
         """All names with a finite number, in the order of first appearance."""
         return list(self._values)
 
-    def take(self, row: Mapping[str, Any]) -> None:
-        """Take one row."""
-        for name, value in row.items():
-            number = _number(value)
-            if number is None:
-                continue
-            self.newest[name] = number
-            if not math.isfinite(number):
-                self.not_finite[name] += 1
-                if math.isinf(number):
-                    self._infinite.add(name)
-                continue
-            if name not in self._values:
-                if name not in self._infinite:
-                    del self.not_finite[name]  # a Counter allows this for missing names
-                self._places[name], self._values[name] = array("q"), array("d")
-            self._places[name].append(self.count)
-            self._values[name].append(number)
-        self.count += 1
+    def take(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Take rows."""
+        for names, same in itertools.groupby(rows, tuple):
+            alike = list(same)
+            found = [(name, *_numbers(column)) for name, column in zip(names, zip(*(row.values() for row in alike)))]
+            for name, _, numbers in found:
+                self._note_not_finite(name, numbers)
+                if len(numbers):
+                    self.newest[name] = float(numbers[-1])
+            masks = [np.isfinite(numbers) for _, _, numbers in found]
+            finite = [(name, places[mask], numbers[mask]) for (name, places, numbers), mask in zip(found, masks) if mask.any()]
+            for name, places, numbers in sorted(finite, key=lambda one: int(one[1][0])):
+                self._places.setdefault(name, array("q")).frombytes((places + self.count).tobytes())
+                self._values.setdefault(name, array("d")).frombytes(numbers.tobytes())
+            self.count += len(alike)
+
+    def _note_not_finite(self, name: str, numbers: Numbers) -> None:
+        """Count NaN and infinities; NaN that were counted before the first number are removed."""
+        bad = ~np.isfinite(numbers)
+        if not bad.any() and name not in self.not_finite:
+            return
+        if name not in self._values:
+            first = len(bad) if bad.all() else int(bad.argmin())
+            if np.isinf(numbers[:first]).any():
+                self._infinite.add(name)
+            if first < len(bad) and name not in self._infinite:
+                del self.not_finite[name]  # a Counter allows this for missing names
+                bad = bad[first:]
+        if bad.any():
+            self.not_finite[name] += int(np.count_nonzero(bad))
 
     def last(self, name: str) -> float | None:
         """The latest finite number of this name, or None."""
@@ -89,6 +101,16 @@ class MetricColumns:
         lowest_after = np.minimum.accumulate(xs[::-1])[::-1]
         counts = np.append(xs[:-1] < lowest_after[1:], True) if len(xs) else np.empty(0, bool)
         return xs[counts], ys[counts]
+
+
+def _numbers(column: Sequence[Any]) -> tuple[npt.NDArray[np.int64], Numbers]:
+    """The numbers of a column, and their places in it."""
+    if {float, int}.issuperset(map(type, column)):
+        with contextlib.suppress(OverflowError):
+            return np.arange(len(column)), np.array(column, np.float64)
+    found = [(place, number) for place, value in enumerate(column) if (number := _number(value)) is not None]
+    places, numbers = zip(*found) if found else ((), ())
+    return np.array(places, np.int64), np.array(numbers, np.float64)
 
 
 def _number(value: Any) -> float | None:
@@ -126,7 +148,7 @@ class GrowingFile:
             is_other |= began_anew
             if not lines:
                 break
-            found = [_row(line) for line in lines]
+            found = read_rows(lines)
             self.unreadable += found.count(None)
             rows = [row for row in found if row is not None]
         return rows, is_other
@@ -151,10 +173,3 @@ class GrowingFile:
         self._offset += len(whole)
         self._before = (self._before + whole)[-_BEFORE:]
         return lines, is_other
-
-
-def _row(line: bytes) -> dict[str, Any] | None:
-    try:
-        return read_row(line)
-    except ValueError:
-        return None

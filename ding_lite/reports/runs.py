@@ -112,8 +112,7 @@ def load_run(folder: Path) -> Run:
     """The run in this folder, with all readable data."""
     notes, columns, tail = [], MetricColumns(), GrowingFile(folder / METRICS)
     while rows := tail.read()[0]:
-        for row in rows:
-            columns.take(row)
+        columns.take(rows)
     if tail.unreadable:
         notes.append(f"{tail.unreadable} lines of {METRICS} are not rows and were ignored.")
     if not columns.count:

@@ -131,8 +131,7 @@ class Watch:
                 self.columns, self._config = MetricColumns(), {}
             if not rows:
                 break
-            for row in rows:
-                self.columns.take(row)
+            self.columns.take(rows)
             is_news = True
         if is_news and not self._config:
             self._config, _ = read_object(self.folder / CONFIG)

@@ -2,7 +2,7 @@
 
 from ding_lite.sinks.consoles import Console, LiveConsole, make_console, readable_time, sparkline
 from ding_lite.sinks.end_lines import end_line, result_line
-from ding_lite.sinks.files import Csv, JsonLines, read_row
+from ding_lite.sinks.files import Csv, JsonLines, read_row, read_rows
 from ding_lite.sinks.groups import Sink, SinkGroup
 from ding_lite.sinks.run_logs import RunLog
 from ding_lite.sinks.services import TensorBoard, WeightsAndBiases
@@ -20,6 +20,7 @@ __all__ = [
     "end_line",
     "make_console",
     "read_row",
+    "read_rows",
     "readable_time",
     "result_line",
     "sparkline",

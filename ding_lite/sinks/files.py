@@ -7,7 +7,7 @@ import io
 import json
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,27 @@ def read_row(line: str | bytes) -> dict[str, Any]:
     if not isinstance(row, dict):
         raise ValueError(f"expected an object, got a {type(row).__name__}")
     return {name: _number_of(value) for name, value in row.items()}
+
+
+def read_rows(lines: Sequence[bytes]) -> list[dict[str, Any] | None]:
+    """The rows in lines of `metrics.jsonl`, as `read_row`; None for a line that is not a row."""
+    whole = b",".join(lines)
+    try:
+        rows = json.loads(b"[" + whole + b"]")  # three times as fast as line by line
+        if len(rows) == len(lines) and all(type(row) is dict for row in rows):
+            if b'NaN"' in whole or b'Infinity"' in whole:
+                return [_number_of(row) for row in rows]
+            return rows  # type: ignore[no-any-return]
+    except (ValueError, RecursionError):
+        pass  # a line is damaged
+    return [_row(line) for line in lines]
+
+
+def _row(line: bytes) -> dict[str, Any] | None:
+    try:
+        return read_row(line)
+    except ValueError:
+        return None
 
 
 class _Lines(ABC):

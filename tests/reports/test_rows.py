@@ -13,7 +13,7 @@ from ding_lite.reports.rows import GrowingFile, MetricColumns
 def columns_of(*rows):
     columns = MetricColumns()
     for row in rows:
-        columns.take(row)
+        columns.take([row])
     return columns
 
 
@@ -56,6 +56,25 @@ def test_nan_before_the_first_number_is_not_told():
     ]
 
     assert columns_of(*rows).not_finite == {"a": 2, "b": 2}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_rows_taken_together_are_those_taken_one_by_one(seed):
+    rng = random.Random(seed)
+    values = [None, 1, 2.5, 10**400, 2**60, math.nan, math.inf, "text", True]
+    some = [values if rng.random() < 0.5 else [1, 2.5, math.nan] for _ in range(4)]
+    rows = [{name: rng.choice(some[place]) for place, name in enumerate("xyzw") if rng.random() < 0.9} for _ in range(40)]
+    one, together = columns_of(*rows), MetricColumns()
+    while rows:
+        size = rng.randrange(1, 12)
+        together.take(rows[:size])
+        rows = rows[size:]
+
+    assert (one.count, one.names, one.not_finite) == (together.count, together.names, together.not_finite)
+    assert {name: repr(it) for name, it in one.newest.items()} == {name: repr(it) for name, it in together.newest.items()}
+    for name in one.names:
+        assert one.values(name).tolist() == together.values(name).tolist()
+        assert [it.tolist() for it in one.series(name, "x")] == [it.tolist() for it in together.series(name, "x")]
 
 
 def lines(*numbers):

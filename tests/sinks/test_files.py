@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ding_lite.sinks import Csv, JsonLines, read_row
+from ding_lite.sinks import Csv, JsonLines, read_row, read_rows
 
 
 def rows_of(path):
@@ -276,3 +276,19 @@ def test_a_limit_on_the_size_of_files_is_told_as_that(make, path):
     assert path.read_bytes() == before
     sink.write({"step": 3, "text": "c"})
     assert len(path.read_bytes()) > len(before)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_lines_that_are_read_together_are_those_read_one_by_one(seed):
+    rng = random.Random(seed)
+    good = [b'{"a": 1, "b": 2.5}\n', b'{"a": "NaN", "b": {"c": "-Infinity"}}\n', b'{"a": "text"}\n', b"{}\n"]
+    bad = [b"\n", b"[1]\n", b'{"a": 1}, {"b": 2}\n', b'{"a": \n', b"3\n", b"[" * 100_000 + b"\n", b'{"\xff": 1}\n']
+    lines = [rng.choice(good if seed % 2 or rng.random() < 0.7 else bad) for _ in range(20)]
+
+    expected = []
+    for line in lines:
+        try:
+            expected.append(read_row(line))
+        except ValueError:
+            expected.append(None)
+    assert repr(read_rows(lines)) == repr(expected)
