@@ -1,10 +1,12 @@
-"""How long imports take in a new process: torch alone, `import ding_lite`, and all of its packages."""
+"""How long a new process takes to import torch, `import ding_lite` and all of its packages, and to the first step of a run."""
 
 import os
 import resource
 import statistics
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 from measure import report
 
@@ -16,14 +18,22 @@ IMPORTS = {
     "ding_lite": "import ding_lite",
     "all packages": "import ding_lite, ding_lite.middleware, ding_lite.contexts, ding_lite.config, ding_lite.policy, "
     "ding_lite.envs, ding_lite.data, ding_lite.rollout, ding_lite.reports",
+    "examples/dqn.py until its first step": f"""
+import os, runpy
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv
+CartPoleEnv.step = lambda env, action: os._exit(0)
+runpy.run_path({str(Path(__file__).resolve().parent.parent / "examples" / "dqn.py")!r}, run_name="__main__")
+""",
 }
 ENVIRONMENT = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}  # else each process compiles every file
 
 
 def cpu_s(code: str) -> float:
-    """CPU seconds of a process that runs this."""
+    """CPU seconds of a process that runs this, without the end of Python."""
+    code = f"{code}\nimport os\nos._exit(0)"
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run([sys.executable, "-c", code], check=True, env=ENVIRONMENT)
+    with tempfile.TemporaryDirectory() as place:
+        subprocess.run([sys.executable, "-c", code], check=True, env=ENVIRONMENT, cwd=place, stdout=subprocess.DEVNULL)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
