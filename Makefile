@@ -40,7 +40,7 @@ learn-long: .venv/.dev
 	$(PY) benchmarks/learning.py --long $(ARGS)
 
 bench: .venv/.dev
-	@for name in imports engine collect learners replay datasets run_saves gae vtrace metrics logging_cost async_overlap workers whole_runs; do $(PY) benchmarks/$$name.py || exit 1; done
+	@for name in imports engine reports collect learners replay datasets run_saves gae vtrace metrics logging_cost async_overlap workers whole_runs; do $(PY) benchmarks/$$name.py || exit 1; done
 
 chaos: .venv/.dev
 	$(PY) benchmarks/chaos.py $(ARGS)
