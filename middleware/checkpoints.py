@@ -289,7 +289,7 @@ class CkptSaver:
             )
         except WriteError as error:
             if is_regular:
-                warnings.warn(f"{error} The state of the run is not saved; later iterations try again.", stacklevel=2)
+                warnings.warn(f"{error} The state of the run is not saved; later iterations try again.", stacklevel=3)
             else:
                 words = f"the run has ended, but its last state is not saved, so it cannot be resumed from here: {error}"
                 own_run().raise_at_end(UnsavedError(error.errno, words, error.filename))
@@ -297,7 +297,7 @@ class CkptSaver:
             self._run_is_unsavable = True
             warnings.warn(
                 f"this run cannot be resumed later, because its state cannot be saved: {error} The policy is saved.",
-                stacklevel=2,
+                stacklevel=3,
             )
         ended = time.monotonic()
         self._next_run_save = ended + (self._spent_s + ended - begun) / _SHARE

@@ -19,6 +19,7 @@ from ding_lite.basics import (
     RunCopy,
     RunRecord,
     Storage,
+    StorageError,
     WriteError,
     command_line,
     foreign_arguments,
@@ -266,7 +267,7 @@ class RunLogger:
 
         For an error of an environment, the episode up to it is written too, and a note on the error says how to replay it.
         """
-        if self._record is None:
+        if self._record is None or (isinstance(error, StorageError) and not self._record.is_begun):  # the run has not begun
             return
         with contextlib.suppress(FolderInUseError):  # the folder belongs to another run
             self.begin_run()

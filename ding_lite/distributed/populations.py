@@ -124,7 +124,9 @@ class Population:
         self._configs: dict[str, RunConfig] = {}
         for name, one in zip(self.names, configs):
             _require_live(one, self._mutations)
-            self._configs[name] = copy.deepcopy(one).override({"exp_name": str(Path(cfg.exp_name) / "members" / name)})
+            folder = str(Path(cfg.exp_name) / "members" / name)
+            # The state of the population has those of its members.
+            self._configs[name] = copy.deepcopy(one).override({"exp_name": folder, "storage_path": None})
         self.sign = 1 if cfg.mode == "max" else -1
         """1 if larger scores are better, otherwise -1."""
         self.round = 0
