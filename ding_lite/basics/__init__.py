@@ -22,7 +22,7 @@ from ding_lite.basics.foreign_names import foreign_arguments, foreign_attributes
 from ding_lite.basics.messages import add_note, did_you_mean, printable, require_extra
 from ding_lite.basics.nesting import unflatten
 from ding_lite.basics.row_files import RowsInPieces
-from ding_lite.basics.run_copies import RunCopy, restored_run
+from ding_lite.basics.run_copies import RunCopy, downloaded_run, restored_run
 from ding_lite.basics.run_files import RunFiles
 from ding_lite.basics.run_locks import FolderInUseError, RunLock
 from ding_lite.basics.run_records import RunRecord, command_line, json_ready, library_versions
@@ -48,6 +48,7 @@ __all__ = [
     "bounded",
     "command_line",
     "did_you_mean",
+    "downloaded_run",
     "foreign_arguments",
     "foreign_attributes",
     "foreign_names",

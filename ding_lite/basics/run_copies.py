@@ -8,6 +8,7 @@ import json
 import math
 import os
 import re
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -215,7 +216,7 @@ class RunCopy:
         local = dict(_files(self.folder))
         for name in sorted(snapshot.files, key=lambda name: name.startswith("run/state_")):  # rows before states
             self._put(name, _signature(self.folder / name))
-        for name, signature in local.items():
+        for name, signature in sorted(local.items(), key=lambda one: one[1]):  # the oldest first, as a download has them again
             if name != MANIFEST and not _OF_A_STATE.fullmatch(name):
                 with contextlib.suppress(FileNotFoundError):  # it was replaced or removed meanwhile
                     self._put(name, signature)
@@ -303,6 +304,24 @@ def restored_run(
     return target
 
 
+@contextlib.contextmanager
+def downloaded_run(uri: str) -> Iterator[Path]:
+    """The description and the checkpoints of the run in a copy, in a temporary folder within this block.
+
+    Raises:
+        CheckpointError: there are no checkpoints.
+        StorageError: the copy cannot be read.
+    """
+    storage = open_storage(uri)
+    names = [name for name in storage.names() if name.startswith("ckpt/") or name in (RECORD, "config.json")]
+    if not any(name.startswith("ckpt/") for name in names):
+        raise CheckpointError(f"there are no checkpoints of a run in {storage.shown}: check the name.")
+    with tempfile.TemporaryDirectory() as folder:
+        for name in names:
+            storage.fetch(name, Path(folder) / name)
+        yield Path(folder)
+
+
 def _own_folder(storage: Storage, there: dict[str, int]) -> Path:
     config = _loads(storage.read("config.json")) if "config.json" in there else {}
     name = config.get("exp_name")
@@ -324,8 +343,8 @@ def _needs_download(storage: Storage, there: dict[str, int], folder: Path) -> bo
 
 
 def _download(storage: Storage, there: dict[str, int], folder: Path) -> None:
-    """Download all files, the manifest last, so that an interrupted download is no run."""
-    for name in sorted(there, key=lambda name: (name == MANIFEST, name)):
+    """Download all files in the order in which they were written, and the manifest last: an interrupted download is no run."""
+    for name in sorted(there, key=lambda name: name == MANIFEST):
         target = folder / name
         if ".." in Path(name).parts or Path(name).is_absolute():
             raise CheckpointError(f"{storage.shown} has a file named {name!r}, outside of its folder.")
@@ -334,8 +353,8 @@ def _download(storage: Storage, there: dict[str, int], folder: Path) -> None:
             storage.fetch(name, target)
 
 
-def _files(folder: Path) -> Iterator[tuple[str, object]]:
-    """The files of a run, by their path in its folder, each with what identifies its content."""
+def _files(folder: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """The files of a run, by their path in its folder, each with its `_signature`."""
     for place, folders, names in os.walk(folder):
         inner = Path(place).relative_to(folder)
         folders[:] = sorted(
@@ -351,7 +370,8 @@ def _files(folder: Path) -> Iterator[tuple[str, object]]:
                     yield (inner / name).as_posix(), _signature(Path(place) / name)
 
 
-def _signature(path: Path) -> object:
+def _signature(path: Path) -> tuple[int, ...]:
+    """What identifies the content of a file: when it was written, its size and its number."""
     found = path.stat()
     return found.st_mtime_ns, found.st_size, found.st_ino
 

@@ -64,7 +64,8 @@ class Storage:
         return Storage(self._fs, f"{self._path.rstrip('/')}/{place}", f"{self.shown}/{place}")
 
     def names(self) -> dict[str, int]:
-        """The size in bytes of each file in the folder and its subfolders, by its path in the folder. Empty without a folder.
+        """The size in bytes of each file in the folder and its subfolders, by its path in the folder, in the order in which
+        they were written. Empty without a folder.
 
         Raises:
             StorageError: the folder cannot be listed.
@@ -73,8 +74,9 @@ class Storage:
         with self._using("list", ""):
             found = self._fs.get_file_info(selector(self._path, allow_not_found=True, recursive=True))
         prefix = self._path.strip("/") + "/"
-        files = {one.path.strip("/").removeprefix(prefix): one.size for one in found if one.is_file}
-        return {name: size for name, size in files.items() if not name.endswith(_UNFINISHED)}
+        files = sorted((one for one in found if one.is_file), key=lambda one: one.mtime_ns or 0)
+        sizes = {one.path.strip("/").removeprefix(prefix): one.size for one in files}
+        return {name: size for name, size in sizes.items() if not name.endswith(_UNFINISHED)}
 
     def read(self, name: str) -> bytes:
         """The content of a file.

@@ -1,5 +1,6 @@
 """Runs whose folder is copied to a storage: killed, ended by a signal or an error, and continued from the copy alone."""
 
+import dataclasses
 import json
 import multiprocessing
 import os
@@ -18,11 +19,15 @@ import torch
 from fake_stores import FakeStore
 
 from ding_lite import Task, contract
-from ding_lite.basics import RunFiles, Storage, StorageError, UnsavedError, run_copies
+from ding_lite.basics import CheckpointError, RunFiles, Storage, StorageError, UnsavedError, run_copies
+from ding_lite.commands import main
 from ding_lite.config import DQNConfig, from_command_line
 from ding_lite.contexts import OnlineRLContext
 from ding_lite.engine import load_checkpoint
-from ding_lite.middleware import CkptSaver, checkpoints, online_logger
+from ding_lite.envs import make_envs
+from ding_lite.middleware import CkptSaver, StepCollector, checkpoints, online_logger
+from ding_lite.policy import DQNPolicy, load_policy
+from ding_lite.rollout import evaluate_run
 
 ITERATIONS = 60
 
@@ -262,3 +267,25 @@ def test_storages_are_listed_by_their_paths_in_the_folder():
     storage.put("a/b.txt", b"content")
     assert storage.names() == {"a/b.txt": 7}
     assert storage.read("a/b.txt") == b"content"
+
+
+def test_the_policy_of_a_copy_is_loaded_and_evaluated(tmp_path, capsys):
+    cfg = DQNConfig(exp_name="run", storage_path="store")
+    env = make_envs("CartPole-v1", 2, seed=0)
+    policy = DQNPolicy(cfg.policy, env.single_observation_space, env.single_action_space)
+    with Task().start(ctx=OnlineRLContext()) as loop:
+        loop.use(StepCollector(cfg, policy.collect_mode, env, collect_kwargs={"eps": 0.5}))
+        loop.use(CkptSaver(policy, cfg.exp_name, train_freq=1))
+        loop.use(online_logger(cfg, show_every_s=1e9))
+        loop.run(max_step=2)
+    expected = evaluate_run("run", 3, "latest")
+    shutil.rmtree("run")
+    uri = f"file://{tmp_path}/store/run"
+    assert all(map(torch.equal, load_policy(uri, "final").weights, policy.weights))
+    assert evaluate_run(uri, 3, "latest") == dataclasses.replace(expected, run=uri)
+    assert main(["eval", uri, "--episodes", "3", "--which", "final"]) == 0
+    assert f"{uri}: DQNPolicy on CartPole-v1, final" in capsys.readouterr().out
+    assert main(["play", f"file://{tmp_path}/nowhere", "--video", "out.mp4"]) == 2
+    assert "there are no checkpoints of a run in file://" in capsys.readouterr().err
+    with pytest.raises(CheckpointError, match="there are no checkpoints of a run in"):
+        load_policy(f"file://{tmp_path}/nowhere")
