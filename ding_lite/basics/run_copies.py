@@ -19,7 +19,7 @@ from typing import Any
 from ding_lite.basics.checkpoints import CheckpointError
 from ding_lite.basics.run_files import RunFiles
 from ding_lite.basics.run_locks import NAME as LOCK
-from ding_lite.basics.run_locks import RunLock
+from ding_lite.basics.run_locks import FolderInUseError, RunLock
 from ding_lite.basics.run_records import RECORD
 from ding_lite.basics.storages import Storage, StorageError, is_uri, open_storage, place_in_storage
 
@@ -27,6 +27,7 @@ MANIFEST = "run/manifest.json"
 
 _TRIES = 5  # of one upload, before a warning
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 1.0, 30.0
+_LONGEST_DOWNLOAD_S = 600.0  # by another process of torchrun
 _GRACE_S = 0.1  # for an attempt that fails at the last moment
 _OF_A_STATE = re.compile(r"run/(state|rows)_[^/]*\.pt")
 _REMOVED = re.compile(r"run/(state|rows)_[^/]*\.pt|ckpt/[^/]*\.pt|error\.txt")
@@ -293,14 +294,24 @@ def restored_run(
         )
     target = Path(folder) if folder is not None else _own_folder(storage, there)
     lock = RunLock(target)
-    lock.take()
-    try:
-        if _needs_download(storage, there, target):
-            _download(storage, there, target)
-    finally:
-        lock.free()
-        with contextlib.suppress(OSError):  # it has files
-            target.rmdir()
+    # The processes of torchrun on this machine download the same copy: one does, and the others wait.
+    patient_until = time.monotonic() + (_LONGEST_DOWNLOAD_S if "LOCAL_RANK" in os.environ else 0.0)
+    while _needs_download(storage, there, target):
+        try:
+            lock.take()
+        except FolderInUseError:
+            if time.monotonic() >= patient_until:
+                raise
+            time.sleep(0.1)
+            continue
+        try:
+            if _needs_download(storage, there, target):
+                _download(storage, there, target)
+        finally:
+            lock.free()
+            with contextlib.suppress(OSError):  # it has files
+                target.rmdir()
+        break
     return target
 
 

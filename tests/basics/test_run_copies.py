@@ -362,6 +362,34 @@ class TestMistakes:
             os.waitpid(pid, 0)
 
 
+def test_processes_of_torchrun_wait_for_the_one_that_downloads(tmp_path, monkeypatch):
+    run = Run(tmp_path / "run", open_storage(tmp_path / "store").at("dqn"))
+    run.save(1)
+    run.end()
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    pid = os.fork()
+    if not pid:
+        fetch = run_copies.Storage.fetch
+
+        def slow(storage, name, target):
+            (tmp_path / "begun").touch()
+            time.sleep(0.03)
+            fetch(storage, name, target)
+
+        run_copies.Storage.fetch = slow
+        restored_run("dqn", tmp_path / "store")
+        RunLock(tmp_path / "dqn").take()
+        time.sleep(20)
+        os._exit(0)
+    try:
+        while not (tmp_path / "begun").exists():
+            time.sleep(0.001)
+        assert loaded(restored_run("dqn", tmp_path / "store").absolute()) == 1
+    finally:
+        os.kill(pid, 9)
+        os.waitpid(pid, 0)
+
+
 def test_folders_in_a_storage():
     assert [place_in_storage(it) for it in ("runs/dqn/", "./dqn", "/home/me/dqn", "../dqn")] == [
         "runs/dqn",
