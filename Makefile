@@ -62,5 +62,5 @@ clean:
 	touch $@
 
 .venv/.dev: .venv/bin/pip setup.py constraints.txt
-	$(PIP) --editable '.[cli,plot,tb,wandb,video,atari,box2d,mujoco,agents,robotics,offline,ray,export,test,dev]'
+	$(PIP) --editable '.[cli,plot,tb,wandb,video,atari,box2d,mujoco,agents,robotics,offline,ray,storage,export,test,dev]'
 	touch $@ .venv/.run

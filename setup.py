@@ -43,6 +43,7 @@ setup(
         "agents": ["pettingzoo>=1.24.3", "mpe2>=1.0"],
         "offline": ["minari[hdf5]>=0.5", "h5py>=3.8"],
         "ray": ["ray[tune]>=2.50"],
+        "storage": ["pyarrow>=17", "fsspec>=2023.6"],  # fsspec opens what pyarrow does not
         "export": ["onnx>=1.17", "onnxscript>=0.3", "onnxruntime>=1.20"],
         "test": [
             *("pytest>=8", "pytest-timeout>=2.3", "pytest-xdist>=3.6", "hypothesis>=6.100", "psutil>=5.9"),

@@ -2,10 +2,14 @@
 
     python benchmarks/populations.py
     python benchmarks/populations.py --seeds 1 --rounds 5
+    python benchmarks/populations.py --exploit local process ray
 
 Each row of docs/learning/populations.csv is a population of four members, with PBT or with fixed settings, that begins with the
 learning rates and seeds of examples/pbt.py. Its score is a mean return of 16 episodes by the final weights: of the best member
 by the last evaluation with PBT, and of each member with fixed settings.
+
+`--exploit` measures instead, on each of these backends, how long a member takes to take over a policy of 4 MB, with 8 MB of
+moments of Adam: wall-clock time from the decision to the answer of the member.
 """
 
 import argparse
@@ -18,8 +22,12 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from ding_lite.config import PBTConfig
-from ding_lite.distributed import Population
+from ding_lite import task
+from ding_lite.config import PBTConfig, PopulationConfig, PPOConfig
+from ding_lite.distributed import Population, Range, member_configs
+from ding_lite.envs import make_envs
+from ding_lite.middleware import StepCollector, gae_estimator, multistep_trainer
+from ding_lite.policy import PPOPolicy
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLE = ROOT / "docs" / "learning" / "populations.csv"
@@ -65,15 +73,54 @@ def measured(method: str, seed: int, rounds: int, folder: str) -> dict[str, Any]
     return {**found, **{name: round(value, 1) for name, value in values.items()}}
 
 
+def large(cfg: PPOConfig) -> PPOPolicy:
+    """The pipeline of a member with a policy of 4 MB."""
+    env = make_envs("CartPole-v1", 2, seed=cfg.seed)
+    policy = PPOPolicy(cfg.policy, env.single_observation_space, env.single_action_space)
+    task.use(StepCollector(cfg, policy.collect_mode, env))
+    task.use(gae_estimator(cfg, policy.collect_mode))
+    task.use(multistep_trainer(cfg, policy.learn_mode))
+    return policy
+
+
+def take_over(backend: str, repeats: int, folder: str) -> None:
+    """Print how long it takes until a member has taken over."""
+    small = {"policy.collect.n_sample": 8, "policy.learn.batch_size": 8, "policy.learn.epoch_per_collect": 1}
+    cfg = PPOConfig().override({**small, "policy.model.encoder_hidden_size_list": [4, 700, 700]})
+    cfg = cfg.override({"env.stop_value": None, "env.collector_env_num": 2})
+    rates = {"policy.learn.learning_rate": Range(1e-5, 1e-3, log=True)}
+    changes = {"exp_name": f"{folder}/{backend}", "interval": 1, "num_members": 2, "quantile_fraction": 0.5}
+    settings = PopulationConfig().override({**changes, "backend": backend, "metric": "learn/entropy"})
+    population = Population(settings, large, member_configs(cfg, 2, rates), rates)
+    spent = []
+    for _ in range(repeats):
+        scores = population.scores(population.advance())
+        begun = time.perf_counter()
+        population.evolve(scores)
+        spent.append(1000 * (time.perf_counter() - begun))
+    population.close()
+    low, _, high = statistics.quantiles(spent, n=4)
+    spread = f"median of {repeats}, quartiles {low:.0f} and {high:.0f}"
+    print(f"{backend}: a member takes over in {statistics.median(spent):.0f} ms ({spread})")
+
+
 def main() -> None:
     """Run both methods with each seed, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=3, help="number of seeds")
     parser.add_argument("--rounds", type=int, default=30, help="rounds of each population")
     parser.add_argument("--table", type=Path, default=TABLE, help="file to write")
+    parser.add_argument(
+        "--exploit", nargs="+", choices=("local", "process", "ray"), help="measure taking over on these backends"
+    )
+    parser.add_argument("--repeats", type=int, default=30, help="number of times that a member takes over, with --exploit")
     arguments = parser.parse_args()
     rows = []
     with tempfile.TemporaryDirectory() as folder:
+        for backend in arguments.exploit or ():
+            take_over(backend, arguments.repeats, folder)
+        if arguments.exploit:
+            return
         for seed in range(arguments.seeds):
             rows += [measured(method, seed, arguments.rounds, folder) for method in ("pbt", "fixed")]
             with arguments.table.open("w", newline="", encoding="utf-8") as file:

@@ -18,8 +18,10 @@ from weakref import WeakValueDictionary
 
 from ding_lite.basics import (
     FolderInUseError,
+    RunCopy,
     RunFiles,
     RunRecord,
+    StorageError,
     UnsavedError,
     WriteError,
     move_aside,
@@ -32,6 +34,7 @@ from ding_lite.contexts import OfflineRLContext, OnlineRLContext
 from ding_lite.engine import Context, EndReason, contract
 from ding_lite.middleware.arguments import require_count
 from ding_lite.middleware.own_runs import own_run
+from ding_lite.middleware.run_copies import begun_copy, copy_late_files, finish_copy
 from ding_lite.middleware.run_descriptions import describe_run
 from ding_lite.policy import ActMode, LearnMode
 from ding_lite.ranks import current_ranks, is_first_rank
@@ -73,6 +76,9 @@ class CkptSaver:
     `task.start(resume=save_dir)` continues the run bit for bit. Only new transitions of replay buffers are written; if there
     are many, several iterations write a part each. Regular saves of the run are left out as long as they would take more than
     1% of the time.
+
+    With a storage (`cfg.storage_path`, or `task.start(storage_path=...)`), the folder is copied there after each save of the
+    run, on a thread of its own, and at the end of the run. See docs/reliability.md.
 
     No other process can write to the folder meanwhile. `run.json` has the id of the run and the processes that worked on it;
     `error.txt` has the error that ended it.
@@ -154,6 +160,8 @@ class CkptSaver:
         """Time of the last line about a save of the run."""
         require_writable(self._folder / "final.pt")
         self._record = RunRecord(save_dir)
+        self.run_copy: RunCopy | None = None
+        """The copy of the folder in a storage, during a run; None if it has none."""
         self._record.lock.take_if_exists()
         self._train_freq, self._save_finish, self._keep_last = train_freq, save_finish, keep_last
         self._counters = tuple(dict.fromkeys((*_COUNTERS, *counters)))
@@ -188,6 +196,9 @@ class CkptSaver:
             self._ctx = None
         self._record.count(ctx.total_step + 1)
         self._note_best(ctx)
+        problem = None if self.run_copy is None else self.run_copy.problem()
+        if problem is not None:
+            warnings.warn(problem, stacklevel=2)
         if current_ranks() is None:  # otherwise `agree` saves, after a comparison of the weights of all processes
             self._save_in_run(ctx)
 
@@ -235,13 +246,20 @@ class CkptSaver:
         return is_regular or self._better is not None or self._is_postponed or bool(own_run().finish)
 
     def save_run(self) -> None:
-        """Save the state of the whole run. The task calls it, when no middleware runs.
+        """Save the state of the whole run, and copy it to a storage. The task calls it, when no middleware runs.
 
         A failure during the run is a warning, and later iterations try again; at its end it is raised after everything else.
 
         Raises:
             RankError: the processes of a data-parallel run have different weights.
         """
+        if self.run_copy is not None and current_ranks() is not None:
+            self.run_copy.settle(_LONGEST_WAIT_S)  # so that the copies of all processes have a state in common
+        self._save_run()
+        if self.run_copy is not None and not self._rows_left and not self._is_postponed:
+            self.run_copy.save()
+
+    def _save_run(self) -> None:
         is_regular, self._run_is_asked = self._run_is_asked, False
         ranks = current_ranks()
         if ranks is not None:
@@ -271,7 +289,7 @@ class CkptSaver:
             )
         except WriteError as error:
             if is_regular:
-                warnings.warn(f"{error} The state of the run is not saved; later iterations try again.", stacklevel=2)
+                warnings.warn(f"{error} The state of the run is not saved; later iterations try again.", stacklevel=3)
             else:
                 words = f"the run has ended, but its last state is not saved, so it cannot be resumed from here: {error}"
                 own_run().raise_at_end(UnsavedError(error.errno, words, error.filename))
@@ -279,7 +297,7 @@ class CkptSaver:
             self._run_is_unsavable = True
             warnings.warn(
                 f"this run cannot be resumed later, because its state cannot be saved: {error} The policy is saved.",
-                stacklevel=2,
+                stacklevel=3,
             )
         ended = time.monotonic()
         self._next_run_save = ended + (self._spent_s + ended - begun) / _SHARE
@@ -303,14 +321,21 @@ class CkptSaver:
 
         Raises:
             FolderInUseError: another process writes to the folder.
+            StorageError: the storage cannot be written to; the copy is one of another run, or is ahead of the folder.
         """
         self._run_is_asked = False  # an earlier run may have ended by an error before the save that it asked for
+        if self.run_copy is None:
+            folder, resumed = self._record.folder, own_run().resumed_from
+            continued = self._has_begun or (resumed is not None and os.path.realpath(resumed) == os.path.realpath(folder))
+            copy = begun_copy(own_run(), folder, continued)
+            if copy is not None:
+                self.run_copy, self._run_files.held = copy, lambda: copy.held
         if not self._record.is_begun:
             self._begin_record(own_run().ctx.total_step)
 
     def note_error(self, error: Exception) -> None:
         """Write the error that ends the run to `error.txt`. The task calls it."""
-        with contextlib.suppress(FolderInUseError):  # the folder belongs to another run
+        with contextlib.suppress(FolderInUseError, StorageError):  # the folder, or its copy, belongs to another run
             self.begin_run()
             self._record.note_error(error)
 
@@ -357,6 +382,10 @@ class CkptSaver:
                 return
             ranks.require_equal_weights("the end of the run")
         self._save_last(ctx)
+        if self.run_copy is not None and not own_run().is_end_repeated:
+            missing = finish_copy(self.run_copy, own_run().watchdog_s)
+            if missing is not None:
+                own_run().raise_at_end(missing)
         reason = own_run().end_reason
         if reason is not None and reason.kind == "signal" and self._final_step == ctx.total_step and is_first_rank():
             print(f"{reason}: the final state is saved in {self._folder / 'final.pt'}", file=sys.stderr)
@@ -485,6 +514,12 @@ class CkptSaver:
 
     def release(self) -> None:
         """Let other processes write to the folder, until the next run of this saver begins."""
+        copy, self.run_copy = self.run_copy, None
+        if copy is not None:
+            with contextlib.suppress(WriteError):
+                self._record.save()
+            copy_late_files(copy)
+            self._run_files.remove_others()
         self._record.end()
 
     def state_dict(self) -> dict[str, Any]:

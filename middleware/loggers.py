@@ -16,10 +16,15 @@ from typing import Any
 
 from ding_lite.basics import (
     FolderInUseError,
+    RunCopy,
     RunRecord,
+    Storage,
+    StorageError,
     WriteError,
     command_line,
     foreign_arguments,
+    open_storage,
+    place_in_storage,
     remove_leftovers,
     write_atomically,
     writing,
@@ -33,6 +38,7 @@ from ding_lite.middleware.arguments import RUN_CONFIG, require, require_count
 from ding_lite.middleware.foreign_names import ARGUMENTS
 from ding_lite.middleware.metrics_aggregators import COUNTERS, MetricsAggregator, evaluation_of
 from ding_lite.middleware.own_runs import own_run
+from ding_lite.middleware.run_copies import copy_late_files, copy_of
 from ding_lite.middleware.run_descriptions import describe_run
 from ding_lite.ranks import is_first_rank
 from ding_lite.sinks import (
@@ -98,6 +104,7 @@ def online_logger(
 
     Raises:
         FolderInUseError: another process writes to the folder.
+        StorageError: cfg.storage_path cannot be opened or written to.
     """
     return RunLogger("online_logger", ("env_step", "train_iter"), cfg, show_every_s, train_show_freq, sinks, counters)
 
@@ -153,7 +160,15 @@ class RunLogger:
         """What config.json says of the run, beside its settings."""
         self._run_log: RunLog | None = None
         self._has_logged_end = False
+        self.storage: Storage | None = None
+        """Where CkptSaver copies the folder, by cfg.storage_path."""
+        self._copy: RunCopy | None = None
+        """The copy, during a run."""
         if cfg is not None and self._folder is not None:
+            storage_path = getattr(cfg, "storage_path", None)
+            if storage_path is not None:
+                self.storage = open_storage(storage_path)
+                self.storage.at(place_in_storage(self._folder)).require_writable()
             self._record = RunRecord(self._folder)
             self._record.lock.take()
             remove_leftovers(self._folder)
@@ -236,14 +251,23 @@ class RunLogger:
             step = next((getattr(task.ctx, name) for name in self._steps if hasattr(task.ctx, name)), 0)
             self._began, self._began_at = time.monotonic(), time.time()
             self._shown, self._is_timed = (self._began, step), True
+        self._require_saver(task)
         self._begin_record(task, task.ctx.total_step)
+
+    def _require_saver(self, task: Task) -> None:
+        """Raise an error if the folder is to be copied, but nothing saves the run."""
+        if self.storage is not None and not any(hasattr(thing, "run_copy") for _, thing in task.used_objects()):
+            raise ValueError(
+                f"cfg.storage_path is {self.storage.shown!r}, and no CkptSaver in the pipeline saves the run that is to be "
+                "copied there: add CkptSaver(policy, cfg.exp_name, train_freq=...), or set storage_path to None."
+            )
 
     def note_error(self, error: Exception) -> None:
         """Write the error that ends the run, with the last row of metrics, to `error.txt`. The task calls it.
 
         For an error of an environment, the episode up to it is written too, and a note on the error says how to replay it.
         """
-        if self._record is None:
+        if self._record is None or (isinstance(error, StorageError) and not self._record.is_begun):  # the run has not begun
             return
         with contextlib.suppress(FolderInUseError):  # the folder belongs to another run
             self.begin_run()
@@ -324,6 +348,10 @@ class RunLogger:
             row["time/process"] = (spent - before) / (iterations - first)
         if end:
             self._processed = spent, iterations
+        if self._copy is None and self._folder is not None:
+            self._copy = copy_of(own_run(), self._folder)
+        if self._copy is not None:
+            row.update(self._copy.metrics())
         return row
 
     def _spent_s(self) -> float:
@@ -417,6 +445,9 @@ class RunLogger:
                 _logger.info("the task is stopped%s", "" if reason is None else f", because {reason}")
             self._run_log.close()
             self._run_log = None
+        copy, self._copy = self._copy, None
+        if copy is not None:
+            copy_late_files(copy)
         if self._record is not None:
             self._record.end()
 

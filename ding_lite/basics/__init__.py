@@ -22,10 +22,12 @@ from ding_lite.basics.foreign_names import foreign_arguments, foreign_attributes
 from ding_lite.basics.messages import add_note, did_you_mean, printable, require_extra
 from ding_lite.basics.nesting import unflatten
 from ding_lite.basics.row_files import RowsInPieces
+from ding_lite.basics.run_copies import RunCopy, downloaded_run, restored_run
 from ding_lite.basics.run_files import RunFiles
 from ding_lite.basics.run_locks import FolderInUseError, RunLock
 from ding_lite.basics.run_records import RunRecord, command_line, json_ready, library_versions
 from ding_lite.basics.seeds import seed_of
+from ding_lite.basics.storages import Storage, StorageError, is_uri, open_storage, place_in_storage
 
 __all__ = [
     "CheckpointError",
@@ -33,9 +35,12 @@ __all__ = [
     "ConfigError",
     "FolderInUseError",
     "RowsInPieces",
+    "RunCopy",
     "RunFiles",
     "RunLock",
     "RunRecord",
+    "Storage",
+    "StorageError",
     "UnsavedError",
     "WriteError",
     "add_note",
@@ -43,19 +48,24 @@ __all__ = [
     "bounded",
     "command_line",
     "did_you_mean",
+    "downloaded_run",
     "foreign_arguments",
     "foreign_attributes",
     "foreign_names",
+    "is_uri",
     "json_ready",
     "library_versions",
     "load_checkpoint",
     "move_aside",
+    "open_storage",
+    "place_in_storage",
     "plain",
     "printable",
     "ranged_field",
     "remove_leftovers",
     "require_extra",
     "require_writable",
+    "restored_run",
     "save_checkpoint",
     "seed_field",
     "seed_of",

@@ -9,7 +9,7 @@ import json
 import os
 import re
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any, cast
@@ -44,6 +44,8 @@ class RunFiles:
         self._manifest = self.folder / "manifest.json"
         self._rows = RowFiles(self.folder)
         self._has_saved = False
+        self.held: Callable[[], Collection[str]] = tuple
+        """Returns the names of files that must not be removed yet, because they are being copied."""
 
     def save(self, state: Mapping[str, Any], done: int) -> Path:
         """Write the state after `done` iterations, and remove all but the latest ones.
@@ -64,7 +66,7 @@ class RunFiles:
                     others = [one for one in others if self._is_whole(one)]
             rest, rows = self._rows.save(state)
             content = serialised({**plain(rest), _ROWS: rows, _TYPES: list(types_of(state))})
-            path = self.folder / _free_name(done, {one["file"] for one in others})
+            path = self.folder / _free_name(done, {one["file"] for one in others}.union(self.held()))
             write_atomically(path, content)
             mine = {
                 "file": path.name,
@@ -109,13 +111,18 @@ class RunFiles:
 
     def _remove_others(self, states: list[dict[str, Any]]) -> None:
         """Remove the files that belong to none of these states."""
-        named = {one["file"] for one in states}.union(*(one.get("rows", ()) for one in states))
+        named = {one["file"] for one in states}.union(*(one.get("rows", ()) for one in states), self.held())
         knows_rows = all("rows" in one for one in states)  # not of states that were found without their manifest
         with contextlib.suppress(OSError):  # the next save tries again
             for name in os.listdir(self.folder):
                 if name not in named and (_STATE.fullmatch(name) or (knows_rows and _ROW_FILE.fullmatch(name))):
                     with contextlib.suppress(OSError):
                         os.unlink(self.folder / name)
+
+    def remove_others(self) -> None:
+        """Remove the files that belong to no state, also those that were held before."""
+        with contextlib.suppress(OSError, CheckpointError):
+            self._remove_others(self._states())
 
     def require(self) -> None:
         """Raise an error if there is no saved state.

@@ -18,7 +18,7 @@ from ding_lite.rollout import RunEvaluation, evaluate_run, play_run, record_run
 Result = TypeVar("Result")
 
 
-def show_evaluations(run_dirs: Sequence[Path], out: Path | None, **options: Any) -> None:
+def show_evaluations(run_dirs: Sequence[str | Path], out: Path | None, **options: Any) -> None:
     """Evaluate the policies of these runs, print a line for each, and write all numbers to `out`.
 
     Args:
@@ -41,7 +41,7 @@ def show_evaluations(run_dirs: Sequence[Path], out: Path | None, **options: Any)
         write_atomically(out, json.dumps([one.to_dict() for one in found], indent=2).encode())
 
 
-def show_episodes(run_dir: Path, **options: Any) -> None:
+def show_episodes(run_dir: str | Path, **options: Any) -> None:
     """Show episodes in a window, or film them, and print a line for each.
 
     Args:
@@ -83,7 +83,7 @@ def record_episodes(run_dir: Path, out: Path, **options: Any) -> None:
     )
 
 
-def _evaluated(run: Path, options: Mapping[str, Any]) -> RunEvaluation:
+def _evaluated(run: str | Path, options: Mapping[str, Any]) -> RunEvaluation:
     return evaluate_run(run, **_parsed(options))
 
 

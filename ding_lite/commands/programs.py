@@ -77,7 +77,7 @@ def replay(file: Path) -> None:
 
 
 def evaluate(
-    run_dirs: tuple[Path, ...],
+    run_dirs: tuple[str, ...],
     episodes: int = 100,
     which: str = "best",
     seed: int = 1_000_000,
@@ -94,7 +94,7 @@ def evaluate(
     Modules that the files of a run name are imported: evaluate only runs that you trust.
 
     Args:
-        run_dirs: Folders of runs.
+        run_dirs: Folders of runs, or URIs of their copies.
         episodes: Number of episodes.
         which: The checkpoint: best, final, latest, or the name of a file in the folder ckpt, such as iteration_300.
         seed: Seed of the environments; the default is far from the usual seeds of training.
@@ -114,7 +114,7 @@ def evaluate(
 
 
 def play(
-    run_dir: Path,
+    run_dir: str,
     which: str = "best",
     video: Path | None = None,
     episodes: int = 1,
@@ -129,7 +129,7 @@ def play(
     Modules that the files of a run name are imported: play only runs that you trust.
 
     Args:
-        run_dir: Folder of the run.
+        run_dir: Folder of the run, or the URI of its copy.
         which: The checkpoint: best, final, latest, or the name of a file in the folder ckpt, such as iteration_300.
         video: Path of an mp4 file; several episodes get numbers. None opens a window.
         episodes: Number of episodes.
@@ -204,13 +204,17 @@ def main(argv: Sequence[str] | None = None) -> int:
             tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN_DIR ...", help_behavior_hint="(required)")
         ]
         folder = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN_DIR")]
+        runs = Annotated[
+            tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN_DIR ...", help_behavior_hint="(required)")
+        ]
+        run = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN_DIR")]
         tyro.extras.subcommand_cli_from_dict(
             {
                 "report": _annotated(report, run_dirs=folders),
                 "plot": _annotated(plot, run_dirs=folders),
                 "watch": _annotated(watch, run_dir=folder),
-                "eval": _annotated(evaluate, run_dirs=folders),
-                "play": _annotated(play, run_dir=folder),
+                "eval": _annotated(evaluate, run_dirs=runs),
+                "play": _annotated(play, run_dir=run),
                 "collect": _annotated(collect, run_dir=folder),
                 "replay": _annotated(replay, file=Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]),
             },

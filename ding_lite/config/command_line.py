@@ -14,7 +14,18 @@ from typing import Any, NoReturn, TypeVar
 
 import gymnasium
 
-from ding_lite.basics import Config, did_you_mean, printable, require_extra, require_writable
+from ding_lite.basics import (
+    Config,
+    StorageError,
+    did_you_mean,
+    is_uri,
+    open_storage,
+    place_in_storage,
+    printable,
+    require_extra,
+    require_writable,
+    restored_run,
+)
 from ding_lite.envs import registered_spec
 
 ConfigType = TypeVar("ConfigType", bound=Config)
@@ -29,7 +40,8 @@ def from_command_line(
     """The configuration, changed by options such as `--seed 3 --env.id Acrobot-v1`; `--help` lists them.
 
     With `--resume FOLDER`, the defaults are those of the run in this folder, so that it can be continued without repeating its
-    options; `exp_name` is the folder.
+    options; `exp_name` is the folder. A folder that is not on this machine is first downloaded from `--storage-path`, and so is
+    the copy at a URI, to its `exp_name` or that of the options.
 
     Args:
         config: a configuration class, or an instance whose values are the defaults.
@@ -51,7 +63,7 @@ def from_command_line(
 
     resumed = _folder_to_resume(arguments)
     if resumed is not None and hasattr(default, "resume"):
-        default = _configuration_in(resumed, default)
+        default = _configuration_in(resumed, default, arguments)
     registry = tyro.constructors.ConstructorRegistry()
     registry.primitive_rule(_rule_for_dicts)
     parsed = tyro.cli(
@@ -61,6 +73,8 @@ def from_command_line(
         description=(description or "").strip(),
         registry=registry,
     )
+    if resumed is not None and is_uri(resumed) and hasattr(parsed, "resume"):
+        parsed.override({"resume": getattr(default, "resume", None)})
     seed, earlier = getattr(parsed, "seed", None), getattr(default, "seed", None)
     if resumed is not None and seed != earlier:
         _end(
@@ -87,14 +101,33 @@ def _folder_to_resume(arguments: Sequence[str]) -> str | None:
     return None
 
 
-def _configuration_in(folder: str, default: ConfigType) -> ConfigType:
-    """The configuration of the run in this folder, to continue it there. Ends the program if there is none that fits."""
+def _option(arguments: Sequence[str], name: str) -> str | None:
+    """The value of an option of one word; None if it is not given."""
+    for word, following in zip(arguments, [*arguments[1:], None]):
+        option, is_given, _ = word.replace("_", "-").partition("=")
+        if option == name:
+            return word.partition("=")[2] if is_given else following
+    return None
+
+
+def _configuration_in(run: str, default: ConfigType, arguments: Sequence[str]) -> ConfigType:
+    """The configuration of the run in this folder, to continue it there. Ends the program if there is none that fits.
+
+    The folder is downloaded first if it is the URI of a copy, or is missing and there is a storage.
+    """
+    storage_path = _option(arguments, "--storage-path") or getattr(default, "storage_path", None)
+    try:
+        folder = str(restored_run(run, storage_path, folder=_option(arguments, "--exp-name")))
+    except (OSError, ValueError, ImportError) as error:
+        _end(f"--resume {run}: {error}")
+    place = f"/{place_in_storage(folder)}"
+    stored = {"storage_path": run.rstrip("/").removesuffix(place)} if is_uri(run) and run.rstrip("/").endswith(place) else {}
     path = Path(folder) / "config.json"
     try:
         saved = {name: value for name, value in json.loads(path.read_bytes()).items() if name != "run"}
-        found: ConfigType = copy.deepcopy(default).override({**saved, "exp_name": folder, "resume": folder})
+        found: ConfigType = copy.deepcopy(default).override({**saved, "exp_name": folder, "resume": folder, **stored})
     except (OSError, AttributeError, TypeError, ValueError) as error:  # AttributeError: it is not a mapping
-        _end(f"--resume {folder}: the configuration of the run, {path}, cannot be read ({error}).")
+        _end(f"--resume {run}: the configuration of the run, {path}, cannot be read ({error}).")
     return found
 
 
@@ -103,11 +136,17 @@ def _require_possible(config: Any, given: Collection[str]) -> None:
     try:
         if "exp_name" in given:
             require_writable(Path(config.exp_name) / "config.json")
+        if "storage_path" in given and config.storage_path is not None:
+            open_storage(config.storage_path).at(place_in_storage(config.exp_name)).require_writable()
         if "env.id" in given:
             registered_spec(config.env.id)
+    except StorageError as error:
+        _end(f"--storage-path {config.storage_path}: {error}")
     except OSError as error:
         _end(f"--exp-name {config.exp_name}: {error}")
     except ImportError as error:
+        if "storage_path" in given and "storage_path" in str(error):
+            _end(f"--storage-path {config.storage_path}: {error}")
         module = " The part before the colon is the module that registers the environment." if ":" in config.env.id else ""
         _end(f"--env.id {config.env.id}: {str(error).rstrip('.')}.{module}")
     except Exception as error:

@@ -79,7 +79,10 @@ class PopulationConfig(Config):
     """A file decisions.jsonl, whose decisions are taken again instead of new ones; None for new ones."""
 
     resume: str | None = None
-    """Folder of a population to continue, with its configuration; None for a new one."""
+    """Folder of a population to continue, with its configuration, or the URI of its copy; None for a new one."""
+
+    storage_path: str | None = None
+    """URI or path to copy the population's folder to after each save, such as "s3://bucket/experiments"; None for nowhere."""
 
     log: LogConfig = dataclasses.field(default_factory=LogConfig)
     """Logging: metrics and console."""

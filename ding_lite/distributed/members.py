@@ -44,12 +44,17 @@ def reset_config(cfg: RunConfig, policy: Policy, values: Mapping[str, Any]) -> d
         FixedSettingError: a ConfigError; a setting cannot be changed in a run.
         ValueError: the policy was made with another configuration.
     """
+    require_live(cfg, values)
+    return _reset(cfg, policy, values)
+
+
+def _reset(cfg: RunConfig, policy: Policy, values: Mapping[str, Any]) -> dict[str, Any]:
+    """`reset_config`, of values that were checked."""
     if policy.cfg is not cfg.policy:
         raise ValueError(
             f"the {type(policy).__name__} was made with another configuration than cfg.policy, so the middleware would not "
             "follow: make it with cfg.policy."
         )
-    require_live(cfg, values)
     before = policy.reset_config({name.removeprefix("policy."): value for name, value in values.items()})
     return {f"policy.{name}": value for name, value in before.items()}
 
@@ -161,7 +166,7 @@ class Member:
             FixedSettingError: the policy, or a middleware of this pipeline, cannot follow a change.
         """
         self.require_live(values)
-        return reset_config(self.cfg, self.policy, values)
+        return _reset(self.cfg, self.policy, values)
 
     def require_live(self, values: Mapping[str, Any]) -> None:
         """Check that settings can be changed in this run, without a change.

@@ -22,8 +22,8 @@ from ding_lite.distributed.exploring import as_mutation, drawn_values, explored
 from ding_lite.distributed.members import Member, Pipeline
 from ding_lite.engine import current_task
 from ding_lite.policy_base import settings_of
-from ding_lite.processes import Host, LocalHost, ProcessHost, release_hosts
-from ding_lite.processes.pickles import dumps, loads
+from ding_lite.processes import Host, LocalHost, LostValueError, ProcessHost, Shared, WorkerDied, release_hosts
+from ding_lite.processes.pickles import dumps_apart, loads_apart
 from ding_lite.run_configs import RunConfig
 
 RunConfigType = TypeVar("RunConfigType", bound=RunConfig)
@@ -124,7 +124,9 @@ class Population:
         self._configs: dict[str, RunConfig] = {}
         for name, one in zip(self.names, configs):
             _require_live(one, self._mutations)
-            self._configs[name] = copy.deepcopy(one).override({"exp_name": str(Path(cfg.exp_name) / "members" / name)})
+            folder = str(Path(cfg.exp_name) / "members" / name)
+            # The state of the population has those of its members.
+            self._configs[name] = copy.deepcopy(one).override({"exp_name": folder, "storage_path": None})
         self.sign = 1 if cfg.mode == "max" else -1
         """1 if larger scores are better, otherwise -1."""
         self.round = 0
@@ -239,6 +241,8 @@ class Population:
         decisions = self._decide(scores) if self._replayed is None else self._decided()
         done = []
         for decision in decisions:
+            if "error" in decision:  # it was not carried out
+                continue
             done.append(self._carry_out(decision, scores))
             self._log.write(done[-1])
         self.round += 1
@@ -282,15 +286,43 @@ class Population:
         """Let a member take over. Returns the decision, with the scores and the old values."""
         name, source, new = decision["member"], decision["source"], decision["new"]
         for one in (name, source):
-            if one not in self.names or (one in self.failed and (one == source or decision["kind"] != "replace")):
+            is_lost = one in self.failed and (one == source or decision["kind"] != "replace")
+            if one not in self.names or (is_lost and self._replayed is not None):
                 raise PopulationError(f"round {self.round} cannot be replayed: {one} does not exist or has failed.")
-        learned = self._ask(source, _learned)
         old = dict(self.values[name])
-        if decision["kind"] == "replace":
-            self._replace(name, source)
-        self.values[name], self._learned_at[name] = self._ask(name, _take_over, learned, {**self.values[source], **new})
         score, source_score = (scores[one].stamp() if one in scores else None for one in (name, source))
-        return {**decision, "score": score, "source_score": source_score, "old": old, "new": dict(new)}
+        done = {**decision, "score": score, "source_score": source_score, "old": old, "new": dict(new)}
+        error = self._take_over(decision)
+        if error is not None:
+            warnings.warn(f"{name} has taken over nothing from {source}, and is as before: {error}", stacklevel=4)
+        return done if error is None else {**done, "error": error}
+
+    def _take_over(self, decision: Mapping[str, Any]) -> str | None:
+        """Let a member take over. Returns None, or why what the source has learned is lost; then nothing has changed.
+
+        What the source has learned goes from host to host. If it is lost on the way, the source is asked once more.
+        """
+        name, source = decision["member"], decision["source"]
+        error = ""
+        for _ in range(2):
+            lost = [one for one in (source, name) if one in self.failed and (one == source or decision["kind"] != "replace")]
+            if lost:
+                return error or f"{lost[0]} has failed"
+            try:
+                learned = self._ask(source, _learned)
+            except WorkerDied as died:
+                self._fail(source, died)
+                return self.failed[source]
+            if decision["kind"] == "replace" and name in self.failed:
+                self._replace(name, source)
+            values = {**self.values[source], **decision["new"]}
+            found, learned_at, error = self._ask(name, _take_over, learned, values)
+            if found is not None:
+                self.values[name], self._learned_at[name] = found, learned_at
+                return None
+        if decision["kind"] == "replace":
+            self._fail(name, LostValueError(error))
+        return error
 
     def _replace(self, name: str, source: str) -> None:
         """A new member with the configuration of the source and a seed of its own."""
@@ -454,22 +486,29 @@ def _advance(objects: dict[str, Any], iterations: int) -> dict[str, Any]:
     return found
 
 
-def _learned(objects: dict[str, Any]) -> bytes:
-    # Packed here, because the program only passes it on.
-    return dumps(objects["member"].learned_state())
+def _learned(objects: dict[str, Any]) -> Shared[Any]:
+    """What the member has learned now, packed, because the program only passes it on; on a cluster, a reference to it."""
+    packed = dumps_apart(objects["member"].learned_state())
+    return objects.get("share", Shared)(packed)  # type: ignore[no-any-return]
 
 
-def _take_over(objects: dict[str, Any], learned: bytes, values: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
+def _take_over(
+    objects: dict[str, Any], learned: Shared[Any], values: Mapping[str, Any]
+) -> tuple[dict[str, Any] | None, int, str]:
     """Take over what another member has learned, with these settings: completely, or not at all.
 
     Returns:
-        The settings, and the gradient steps that the member has taken.
+        The settings, or None if what was learned is lost; the gradient steps that the member has taken; the reason.
     """
     member = objects["member"]
+    try:
+        state = loads_apart(*learned.value)
+    except LostValueError as error:
+        return None, member.policy.train_iter, str(error)
     before = member.reset_config(values)
     try:
-        member.load_learned_state(loads(learned))
+        member.load_learned_state(state)
     except BaseException:
         member.reset_config(before)
         raise
-    return _values(member.cfg, values), member.policy.train_iter
+    return _values(member.cfg, values), member.policy.train_iter, ""

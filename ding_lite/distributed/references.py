@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import ray
 
-from ding_lite.processes import Shared
+from ding_lite.processes import LostValueError, Shared
 from ding_lite.processes.pickles import dumps, loads
 
 T = TypeVar("T")
@@ -54,6 +54,48 @@ class StoredValue(Shared[T]):
             raise TypeError("a StoredValue can only be sent by a request to a worker of the cluster.")
         _refs.found.append(self.ref)
         return _FetchedValue, (len(_refs.found) - 1,)
+
+
+class RemoteValue(Generic[T]):
+    """A value that a worker has put into the object store; other workers read it there, and the program passes it on unread.
+
+    It is lost with the worker, or with its machine. It leaves the store when the last reference is collected.
+
+    Args:
+        ref: the reference.
+    """
+
+    def __init__(self, ref: Any) -> None:
+        self._ref = ref
+
+    @property
+    def value(self) -> T:
+        """The value, which cannot be changed.
+
+        Raises:
+            LostValueError: it is lost, or no machine sends it.
+        """
+        try:
+            found: T = ray.get(self._ref, timeout=_FETCH_S)
+        except (ray.exceptions.ObjectLostError, ray.exceptions.GetTimeoutError, ray.exceptions.RayActorError) as error:
+            raise LostValueError(f"the object store has lost the result of a worker: {type(error).__name__}") from None
+        return found
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if _refs.found is None:  # Ray sends the reference in the answer of the worker
+            return RemoteValue, (self._ref,)
+        _refs.found.append(self._ref)
+        return _remote_value, (len(_refs.found) - 1,)
+
+
+def _remote_value(index: int) -> RemoteValue[Any]:
+    assert _refs.found is not None, "requests are loaded by `unpacked`"
+    return RemoteValue(_refs.found[index])
+
+
+def stored_here(value: T) -> RemoteValue[T]:
+    """Put a value of this worker into the object store, for its answer."""
+    return RemoteValue(ray.put(value))
 
 
 class _FetchedValue:

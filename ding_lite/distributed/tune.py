@@ -115,7 +115,7 @@ class Trial:
                 f"the search space has {unknown[0]!r}, and {type(cfg).__name__} has no such setting"
                 f"{did_you_mean(unknown[0], known)} Settings have dotted names, such as policy.learn.learning_rate."
             )
-        cfg.exp_name = str(Path(self._folder) / "run")
+        cfg.exp_name, cfg.storage_path = str(Path(self._folder) / "run"), None  # Tune stores checkpoints itself
         return cfg.override(values)
 
     def save(self, folder: Path) -> None:

@@ -22,7 +22,7 @@ from ray import exceptions
 from ding_lite.basics.messages import add_note, name_of
 from ding_lite.basics.torch_threads import torch_threads
 from ding_lite.distributed.clusters import Resources, available, kept_workers
-from ding_lite.distributed.references import count_loss, packed, unpacked
+from ding_lite.distributed.references import count_loss, packed, stored_here, unpacked
 from ding_lite.processes import WorkerDied, WorkerHangs
 from ding_lite.processes.errors import pack, unpack
 from ding_lite.processes.launches import PRELOADED
@@ -44,7 +44,7 @@ class WorkerActor:
         for name in PRELOADED:  # slow imports are part of the start
             with contextlib.suppress(ImportError):
                 importlib.import_module(name)
-        self._objects: dict[str, Any] = {"progress": np.zeros(0, np.int64)}
+        self._objects = _no_objects()
         self._working: int | None = None  # id of the thread that runs a request
 
     def begin(self, progress_size: int) -> tuple[int, str]:
@@ -89,8 +89,13 @@ class WorkerActor:
 
     def forget(self) -> None:
         """Be as new, for other environments."""
-        self._objects = {"progress": np.zeros(0, np.int64)}
+        self._objects = _no_objects()
         settle()
+
+
+def _no_objects() -> dict[str, Any]:
+    """The objects of a new worker: its progress, and the function that stores a value for its answer."""
+    return {"progress": np.zeros(0, np.int64), "share": stored_here}
 
 
 _options: dict[str, Any] = {"concurrency_groups": {"status": 1}, "max_restarts": 0, "max_task_retries": 0}

@@ -13,6 +13,7 @@ from ding_lite.basics.checkpoints import plain
 from ding_lite.basics.global_random import load_global_random, save_global_random
 from ding_lite.basics.messages import add_note
 from ding_lite.basics.run_files import RunFiles
+from ding_lite.basics.storages import Storage
 from ding_lite.basics.value_types import require_kept_type
 from ding_lite.engine.deferrals import Deferrals
 from ding_lite.engine.memories import Memories
@@ -49,6 +50,8 @@ class RunStateMixin:
         self._first_step: int | None = None  # ctx.total_step of the first iteration of the script
         self._already_done = 0  # iterations that a loaded state has done, and that calls of run() leave out
         self._resume: Path | None = None
+        self.storage: Storage | None = None
+        """Where the folder of the run is copied, as passed to `start(storage_path=...)`; None for nowhere."""
         self._new_episodes = False
         self._memories = Memories()
         self._loaded_lanes: Mapping[str, Any] | None = None  # of a loaded state, until the lanes are made

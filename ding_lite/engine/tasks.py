@@ -9,13 +9,14 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from os import PathLike
-from pathlib import Path
 from types import TracebackType
 from typing import Any, SupportsIndex, TypeVar
 
 from ding_lite.basics.foreign_names import foreign_attributes
 from ding_lite.basics.messages import add_note
+from ding_lite.basics.run_copies import restored_run
 from ding_lite.basics.run_files import RunFiles
+from ding_lite.basics.storages import open_storage
 from ding_lite.engine.deferrals import Caller, Deferrals, Deferred, Origin, middleware_around, warn_of
 from ding_lite.engine.deferred_inputs import require_work
 from ding_lite.engine.endings import EndingMixin, EndReason, settle, where_set
@@ -104,6 +105,8 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
         new_episodes: bool = False,
         watchdog_s: float | None = None,
         memory_share: float | None = 0.95,
+        storage_path: str | PathLike[str] | None = None,
+        storage_filesystem: Any = None,
     ) -> Task:
         """Open the task with an empty pipeline. Use it in a `with` block, which stops the task at its end.
 
@@ -117,8 +120,9 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
             max_lag: the exact number of iterations by which an earlier lane sees values of later lanes late, such as the
                 collector's weights. Up to `1 + max_lag` iterations are in progress at a time. None means 1 in asynchronous
                 mode, else 0. With `async_mode=False` the same schedule runs on one thread, with the same result.
-            resume: the folder of a run that a `CkptSaver` has saved. The first `run` loads the latest state, and leaves out the
-                iterations that are done: the same script goes on as if the run had never ended. None begins a new run.
+            resume: the folder of a run that a `CkptSaver` has saved, or the URI of its copy, which is downloaded. The first
+                `run` loads the latest state, and leaves out the iterations that are done: the same script goes on as if the run
+                had never ended. None begins a new run.
             new_episodes: with `resume`, whether to begin new episodes in environments that cannot be restored, instead of
                 raising an error. The run is then not the same as the unbroken one.
             watchdog_s: seconds after which a run is ended in which no middleware begins or returns, also in `begin_run` and
@@ -127,11 +131,17 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
             memory_share: a run that uses more than this share of the memory of the machine, or of its cgroup, is ended between
                 two iterations, saved if the pipeline has a CkptSaver, and raises a MemoryError that names its largest objects.
                 None for no limit.
+            storage_path: URI or path under which a CkptSaver copies the run's folder after each save, such as
+                "s3://bucket/experiments"; see docs/reliability.md. A folder to resume that is not on this machine is downloaded
+                from there. None for `cfg.storage_path` of a logger in the pipeline.
+            storage_filesystem: a `pyarrow.fs.FileSystem` on which storage_path is a path; None for that of the URI.
 
         Raises:
             RuntimeError: the task is open already.
             TypeError: `ctx` is not a Context, or is a class.
             ValueError: `n_async_workers` < 1 or `max_lag` < 0.
+            CheckpointError: a ValueError; there is no run to resume.
+            StorageError: an OSError; the storage cannot be opened, or the run there cannot be read.
         """
         if self._started_at is not None:
             raise RuntimeError(
@@ -161,11 +171,17 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
         caller = sys._getframe(1)
         self._new_episodes = new_episodes
         self._watchdog_s, self._memory_share = watchdog_s, memory_share
-        self._resume = None if resume is None else Path(resume)
+        self.storage = None if storage_path is None else open_storage(storage_path, storage_filesystem)
+        self._resume = None if resume is None else restored_run(resume, storage_path, storage_filesystem)
         if self._resume is not None:
             RunFiles(self._resume).require()
         self._started_at = f"{caller.f_code.co_filename}:{caller.f_lineno}"
         return self
+
+    @property
+    def watchdog_s(self) -> float | None:
+        """The argument of `start`."""
+        return self._watchdog_s
 
     def __reduce__(self) -> tuple[Callable[[], Task], tuple[()]]:
         """The global task is that of the other process, so that functions that use it can be sent there."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import os
 import re
 from collections.abc import Mapping
 from os import PathLike
@@ -12,7 +13,7 @@ from typing import Any
 
 from torch import nn
 
-from ding_lite.basics import load_checkpoint
+from ding_lite.basics import downloaded_run, is_uri, load_checkpoint
 from ding_lite.envs import SpaceError, space_from
 from ding_lite.policy_base import Policy
 from ding_lite.policy_state import StateError, settings_in
@@ -35,7 +36,7 @@ def load_policy(
     such as `build_policy`, must be passed as `policy_class`; pass it also for a file from somebody whom you do not trust.
 
     Args:
-        run: the folder of the run, or a checkpoint file.
+        run: the folder of the run, or a checkpoint file; or the URI of a copy of the folder, see docs/reliability.md.
         which: "best", the weights with the best evaluation; "final", those at the end of the run; "latest", the newest of both
             `final` and the regular checkpoints; or the name of a file in the folder `ckpt`, such as "iteration_300".
         name: of the policy, if the run has saved several.
@@ -53,6 +54,9 @@ def load_policy(
         >>> policy = load_policy("runs/dqn")  # doctest: +SKIP
         >>> action, _ = policy.predict(obs)  # doctest: +SKIP
     """
+    if is_uri(run):
+        with downloaded_run(os.fspath(run)) as folder:
+            return load_policy(folder, which, name=name, policy_class=policy_class, device=device, model=model)
     path = checkpoint_path(run, which)
     state = _chosen(load_checkpoint(path), name, path)
     identity = state.get("made_with")

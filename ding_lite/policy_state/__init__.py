@@ -1,9 +1,10 @@
 """Checks of a policy's saved state, and loading it completely or not at all."""
 
 from ding_lite.policy_state.identities import StateError, identity_of, require_alike, settings_in
-from ding_lite.policy_state.leaves import require_count, require_like, require_range
+from ding_lite.policy_state.leaves import require_count, require_like, require_range, tensors_in
 from ding_lite.policy_state.loading import (
     all_or_nothing,
+    copied_state,
     misfit,
     require_part,
     require_state,
@@ -17,6 +18,7 @@ from ding_lite.policy_state.random_states import require_random_state
 __all__ = [
     "StateError",
     "all_or_nothing",
+    "copied_state",
     "identity_of",
     "misfit",
     "moments_of",
@@ -32,6 +34,7 @@ __all__ = [
     "require_state",
     "require_weights",
     "settings_in",
+    "tensors_in",
     "warn_of_other_rates",
     "with_moments",
 ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import inspect
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,17 +16,19 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from ding_lite.nn.eager_optimizers import Adam
 from ding_lite.policy_state.identities import StateError
 from ding_lite.policy_state.leaves import is_plain, require_tensor
 
 _HOW = frozenset({"capturable", "differentiable", "foreach", "fused"})  # change the implementation, not the result
+_LEAST_EPS, _FAR_FROM_INFINITY = 1e-30, 1e37  # in float32
 _MOST = 1e6  # learning rates, decays and epsilons above this are errors
 _KEPT = "kept"  # key in a saved state: indices of the parameters with moments, to detect lost ones
 
 
-def optimizer_state(optimizer: Optimizer) -> dict[str, Any]:
-    """A copy of an optimizer's state, with the indices of the parameters that have moments as "kept"."""
-    state = copy.deepcopy(optimizer.state_dict())
+def optimizer_state(optimizer: Optimizer, is_copied: bool = True) -> dict[str, Any]:
+    """A copy of an optimizer's state, or the state itself, with the indices of the parameters that have moments as "kept"."""
+    state = copy.deepcopy(optimizer.state_dict()) if is_copied else optimizer.state_dict()
     return {**state, _KEPT: list(state["state"])}
 
 
@@ -69,7 +72,7 @@ def require_optimizer_state(where: str, optimizer: Optimizer, state: Any) -> Non
     if [len(group["params"]) for group in own] != [len(group["params"]) for group in given]:
         theirs, mine = ([len(group["params"]) for group in groups] for groups in (given, own))
         raise StateError(f'{where}["param_groups"] has {theirs} parameters per group, and this {kind} has {mine} in "params".')
-    trial = copy.deepcopy(optimizer)
+    trial = _trial_of(optimizer)
     for index, group in enumerate(own):
         _require_settings(f'{where}["param_groups"][{index}]', trial, group, given[index])
     params = [param for group in optimizer.param_groups for param in group["params"]]
@@ -79,8 +82,17 @@ def require_optimizer_state(where: str, optimizer: Optimizer, state: Any) -> Non
         if index not in range(len(params)):
             raise StateError(f'{where}["state"] has an entry {index!r}, and there are {len(params)} parameters.')
         _require_moments(f'{where}["state"][{index}]', params[index], moments, wanted.get(index))
-    if wanted:
+    if wanted and not _has_finite_step(optimizer, state):
         _require_finite_step(where, trial, state)
+
+
+def _trial_of(optimizer: Optimizer) -> Optimizer:
+    """A copy with the same settings, with parameters of zeros and without moments."""
+    memo: dict[int, Any] = {id(optimizer.state): defaultdict(dict)}
+    for group in optimizer.param_groups:
+        for param in group["params"]:
+            memo[id(param)] = torch.zeros_like(param).requires_grad_(param.requires_grad)
+    return copy.deepcopy(optimizer, memo)
 
 
 def _is_group(group: object) -> bool:
@@ -92,11 +104,11 @@ def _require_settings(place: str, trial: Optimizer, own: Mapping[str, Any], give
     kind = type(trial).__name__
     if unknown := [name for name in given if name not in own]:
         raise StateError(f"{place} has {unknown[0]!r}, which {kind} does not have: it was saved by another optimizer.")
+    defaults = inspect.signature(type(trial)).parameters
     for name in own:
         if name not in given:
             raise StateError(f"{place} lacks {name!r}, which {kind} has: it was saved by another optimizer.")
         if name != "params":
-            defaults = inspect.signature(type(trial)).parameters
             may_lack = own[name] is None or (name in defaults and defaults[name].default is None)
             _require_setting(f"{place}[{name!r}]", own[name], given[name], may_lack)
             if isinstance(own[name], bool) and name not in _HOW and given[name] != own[name]:
@@ -106,7 +118,7 @@ def _require_settings(place: str, trial: Optimizer, own: Mapping[str, Any], give
                 )
     if list(given["params"]) != list(own["params"]):  # torch would assign moments to other parameters than those checked here
         raise StateError(f"{place}['params'] is {given['params']!r:.80}, expected {own['params']!r:.80}.")
-    checked = [name for name in inspect.signature(type(trial)).parameters if name != "params" and name in own]
+    checked = [name for name in defaults if name != "params" and name in own]
     mine = {name: own[name] for name in checked}
     if _refusal(trial, mine):
         return  # the constructor cannot be called like this
@@ -225,6 +237,35 @@ def _require_finite_step(where: str, trial: Optimizer, state: Mapping[str, Any])
                 f'{where}["state"][{index}] makes parameter {index} {param[~param.isfinite()][0].item()} in a step with zero '
                 f"gradients; its smallest numbers are {least}. Load an earlier checkpoint."
             )
+
+
+def _has_finite_step(optimizer: Optimizer, state: Mapping[str, Any]) -> bool:
+    """Whether bounds show that a step of Adam with zero gradients is finite, without taking it. The moments are finite.
+
+    The step changes a parameter by lr / (1 - beta_1^t) * m / (sqrt(v) + eps), so by at most lr / (1 - beta_1) * |m| / eps.
+    """
+    if type(optimizer).step not in (Adam.step, torch.optim.Adam.step, torch.optim.AdamW.step):
+        return False
+    for group in state["param_groups"]:
+        rate, eps, beta = float(group["lr"]), float(group["eps"]), float(group["betas"][0])
+        if not (eps >= _LEAST_EPS and rate >= 0 and 0 <= beta < 1):
+            return False
+        for index in group["params"]:
+            moments = state["state"].get(index)
+            if moments is not None and not _moves_little(moments, rate / (1 - beta) / eps):
+                return False
+    return True
+
+
+def _moves_little(moments: Mapping[str, Any], factor: float) -> bool:
+    """Whether the first moments times this factor are far from infinity, the second ones at least 0, and the steps too."""
+    first, squares = moments["exp_avg"], [moments[name] for name in ("exp_avg_sq", "max_exp_avg_sq") if name in moments]
+    if first.dtype not in (torch.float32, torch.float64) or not float(moments["step"]) >= 0:
+        return False
+    if not first.numel():
+        return True
+    low, high = (float(limit) for limit in first.aminmax())
+    return max(-low, high) * factor < _FAR_FROM_INFINITY and all(float(one.min()) >= 0 for one in squares)
 
 
 def _step(trial: Optimizer, state: Mapping[str, Any]) -> None:

@@ -2,7 +2,7 @@
 
 from ding_lite.processes.errors import WorkerDied, WorkerError, WorkerHangs, WorkerTraceback
 from ding_lite.processes.hosts import Host, LocalHost, gather_results, release_hosts
-from ding_lite.processes.pickles import Copied, Shared
+from ding_lite.processes.pickles import Copied, LostValueError, Shared
 from ding_lite.processes.restarts import Patience, ProcessHost, RestartingHost, Worker
 from ding_lite.processes.worker_processes import WorkerProcess
 
@@ -10,6 +10,7 @@ __all__ = [
     "Copied",
     "Host",
     "LocalHost",
+    "LostValueError",
     "Patience",
     "ProcessHost",
     "RestartingHost",

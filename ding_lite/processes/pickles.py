@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 import cloudpickle
+import numpy as np
+import torch
+from numpy.typing import NDArray
 
 T = TypeVar("T")
 
@@ -30,6 +34,43 @@ class Shared(Generic[T]):
 
     def __init__(self, value: T) -> None:
         self.value = value
+
+
+class LostValueError(RuntimeError):
+    """A value that another worker has stored is lost, for example with its machine."""
+
+
+class _TensorPickler(pickle.Pickler):
+    """Pickles tensors as numpy arrays, because torch would write each to its own file."""
+
+    def reducer_override(self, value: Any) -> Any:
+        if type(value) is not torch.Tensor or value.requires_grad or value.device.type != "cpu":
+            return NotImplemented
+        if value.layout != torch.strided or value.dtype == torch.bfloat16 or value.is_quantized or value.is_nested:
+            return NotImplemented
+        return torch.from_numpy, (value.numpy(),)
+
+
+def dumps_apart(value: Any) -> tuple[bytes, list[NDArray[np.uint8]]]:
+    """Plain data with tensors and arrays, for `loads_apart`: the large ones as buffers, which are not copied here.
+
+    Raises:
+        Exception: an error of pickling.
+    """
+    apart: list[memoryview] = []
+
+    def dump(value: Any, **options: Any) -> bytes:
+        file = io.BytesIO()
+        _TensorPickler(file, **options).dump(value)
+        return file.getvalue()
+
+    data = _dumps(dump, value, apart)
+    return data, [np.frombuffer(buffer, np.uint8) for buffer in apart]
+
+
+def loads_apart(data: bytes, buffers: Sequence[NDArray[np.uint8]]) -> Any:
+    """The value of `dumps_apart`, whose tensors and arrays are copies of the buffers."""
+    return pickle.loads(data, buffers=[bytearray(buffer) for buffer in buffers])
 
 
 def _copied(pickled: bytes) -> Copied[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import os
 import sys
@@ -14,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ding_lite.basics import load_checkpoint, seed_of, temporary_beside, writing
+from ding_lite.basics import downloaded_run, is_uri, load_checkpoint, seed_of, temporary_beside, writing
 from ding_lite.envs import (
     EpisodeResult,
     name_of_envs,
@@ -116,7 +117,7 @@ def evaluate_run(
     names; modules that it names are imported, so evaluate only runs that you trust.
 
     Args:
-        run: the folder of the run.
+        run: the folder of the run, or the URI of its copy.
         episodes: number of episodes.
         which: the checkpoint, as for `load_policy`.
         seed: seed of the environments; the default is far from the usual seeds of training, so that episodes are new ones.
@@ -143,6 +144,11 @@ def evaluate_run(
     """
     if not isinstance(episodes, int) or episodes < 1:
         raise ValueError(f"evaluate_run(episodes={episodes!r}): at least 1 episode is needed, a whole number.")
+    if is_uri(run):
+        options: dict[str, Any] = {"name": name, "policy_class": policy_class, "policy_of": policy_of, "settings": settings}
+        with downloaded_run(os.fspath(run)) as folder:
+            found = evaluate_run(folder, episodes, which, seed=seed, env=env, deterministic=deterministic, eps=eps, **options)
+        return dataclasses.replace(found, run=str(run))
     seed = seed_of(seed, "evaluate_run(seed={})")
     record = record_of(run)
     extend_search_path(record)
@@ -204,6 +210,11 @@ def play_run(
         ImportError: a video without the extra `video`.
         WriteError: the video cannot be written.
     """
+    if is_uri(run):
+        options: dict[str, Any] = {"name": name, "policy_class": policy_class, "policy_of": policy_of, "settings": settings}
+        with downloaded_run(os.fspath(run)) as folder:
+            yield from play_run(folder, which, video=video, episodes=episodes, seed=seed, env=env, **options)
+        return
     record = record_of(run)
     if video is None and sys.platform == "linux" and not os.environ.keys() & {"DISPLAY", "WAYLAND_DISPLAY"}:
         raise ReportError("there is no display for a window: write a video with --video out.mp4.")

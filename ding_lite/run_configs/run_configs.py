@@ -65,7 +65,10 @@ class RunConfig(Config):
     """Seconds without progress after which the run is ended, with the stacks of all threads; None for no limit."""
 
     resume: str | None = None
-    """Folder of a run to continue, with its configuration; None for a new run."""
+    """Folder of a run to continue, with its configuration, or the URI of its copy; None for a new run."""
+
+    storage_path: str | None = None
+    """URI or path to copy the run's folder to after each save, such as "s3://bucket/experiments"; None for nowhere."""
 
     env: EnvConfig = dataclasses.field(default_factory=lambda: EnvConfig.default(stop_value=475.0))
     """Environments."""

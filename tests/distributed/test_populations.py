@@ -17,6 +17,7 @@ from ding_lite.contexts import PopulationContext
 from ding_lite.distributed import Choices, Population, PopulationError, Range, Score, explored, member_configs
 from ding_lite.engine import Task, contract
 from ding_lite.middleware import CkptSaver, online_logger, population_exploiter, population_stepper
+from ding_lite.processes import LocalHost, LostValueError, Shared
 
 RATE = {"policy.learn.learning_rate": Range(1e-4, 1e-2, log=True), "policy.learn.batch_size": [4, 8, 16]}
 
@@ -66,9 +67,10 @@ def make(tmp_path):
     """Makes populations, which are closed at the end."""
     made = []
 
-    def population(pipeline=ppo, mutations=RATE, folder=tmp_path / "run", custom=None, **changes):
+    def population(pipeline=ppo, mutations=RATE, folder=tmp_path / "run", custom=None, make_host=None, **changes):
         cfg = config(folder, **changes)
-        made.append(Population(cfg, pipeline, member_configs(ppo_config(), cfg.num_members, mutations), mutations, custom))
+        configs = member_configs(ppo_config(), cfg.num_members, mutations)
+        made.append(Population(cfg, pipeline, configs, mutations, custom, make_host))
         return made[-1]
 
     yield population
@@ -235,6 +237,94 @@ def test_a_failed_member_is_named_left_out_and_replaced(make, tmp_path):
     assert new.cfg.seed != 2
     assert set(population.advance()) == {*population.names}
     assert [line["kind"] for line in lines(tmp_path / "run")][1:] == ["failed", "replace", "exploit"]
+
+
+class LossyHost(LocalHost):
+    """A host whose first results are lost on the way to another one."""
+
+    def __init__(self, losses):
+        super().__init__()
+        self.losses, self.asked = losses, 0
+        self.objects["share"] = self._shared
+
+    def _shared(self, value):
+        self.asked += 1
+        return Lost(value) if self.asked <= self.losses else Shared(value)
+
+
+class Lost(Shared):
+    @property
+    def value(self):
+        raise LostValueError("the machine is gone")
+
+    @value.setter
+    def value(self, value):
+        pass
+
+
+class TestLosses:
+    @pytest.fixture
+    def lossy(self, make):
+        """A function that makes a population whose hosts lose so many results, after a round."""
+
+        def made(losses, **changes):
+            population = make(make_host=lambda name: LossyHost(losses), num_members=2, quantile_fraction=0.5, **changes)
+            population.advance()
+            return population
+
+        return made
+
+    def test_what_is_lost_on_the_way_is_asked_for_once_more(self, lossy):
+        population = lossy(1)
+        (decision,) = population.evolve(given(population, [2.0, 1.0]))
+        assert population._hosts["member_0"].asked == 2
+        assert "error" not in decision
+        both = [member(population, name).policy.weights for name in population.names]
+        assert all(map(torch.equal, *both))
+
+    def test_if_it_is_lost_again_the_member_stays_as_it_was_and_the_log_says_so(self, lossy, make, tmp_path):
+        population = lossy(2)
+        target = member(population, "member_1")
+        before, values = learned(target), dict(population.values["member_1"])
+        with pytest.warns(
+            UserWarning, match="member_1 has taken over nothing from member_0, and is as before: the machine is gone"
+        ):
+            (decision,) = population.evolve(given(population, [2.0, 1.0]))
+        assert same(learned(target), before)
+        assert population.values["member_1"] == values
+        assert (decision["kind"], decision["error"]) == ("exploit", "the machine is gone")
+        assert lines(tmp_path / "run")[-1]["error"] == "the machine is gone"
+        assert population.live == ["member_0", "member_1"]
+        again = make(
+            folder=tmp_path / "again", num_members=2, quantile_fraction=0.5, replay=str(tmp_path / "run/decisions.jsonl")
+        )
+        again.advance()
+        assert again.evolve(given(again, [2.0, 1.0])) == []
+        assert same(learned(member(again, "member_1")), before)
+
+    def test_a_source_that_has_died_has_failed_and_the_member_stays_as_it_was(self, make):
+        population = make(backend="process", num_members=2, quantile_fraction=0.5)
+        population.advance()
+        before = population.state_dict()["members"]["member_1"]["run"]["parts"]
+        os.kill(population._hosts["member_0"].pid, signal.SIGKILL)
+        with pytest.warns(UserWarning, match="member_0 has failed|member_1 has taken over nothing from member_0"):
+            (decision,) = population.evolve(given(population, [2.0, 1.0]))
+        assert decision["error"].startswith("WorkerDied: ")
+        assert population.live == ["member_1"]
+        assert same(population.state_dict()["members"]["member_1"]["run"]["parts"], before)
+        population.advance()
+        (decision,) = population.evolve(given(population, [1.0]))
+        assert (decision["kind"], decision["member"], decision["source"]) == ("replace", "member_0", "member_1")
+        assert population.live == ["member_0", "member_1"]
+
+    def test_a_new_member_that_gets_nothing_has_failed(self, lossy, monkeypatch):
+        population = lossy(10**9)
+        with pytest.warns(UserWarning, match="member_1 has failed"):
+            population._fail("member_1", RuntimeError("broken"))
+        with pytest.warns(UserWarning, match="member_1 has failed|member_1 has taken over nothing"):
+            (decision,) = population.evolve(given(population, [1.0]))
+        assert (decision["kind"], decision["error"]) == ("replace", "the machine is gone")
+        assert population.failed == {"member_1": "LostValueError: the machine is gone"}
 
 
 def test_a_killed_process_is_a_failed_member_unless_it_is_restarted(make, tmp_path):

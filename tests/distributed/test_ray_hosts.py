@@ -126,7 +126,7 @@ def test_a_host_runs_functions_on_its_objects_and_gives_and_takes_their_state(ho
     assert (tmp_path / "closed").exists()
     assert (host.state(), ask(host, add, 1), host.starts) == ({"counter": {"total": 100}}, 101, 2)
     assert host.pid in workers  # one that was kept, see conftest.py; its objects are new ones
-    assert ask(host, lambda objects: sorted(objects)) == ["counter", "progress"]
+    assert ask(host, lambda objects: sorted(objects)) == ["counter", "progress", "share"]
     host.close()
     assert host.state() == {"counter": {"total": 101}}
 

@@ -10,7 +10,8 @@ from member_pipelines import ppo, ppo_config, same
 
 from ding_lite.config import PopulationConfig
 from ding_lite.contexts import PopulationContext
-from ding_lite.distributed import Population, Range, member_configs
+from ding_lite.distributed import Population, Range, member_configs, populations
+from ding_lite.distributed.references import RemoteValue
 from ding_lite.engine import Task
 from ding_lite.middleware import population_exploiter, population_stepper
 
@@ -46,3 +47,25 @@ def test_a_population_on_the_cluster_is_that_of_this_process_also_after_a_death(
     assert len(policies["member_0"]) == 1
     assert same(found, policies)
     assert found_values == values
+
+
+def test_what_a_member_has_learned_is_passed_on_by_reference_and_lost_with_its_worker(tmp_path):
+    settings = {"exp_name": str(tmp_path), "interval": 2, "num_members": 2, "quantile_fraction": 0.5, "backend": "ray"}
+    cfg = PopulationConfig().override({**settings, "metric": "learn/entropy"})
+    cloudpickle.register_pickle_by_value(member_pipelines)
+    population = Population(cfg, ppo, member_configs(ppo_config(), 2, RATE), RATE)
+    try:
+        scores = population.scores(population.advance())
+        source, target = sorted(scores, key=lambda name: -scores[name].value)
+        learned = population._ask(source, populations._learned)
+        assert type(learned) is RemoteValue
+        os.kill(population._hosts[source].pid, signal.SIGKILL)
+        while "the object store has lost" not in (error := population._ask(target, populations._take_over, learned, {})[2]):
+            assert error == ""  # the cluster has not noticed yet
+        with pytest.warns(UserWarning, match=f"{source} has failed|{target} has taken over nothing from {source}"):
+            (decision,) = population.evolve(scores)
+        assert decision["error"].startswith("WorkerDied: ")
+        assert population.live == [target]
+        assert population.state_dict()["members"].keys() == {target}
+    finally:
+        population.close()
