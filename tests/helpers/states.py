@@ -54,14 +54,17 @@ def check_refusal(owner, path, value, words):
 
 
 def check_continuation(one, other, batches, later):
-    """Another reward model that loads what one has learned from batches learns from later ones as that one does."""
+    """Another reward model that loads what one has learned learns as that one does, and leaves the given state as it is."""
     for batch in batches:
         one.learn(batch)
-    other.load_state_dict(one.state_dict())
+    state = one.state_dict()
+    given = copy.deepcopy(state)
+    other.load_state_dict(given)
     for batch in later:
         assert same(one.learn(batch), other.learn(batch))
         assert torch.equal(one.estimate(batch).reward, other.estimate(batch).reward)
     assert same(one.state_dict(), other.state_dict())
+    assert same(given, state)
 
 
 class Armed:
