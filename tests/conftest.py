@@ -23,6 +23,7 @@ import torch
 from _pytest.doctest import DoctestModule
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
+from hypothesis import HealthCheck, settings
 
 from ding_lite.envs import make_envs
 from ding_lite.policy import Policy, PolicyConfig
@@ -30,6 +31,9 @@ from ding_lite.processes import launches
 
 # A shell starts what runs in the background with Ctrl-C ignored, and every script that a test starts would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+# Both go by the clock, and on a busy machine any example may take long.
+settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("suite")
 # Else each process imports them itself; what tests send to a process imports pytest if there is an assertion in it.
 multiprocessing.set_forkserver_preload(["torch", "gymnasium", "ding_lite.envs", "pytest"])
 launches.PRELOADED.append("pytest")
