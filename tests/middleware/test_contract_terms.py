@@ -1,7 +1,7 @@
 """Every term of every contract of ours is needed: without any one field of it, a pipeline that uses it is refused by name.
 
-The examples' own pipelines, and a few more for middleware that no example uses, run under enforcement as they are, plain,
-with lag and on threads; then once more for each field of each contract, without that field.
+The pipelines of the examples, and a few more for middleware that no example uses, run under enforcement as they are: with lag,
+and those that no other test runs so, plain and on threads too; then again for each field of each contract, without that field.
 """
 
 import dataclasses
