@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,8 +20,10 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from _pytest.doctest import DoctestModule
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
+from hypothesis import HealthCheck, settings
 
 from ding_lite.envs import make_envs
 from ding_lite.policy import Policy, PolicyConfig
@@ -29,6 +31,9 @@ from ding_lite.processes import launches
 
 # A shell starts what runs in the background with Ctrl-C ignored, and every script that a test starts would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+# Both go by the clock, and on a busy machine any example may take long.
+settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("suite")
 # Else each process imports them itself; what tests send to a process imports pytest if there is an assertion in it.
 multiprocessing.set_forkserver_preload(["torch", "gymnasium", "ding_lite.envs", "pytest"])
 launches.PRELOADED.append("pytest")
@@ -220,6 +225,23 @@ class RulePolicy(Policy):
         raise NotImplementedError("this policy does not learn")
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, Any, Any]:
+    """What was imported and collected stays until the end: half a million objects that no garbage collection looks at again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file() -> Generator[None, list[Any], list[Any]]:
+    """No file of tests is collected a second time for doctests."""
+    return [found for found in (yield) if not isinstance(found, DoctestModule)]
+
+
 @pytest.fixture(scope="session")
 def counting_env() -> type[CountingEnv]:
     """The class CountingEnv. Its instances, and functools.partial of it, can be sent to other processes."""
@@ -272,6 +294,20 @@ def action_rule() -> Callable[[np.ndarray], Any]:
     return rule
 
 
+@pytest.fixture
+def hosted() -> Iterator[Callable[[Any], Any]]:
+    """A function that keeps a host until the end of the test, which closes it."""
+    made = []
+
+    def of(host: Any) -> Any:
+        made.append(host)
+        return host
+
+    yield of
+    for host in made:
+        host.close()
+
+
 def _description(thing: Any) -> Any:
     """Everything that tells two things apart, to the last bit, as nested tuples."""
     if isinstance(thing, torch.Tensor):
@@ -311,7 +347,7 @@ def census() -> Callable[[], dict[str, Any]]:
             "names": sorted(
                 name for name in names if name.startswith(f"sem.{_SEMAPHORES}-") or not name.startswith((".", "sem."))
             ),
-            "maps": sum("ding_lite" in region.path for region in me.memory_maps(grouped=False)),
+            "maps": maps.read_text().count("ding_lite") if (maps := Path("/proc/self/maps")).is_file() else 0,
         }
 
     return count

@@ -150,7 +150,7 @@ class Config:
             ConfigError: all problems in `values`, one per line. Nothing is set then.
         """
         problems = []
-        trial = self.from_dict(self.to_dict())
+        trial = self.trial()
         places = {key: place for place, key in enumerate(_leaves(self))}
         for target in (trial, self):
             for key, value in sorted(_flat(self, values), key=lambda pair: places.get(pair[0], -1)):
@@ -161,6 +161,13 @@ class Config:
             if problems:
                 raise ConfigError("\n".join(problems))
         return self
+
+    def trial(self: ConfigType) -> ConfigType:
+        """A copy whose fields can be set without changing this configuration. Values other than sections are shared."""
+        made = object.__new__(type(self))
+        for name, value in vars(self).items():
+            object.__setattr__(made, name, value.trial() if isinstance(value, Config) else value)
+        return made
 
     def _set(self, key: str, value: Any) -> None:
         name, _, rest = key.partition(".")

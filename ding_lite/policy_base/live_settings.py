@@ -62,7 +62,9 @@ def live_changes(cfg: Config, values: Mapping[str, Any]) -> dict[str, Any]:
         ConfigError: a name does not exist, or a value is out of range or of the wrong type.
         FixedSettingError: a setting cannot be changed in a run. The message names all of them.
     """
-    trial = type(cfg).from_dict(cfg.to_dict())
+    if not values:
+        return {}
+    trial = cfg.trial()
     for name, value in values.items():
         trial.override({place_of(cfg, name): value})
     table = {name: (is_live, words) for name, is_live, words in settings_of(cfg)}
@@ -96,6 +98,8 @@ def change_settings(policy: LivePolicy, changes: Mapping[str, Any], must_have_ef
         changes: new values by dotted name.
         must_have_effect: whether a change without effect is an error. A saved state may have some.
     """
+    if not changes:
+        return
     before, attributes = values_of(policy.cfg, changes), dict(vars(policy))
     groups = [dict(group) for group in policy.optimizer.param_groups] if policy.params else []
     policy.cfg.override(changes)

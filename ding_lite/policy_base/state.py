@@ -206,7 +206,7 @@ class PolicyState(PolicyWeights):
         if "optimizer" not in state:
             return
         if self.params:
-            self.optimizer.load_state_dict(state["optimizer"])
+            self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))  # it would change these moments in place
             warn_of_other_rates(self, state)
         self.train_iter, self.version = operator.index(state["train_iter"]), operator.index(state["version"])
         self.load_generator_state(state["learn"])

@@ -143,9 +143,9 @@ class RewardModel(abc.ABC):
         require_optimizer_state('state["optimizer"]', self.optimizer, state["optimizer"])
         for name, module in self._modules().items():
             module.load_state_dict(state[name])
-        self.optimizer.load_state_dict(state["optimizer"])
+        self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))  # it would change these moments in place
         for name in self.state_ranges:
-            setattr(self, name, torch.as_tensor(state[name], device=self.device))
+            setattr(self, name, torch.as_tensor(state[name], device=self.device).clone())
         self.steps = state["steps"]
 
 

@@ -14,8 +14,8 @@ from typing import Any, Protocol
 _PLAIN = (int, float, str, bool, type(None))
 _MOST = 1000  # numbers of one array in a row
 _LARGEST = sys.float_info.max
-_SLOW_S = 0.01
-_REST = 20
+_SHARE = 0.05  # of the time of a run that failures of one sink may take
+_ALLOWED_S = 1.0  # and this once, since a failure may take a while on a busy machine although the sink is fast
 
 
 class Sink(Protocol):
@@ -35,9 +35,9 @@ class SinkGroup:
     """Writes each row to several sinks. Their errors do not stop the run.
 
     A sink that raises an error loses that row, with a warning, and is tried again with the next row. Further errors warn only
-    after a success. If the failure took more than 10 ms, the sink is skipped for 20 times as long, so that an unreachable
-    service takes at most 5 percent of the time of a run. Rows are converted once for all sinks, see `plain_row`; values that no
-    sink can take are left out, with one warning for each name.
+    after a success. If its failures took more than 1 second, the sink is skipped until they are 5 percent of the time, so that
+    an unreachable service hardly delays a run. Rows are converted once for all sinks, see `plain_row`; values that no sink can
+    take are left out, with one warning for each name.
 
     Args:
         sinks: the sinks, which get each row in this order.
@@ -60,7 +60,7 @@ class SinkGroup:
         self._rows = 0
         self._left_out: set[str] = set()
         self._failing: set[int] = set()  # indices of failing sinks
-        self._resting: dict[int, float] = {}  # by index, the time until which a sink is skipped
+        self._paid: dict[int, float] = {}  # by index, the time at which the failures will be 5 percent of the time
 
     def write(self, row: Mapping[str, Any]) -> None:
         """Write the row to each sink."""
@@ -82,15 +82,14 @@ class SinkGroup:
 
     def _write(self, index: int, values: Mapping[str, Any]) -> None:
         began = time.monotonic()
-        if began < self._resting.get(index, -math.inf):
+        paid = max(self._paid.get(index, began), began)
+        if paid - began > _ALLOWED_S / _SHARE:
             return
         try:
             self.sinks[index].write(values)
             self._failing.discard(index)
         except Exception as error:  # noqa: BLE001  a sink may raise anything; training continues
-            took = time.monotonic() - began
-            if took > _SLOW_S:
-                self._resting[index] = time.monotonic() + _REST * took
+            self._paid[index] = paid + (time.monotonic() - began) / _SHARE
             if index not in self._failing:
                 # With the number, the text differs at each failure, because Python shows the same warning only once.
                 warnings.warn(

@@ -32,7 +32,7 @@ PLAIN = st.recursive(
 
 class TestRoundTrip:
     @given(state=st.dictionaries(st.text(), PLAIN, max_size=4))
-    @settings(deadline=None)
+    @settings(deadline=None, max_examples=50)
     def test_any_plain_data_comes_back_with_the_same_values_and_types(self, state, tmp_path_factory):
         path = save_checkpoint(state, tmp_path_factory.getbasetemp() / "law.pt")
 

@@ -42,20 +42,6 @@ def cluster(spilled):
     ray.shutdown()
 
 
-@pytest.fixture
-def hosted():
-    """A function that keeps a host until the end of the test, which closes it."""
-    made = []
-
-    def of(host):
-        made.append(host)
-        return host
-
-    yield of
-    for host in made:
-        host.close()
-
-
 @pytest.fixture(autouse=True)
 def _by_value(request):
     """Workers of the cluster cannot import the files of the tests."""

@@ -89,10 +89,10 @@ def every(*numbers):
 @pytest.mark.parametrize(
     ("kind", "workers", "backend"),
     [
-        *((kind, workers, backend) for kind in SPACES for workers, backend in ((2, "local"), (3, "process"))),
+        *((kind, 3, "process") for kind in SPACES),
         ("Box, Discrete", 3, "local"),
         ("Box, Discrete", 1, "process"),
-        ("Dict, Tuple", 2, "process"),
+        ("Dict, Tuple", 2, "local"),
     ],
 )
 def test_it_steps_as_one_local_vector_environment(made, digest, kind, workers, backend):
@@ -135,7 +135,7 @@ def test_finished_episodes_bear_the_index_among_all_environments(made, counting_
     assert sorted(last[1].final_obs) == [0, 1, 2]
 
 
-@pytest.mark.parametrize("num_steps", [0, 1, 13])
+@pytest.mark.parametrize("num_steps", [0, 13])
 @every(1, 2)
 def test_a_restored_environment_goes_on_as_the_saved_one(made, digest, tmp_path, num_steps, workers, backend):
     make = partial(made, partial(Drawn, "Dict, Tuple"), 3, workers=workers, backend=backend)

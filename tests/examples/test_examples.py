@@ -35,6 +35,17 @@ _FEW_ATARI = {
 _FEW_MUJOCO = {"env.max-episode-steps": 20, "policy.collect.n-sample": 64}
 _FEW_RANDOM = {**_FEW_MUJOCO, "policy.random-collect-size": 256, "policy.learn.learning-starts": 256}
 FEW_STEPS = {
+    "her_fetch": {
+        "env.collector-env-num": 2,
+        "env.evaluator-env-num": 1,
+        "env.max-episode-steps": 10,
+        "policy.collect.n-sample": 20,
+        "policy.random-collect-size": 20,
+        "policy.learn.learning-starts": 20,
+        "policy.learn.update-per-collect": 2,
+    },
+    "ippo": {"env.collector-env-num": 2, "env.evaluator-env-num": 2, "policy.collect.n-sample": 50},
+    "pbt": {"policy.collect.n-sample": 32, "population.interval": 1, "population.num-members": 2},
     "dqn_atari": {**_FEW_ATARI, "policy.other.replay-buffer-size": 100, "policy.learn.learning-starts": 8},
     "ppo_atari": _FEW_ATARI,
     "ppo_mujoco": _FEW_MUJOCO,
@@ -55,14 +66,9 @@ def few_steps(name):
     return [*found, "--dataset", dataset_of(config_of(load_example(name)).env.id).name] if name in OFFLINE else found
 
 
-def start(name, *options, cwd):
-    command = [sys.executable, EXAMPLES / f"{name}.py", *map(str, options)]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
-
-
 @pytest.fixture
 def start_here(monkeypatch, capsys):
-    """As `start`, in this process, which has imported torch already."""
+    """Runs an example as a program, in this process, which has imported torch already."""
 
     def run(name, *options, cwd):
         monkeypatch.chdir(cwd)
@@ -175,9 +181,9 @@ def test_asynchronous_mode_and_worker_processes_are_options(name, tmp_path, star
     assert rows[-1]["total_step"] == 2
 
 
-def test_the_asynchronous_example_reports_what_overlapping_brought_and_exits_1(tmp_path):
+def test_the_asynchronous_example_reports_what_overlapping_brought_and_exits_1(tmp_path, start_here):
     options = ("--max-step", 4, "--exp-name", "here", "--env.n-evaluator-episode", 1, "--env.workers", 2)
-    ended = start("dqn_async", *options, cwd=tmp_path)
+    ended = start_here("dqn_async", *options, cwd=tmp_path)
 
     assert ended.returncode == 1, ended.stderr
     assert "not reached" in ended.stdout

@@ -62,8 +62,8 @@ def test_worker_processes_equal_workers_in_this_process(tmp_path):
     assert same(run("dqn", tmp_path / "process", **{"env.workers": 2, "max_step": 2, "env.backend": "process"})[0], local)
 
 
-@pytest.mark.parametrize("name", ["dqn", "r2d2"])
-def test_a_run_that_is_saved_and_resumed_equals_one_longer_run(name, tmp_path):
+def test_a_run_that_is_saved_and_resumed_equals_one_longer_run(tmp_path):
+    name = "r2d2"
     run(name, tmp_path / "run", max_step=3)
     resumed = run(name, tmp_path / "run", max_step=5, resume=str(tmp_path / "run"))[0]
     assert same(resumed, run(name, tmp_path / "whole", max_step=5)[0])

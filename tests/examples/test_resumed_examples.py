@@ -1,8 +1,7 @@
 """Every example, saved in the middle and continued by new objects: all states are those of an uninterrupted run."""
 
 import pytest
-from example_runs import ASYNC_NAMES as NAMES
-from example_runs import CHANGING, REPLAYING, small, spied
+from example_runs import CHANGING, NAMES, REPLAYING, small, spied
 from states import same, through_a_file
 
 from ding_lite import Task, contract, task
@@ -27,8 +26,9 @@ def run(name, folder, monkeypatch, state=None, saved=None, **settings):
     def whole_state():
         """The state. Saving it to files, which writes only new rows, gives the same state."""
         state = through_a_file(task.state_dict())
-        files.save(task.state_dict(in_pieces=True), state["done"])
-        assert difference(files.load()[0], state) is None
+        if saved is not None:
+            files.save(task.state_dict(in_pieces=True), state["done"])
+            assert difference(files.load()[0], state) is None
         return state
 
     before = Task.run
@@ -63,8 +63,7 @@ def difference(one, other, where="state"):
     return None if same(one, other) else f"{where}: {one!r:.80} and {other!r:.80}"
 
 
-CASES = [*((name, "async") for name in NAMES), ("dqn", "sync"), ("ppo_lstm", "sync"), ("r2d2", "sync"), ("rainbow", "lag")]
-CASES += [("dqn_atari", "async"), ("ppo_atari", "sync")]
+CASES = [*((name, "async") for name in NAMES), ("dqn", "sync"), ("r2d2", "sync"), ("rainbow", "lag"), ("dqn_atari", "async")]
 
 
 @pytest.mark.parametrize(("name", "mode"), CASES)
@@ -80,8 +79,7 @@ def test_a_resumed_run_equals_the_run_that_was_saved(name, mode, tmp_path, monke
     assert difference(continued, saving) is None
 
 
-@pytest.mark.parametrize("mode", ["sync", "async"])
-@pytest.mark.parametrize("name", ["dqn", "sac"])
+@pytest.mark.parametrize(("name", "mode"), [("dqn", "sync"), ("sac", "async")])
 def test_statistics_of_observations_and_a_schedule_go_on(name, mode, tmp_path, monkeypatch):
     saved, settings = [], {**MODES[mode], **CHANGING}
     saving = run(name, tmp_path / "saving", monkeypatch, saved=saved, **settings)
@@ -98,7 +96,7 @@ def test_recurrent_states_and_kept_rollouts_go_on(tmp_path, monkeypatch):
     assert difference(continued, saving) is None
 
 
-@pytest.mark.parametrize(("name", "mode"), [("dqn", "async"), ("ppo_lstm", "async"), ("rainbow", "sync")])
+@pytest.mark.parametrize(("name", "mode"), [("ppo_lstm", "async"), ("rainbow", "sync")])
 def test_saving_does_not_change_a_run(name, mode, tmp_path, monkeypatch):
     saving = run(name, tmp_path / "saving", monkeypatch, saved=[], **MODES[mode])
     unsaved = run(name, tmp_path / "unsaved", monkeypatch, **MODES[mode])

@@ -35,7 +35,9 @@ _OTHER = {
     "pbt",  # tests/distributed
 }  # tested elsewhere
 OFFLINE = frozenset({"bc", "cql", "cql_continuous", "td3_bc", "iql", "awac", "decision_transformer"})
-ASYNC_NAMES = sorted(path.stem for path in EXAMPLES.glob("*.py") if path.stem not in _OTHER)
+NAMES = sorted(path.stem for path in EXAMPLES.glob("*.py") if path.stem not in _OTHER)
+ASYNC_NAMES = [name for name in NAMES if name not in {"c51", "qrdqn", "ddpg", "a2c"}]
+"""Those with middleware, or a state of the policy, that no other has."""
 ALIKE = {
     *("c51", "qrdqn", "iqn", "dqn_async", "dqn_atari", "curriculum"),  # the middleware of dqn.py
     *("ddpg", "td3", "sac_mujoco", "td3_mujoco", "her_fetch"),  # those of sac.py or her.py

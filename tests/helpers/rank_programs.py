@@ -1,11 +1,11 @@
-"""Programs of two processes that learn together. Started as a script by `start`, in each of them."""
+"""Programs of two processes that learn together. `start` starts both."""
 
 import contextlib
+import multiprocessing
 import os
 import pickle
 import signal
 import socket
-import subprocess
 import sys
 import time
 import warnings
@@ -481,13 +481,13 @@ def start(folder, only=tuple(PROGRAMS)):
             ports.append(str(one.getsockname()[1]))
     started = []
     for rank in range(2):
-        env = {**os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
-        env |= {"OMP_NUM_THREADS": "1", "PORTS": " ".join(ports)}
-        with Path(folder, f"output_{rank}.txt").open("w") as output:
-            command = [sys.executable, __file__, str(folder), str(rank), *only]
-            started.append(subprocess.Popen(command, env=env, stdout=output, stderr=subprocess.STDOUT))
+        arguments = (folder, rank, ports, only)
+        started.append(multiprocessing.get_context("forkserver").Process(target=main, args=arguments))  # torch is imported
+        started[-1].start()
     try:
-        codes = [one.wait(timeout=100) for one in started]
+        for one in started:
+            one.join(100)
+        codes = [one.exitcode for one in started]
     finally:
         for one in started:
             one.kill()
@@ -498,15 +498,15 @@ def start(folder, only=tuple(PROGRAMS)):
     return results, codes, [Path(folder, f"output_{rank}.txt").read_text() for rank in range(2)]
 
 
-def main(folder, rank, *names):
+def main(folder, rank, ports, names):
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1")
+    output = os.open(folder / f"output_{rank}.txt", os.O_WRONLY | os.O_CREAT)
+    for stream in (1, 2):
+        os.dup2(output, stream)
     torch.set_num_threads(1)
-    _ports.extend(os.environ["PORTS"].split())
+    _ports.extend(ports)
     for name in names:
         began = time.monotonic()
-        result = PROGRAMS[name](int(rank), Path(folder))
+        result = PROGRAMS[name](rank, folder)
         print(name, rank, round(time.monotonic() - began, 2), file=sys.stderr)
         Path(folder, f"{name}_{rank}.pkl").write_bytes(pickle.dumps(result))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

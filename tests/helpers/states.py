@@ -1,14 +1,17 @@
-"""Comparing states bit for bit, and what a file makes of them."""
+"""Comparing states bit for bit, what a file makes of them, and whether their owners load them."""
 
+import copy
 import io
 import os
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 
 from ding_lite.basics import plain
 from ding_lite.basics.value_types import types_of, with_types
+from ding_lite.policy_state import StateError
 
 
 def same(one, other):
@@ -32,6 +35,36 @@ def through_a_file(state):
     file = io.BytesIO()
     torch.save(plain(state), file)
     return with_types(torch.load(io.BytesIO(file.getvalue()), weights_only=True), list(types_of(state)))
+
+
+def check_refusal(owner, path, value, words):
+    """Loading a state with this value at this path, or without the entry for None, is an error and changes nothing."""
+    state, before = owner.state_dict(), copy.deepcopy(owner.state_dict())
+    inner = state
+    for key in path[:-1]:
+        inner = inner[key]
+    assert path[-1] in inner
+    if value is None:
+        del inner[path[-1]]
+    else:
+        inner[path[-1]] = value
+    with pytest.raises(StateError, match=words):
+        owner.load_state_dict(state)
+    assert same(owner.state_dict(), before)
+
+
+def check_continuation(one, other, batches, later):
+    """Another reward model that loads what one has learned learns as that one does, and leaves the given state as it is."""
+    for batch in batches:
+        one.learn(batch)
+    state = one.state_dict()
+    given = copy.deepcopy(state)
+    other.load_state_dict(given)
+    for batch in later:
+        assert same(one.learn(batch), other.learn(batch))
+        assert torch.equal(one.estimate(batch).reward, other.estimate(batch).reward)
+    assert same(one.state_dict(), other.state_dict())
+    assert same(given, state)
 
 
 class Armed:

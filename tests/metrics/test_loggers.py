@@ -93,7 +93,7 @@ def groupings(draw):
 
 @pytest.mark.parametrize("kind", [*KINDS, "item"])
 @given(case=groupings())
-@settings(deadline=None, max_examples=case_count(60))
+@settings(deadline=None, max_examples=case_count(30))
 def test_loggers_merged_in_any_grouping_equal_one_logger_that_saw_all_values(kind, case):
     parts, window, tree = case
     how = {"reduce": kind} if kind in ("ema", "lifetime_sum", "item") or window is None else {"reduce": kind, "window": window}

@@ -33,7 +33,7 @@ from ding_lite.policy import DQNPolicy, PPOPolicy
 
 pytestmark = pytest.mark.timeout(240)
 
-ITERATIONS, RUNS = 8, 2
+ITERATIONS = 8
 ALGORITHMS = {
     "dqn": (
         DQNConfig,
@@ -88,13 +88,12 @@ def curve_of(folder):
     ]
 
 
-@pytest.mark.parametrize("max_lag", [0, 1, 3])
+@pytest.mark.parametrize("max_lag", [1, 3])
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_asynchronous_runs_are_the_run_on_one_thread(name, max_lag, tmp_path, digest):
     expected = digest(*run(name, tmp_path / "one", async_mode=False, max_lag=max_lag))
-    found = {digest(*run(name, tmp_path / str(i), async_mode=True, max_lag=max_lag)) for i in range(RUNS)}
 
-    assert found == {expected}
+    assert digest(*run(name, tmp_path / "threads", async_mode=True, max_lag=max_lag)) == expected
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -106,9 +105,9 @@ def test_without_lag_an_asynchronous_run_is_the_plain_one_and_with_lag_it_is_ano
 
 
 @pytest.mark.parametrize(
-    ("workers", "max_lag", "async_mode"), [(1, 1, True), (2, 1, False), (2, 1, True), (2, 3, True), (4, 0, True)]
+    ("name", "workers", "max_lag", "async_mode"),
+    [("dqn", 1, 1, True), ("ppo", 2, 1, False), ("dqn", 2, 1, True), ("ppo", 2, 3, True), ("dqn", 4, 0, True)],
 )
-@pytest.mark.parametrize("name", ALGORITHMS)
 def test_runs_with_worker_processes_are_the_run_with_as_many_workers_here(name, workers, max_lag, async_mode, tmp_path, digest):
     expected = digest(*run(name, tmp_path / "here", async_mode=False, max_lag=max_lag, workers=workers))
     found = run(name, tmp_path / "processes", async_mode, max_lag, workers=workers, backend="process")

@@ -131,8 +131,9 @@ PLACES = pytest.mark.parametrize("place", [after_rollout, before_rollout, withou
 PROCESS = {"workers": 2, "backend": "process", "restart": True}
 
 
-@PLACES
-@pytest.mark.parametrize("lag", [0, 2])
+@pytest.mark.parametrize(
+    ("place", "lag"), [(after_rollout, 2), (before_rollout, 0), (before_rollout, 2), (without_contract, 2)]
+)
 @pytest.mark.filterwarnings("ignore:.*knows nothing of")
 def test_on_threads_and_in_processes_it_is_as_on_one_thread(place, lag):
     oracle = run(place, {"max_lag": lag})
@@ -156,8 +157,7 @@ def test_environments_of_an_evaluation_in_progress_are_changed_when_it_has_ended
     assert same(run(after_rollout, {"async_mode": True, "max_lag": 1}, evaluates=True), oracle)
 
 
-@pytest.mark.parametrize("place", [after_rollout, before_rollout])
-@pytest.mark.parametrize("mode", [{}, {"async_mode": True, "max_lag": 1}], ids=["sync", "async"])
+@pytest.mark.parametrize(("place", "mode"), [(after_rollout, {}), (before_rollout, {"async_mode": True, "max_lag": 1})])
 def test_workers_that_are_killed_and_restarted_have_had_the_changes(place, mode):
     oracle = run(place, {"max_lag": mode.get("max_lag", 0)})
 

@@ -254,8 +254,17 @@ class TestFetching:
             assert has_leaf(task.ctx.train_data, "reward")
             assert not has_leaf(task.ctx.train_data, "policy_version")
 
-    @pytest.mark.parametrize("stop", [1, 5, 8, 11])
-    @MODES
+    @pytest.mark.parametrize(
+        ("mode", "stop"),
+        [
+            ({}, 1),
+            ({}, 8),
+            ({"max_lag": 1}, 5),
+            ({"async_mode": True}, 11),
+            ({"async_mode": True, "max_lag": 3}, 1),
+            ({"async_mode": True, "max_lag": 3}, 8),
+        ],
+    )
     def test_resumed_in_the_middle_of_a_pass(self, mode, stop, tmp_path):
         online(tmp_path, {}, 10)
         results = []

@@ -197,8 +197,10 @@ def ours(seed=1, **options):
     return make
 
 
-@MODES
-@pytest.mark.parametrize("slices", [(7, 2), (1,) * 7 + (2,), (4, 5)])
+@pytest.mark.parametrize(
+    ("mode", "slices"),
+    [({}, (1,) * 7 + (2,)), ({"max_lag": 1}, (7, 2)), ({"async_mode": True}, (1,) * 7 + (2,)), ({"async_mode": True}, (4, 5))],
+)
 def test_a_run_in_slices_evaluates_what_an_unbroken_run_does(mode, slices, tmp_path):
     settings = {"policy.eval.evaluator.eval_freq": 5}
     runs = [dqn_run(tmp_path / str(len(it)), ours(), slices=it, mode=mode, **settings) for it in ((9,), slices)]

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.timeout(600)
 
 KILLS = int(os.environ.get("KILLS", "25"))
 """For each mode. The number of signals is smaller."""
-ITERATIONS = 20 * KILLS
+ITERATIONS = 10 * KILLS  # at most eight before each kill, and some after the last
 MODES = {"plain": {}, "threads": {"async_mode": True, "max_lag": 1}}
 
 

@@ -103,8 +103,17 @@ def run(tmp_path, where, iterations=12, freq=10**9, **mode):
     return rows, seen, policy
 
 
-@pytest.mark.parametrize("where", [{}, {"workers": 2}, {"workers": 2, "backend": "process"}], ids=["one", "split", "process"])
-@pytest.mark.parametrize("mode", [{}, {"max_lag": 1}, {"async_mode": True}], ids=["sync", "lag", "async"])
+@pytest.mark.parametrize(
+    ("where", "mode"),
+    [
+        ({}, {}),
+        ({}, {"async_mode": True}),
+        ({"workers": 2}, {"max_lag": 1}),
+        ({"workers": 2, "backend": "process"}, {}),
+        ({"workers": 2, "backend": "process"}, {"async_mode": True}),
+    ],
+    ids=["one-sync", "one-async", "split-lag", "process-sync", "process-async"],
+)
 def test_every_number_of_every_component_is_in_the_rows_once(tmp_path, where, mode):
     rows, seen, policy = run(tmp_path, where, **mode)
     episodes = [one for finished, _, _ in seen for one in finished]

@@ -353,13 +353,11 @@ def curve_of(folder):
     ]
 
 
-@pytest.mark.parametrize("max_lag", [0, 1, 3])
-@pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
+@pytest.mark.parametrize(("algorithm", "max_lag"), [("ppo", 3), ("dqn", 1)])  # without lag: test_lag_makes_another_run
 def test_asynchronous_runs_are_the_run_on_one_thread_with_that_lag(algorithm, max_lag, tmp_path, digest):
     expected = digest(*learn_chase(tmp_path / "one", False, max_lag, algorithm))
-    found = {digest(*learn_chase(tmp_path / str(i), True, max_lag, algorithm)) for i in range(2)}
 
-    assert found == {expected}
+    assert digest(*learn_chase(tmp_path / "threads", True, max_lag, algorithm)) == expected
 
 
 @pytest.mark.parametrize("max_lag", [0, 1])

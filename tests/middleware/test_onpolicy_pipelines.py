@@ -54,12 +54,9 @@ def run(name, async_mode, max_lag, **env_options):
     return policy.state_dict(), outputs, loop.ctx.train_iter
 
 
-@pytest.mark.parametrize("max_lag", [0, 1, 4])
-@pytest.mark.parametrize("name", PIPELINES)
+@pytest.mark.parametrize(("name", "max_lag"), [*((name, 1) for name in PIPELINES), ("a2c", 0), ("impala", 4), ("reinforce", 4)])
 def test_an_asynchronous_run_is_the_run_on_one_thread(name, max_lag, digest):
-    expected = digest(*run(name, False, max_lag))
-
-    assert {digest(*run(name, True, max_lag)) for _ in range(2)} == {expected}
+    assert digest(*run(name, True, max_lag)) == digest(*run(name, False, max_lag))
 
 
 @pytest.mark.parametrize("name", ["impala", "reinforce"])

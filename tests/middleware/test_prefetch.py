@@ -111,19 +111,19 @@ def leftover():
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("task.batches")]
 
 
-@pytest.mark.parametrize("max_lag", [0, 1])
 @pytest.mark.parametrize(
-    ("name", "form", "lag"),
+    ("name", "form", "lag", "max_lag"),
     [
-        ("dqn", "one", 0),
-        ("sac", "one", 0),
-        ("r2d2", "one", 0),
-        ("dqn", "list", 0),
-        ("dqn", "dict", 0),
-        ("dqn", "priority", 1),
-        ("dqn", "mixed", 1),
-        ("r2d2", "priority", 1),
-        ("rainbow", "priority", 1),
+        ("dqn", "one", 0, 0),
+        ("dqn", "one", 0, 1),
+        ("sac", "one", 0, 0),
+        ("r2d2", "one", 0, 1),
+        ("dqn", "list", 0, 0),
+        ("dqn", "dict", 0, 1),
+        ("dqn", "priority", 1, 0),
+        ("dqn", "mixed", 1, 1),
+        ("r2d2", "priority", 1, 0),
+        ("rainbow", "priority", 1, 1),
     ],
 )
 def test_a_run_whose_next_batch_is_made_ready_meanwhile_is_the_run_on_one_thread(name, form, lag, max_lag, digest):
@@ -191,9 +191,20 @@ def recovers(ctx):
         return
 
 
-@pytest.mark.parametrize("handled", [False, True])
-@pytest.mark.parametrize("step", [1, STEPS + 2, 2 * STEPS])
-@pytest.mark.parametrize(("form", "lag"), [("one", 0), ("list", 0), ("priority", 0), ("priority", 1)])
+@pytest.mark.parametrize(
+    ("form", "lag", "step", "handled"),
+    [
+        ("one", 0, 1, False),
+        ("one", 0, 2 * STEPS, True),
+        ("list", 0, STEPS + 2, False),
+        ("list", 0, 1, True),
+        ("priority", 0, 2 * STEPS, False),
+        ("priority", 0, STEPS + 2, True),
+        ("priority", 1, 1, True),
+        ("priority", 1, STEPS + 2, False),
+        ("priority", 1, 2 * STEPS, True),
+    ],
+)
 def test_after_a_failed_gradient_step_all_is_as_on_one_thread(form, lag, step, handled, digest):
     found = []
     for async_mode in (False, True):

@@ -74,8 +74,10 @@ def last_row(folder, collector, **options):
     return json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
 
 
-@pytest.mark.parametrize("collector", [StepCollector, EpisodeCollector])
-@pytest.mark.parametrize("options", [{}, {"async_mode": True}, {"max_lag": 1}], ids=["sync", "async", "lag"])
+@pytest.mark.parametrize(
+    ("collector", "options"),
+    [(StepCollector, {}), (StepCollector, {"async_mode": True}), (EpisodeCollector, {}), (EpisodeCollector, {"max_lag": 1})],
+)
 def test_each_part_of_the_time_has_a_column(tmp_path, collector, options):
     row = last_row(tmp_path / "run", collector, **options)
 

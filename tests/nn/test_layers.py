@@ -120,7 +120,7 @@ def test_no_product_is_left_to_numpy_that_it_would_do_on_several_threads(monkeyp
     infer = mlp._infer
     monkeypatch.setattr(mlp, "_infer", lambda x: [seen.append(len(x)), infer(x)][1])
     with torch.inference_mode():
-        for rows in (1, 2, 7, 64, 65, 1000, 70_000):
+        for rows in (1, 2, 7, 64, 65, 1000, 70_000 if width == 2 else 2000):
             mlp(inputs(rows))
 
     assert max(seen, default=0) * width * width <= 2**18

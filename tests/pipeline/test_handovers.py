@@ -674,4 +674,4 @@ class TestWhatIsCompared:
     def test_a_value_may_be_nested_as_deeply_as_memory_allows(self, make):
         collects = contract(writes=("batch",), stage="collect")(lambda ctx: setattr(ctx, "batch", make(3_000)))
         run(collects, contract(("batch",), stage="learn")(lambda ctx: None), mode={}, steps=1)
-        assert changed(fingerprint(make(30_000)), fingerprint(make(30_000))) is None
+        assert changed(fingerprint(make(15_000)), fingerprint(make(15_000))) is None

@@ -100,9 +100,17 @@ def test_observations_of_any_space_are_acted_on_and_learned_from(kind, space, el
 # Acting.
 
 
-@pytest.mark.parametrize("shape", [(), (1,), (2, 3)])
-@pytest.mark.parametrize(("low", "high"), [(-2.0, 2.0), (0.1, 0.3), (-0.75, -0.75), (1e6, 1e6 + 1)])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    ("shape", "low", "high", "dtype"),
+    [
+        ((), -2.0, 2.0, np.float32),
+        ((1,), 0.1, 0.3, np.float32),
+        ((2, 3), -0.75, -0.75, np.float32),
+        ((2, 3), 0.1, 0.3, np.float64),
+        ((), 1e6, 1e6 + 1, np.float32),
+        ((1,), 1e6, 1e6 + 1, np.float64),
+    ],
+)
 def test_actions_are_elements_of_their_space_however_wild_the_noise(kind, shape, low, high, dtype):
     space = spaces.Box(low, high, shape, dtype)
     policy = made(kind, space, **({"collect__noise_sigma": 5.0} if kind in NOISY else {}))

@@ -111,9 +111,7 @@ def nested_from(by_name):
     ("name", "model", "ending"),
     [
         ("PPO", {"lstm_size": 8}, "pt2"),
-        ("PPO", {"lstm_size": 8}, "onnx"),
         ("PPO", {"attention_window": 3}, "onnx"),  # made from the same program as pt2
-        ("R2D2", {}, "pt2"),
         ("R2D2", {}, "onnx"),
     ],
 )

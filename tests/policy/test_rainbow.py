@@ -174,11 +174,9 @@ def run(async_mode: bool, max_lag: int | None, workers: int = 1):
     return policy.state_dict(), buffer.state_dict(), loop.ctx.env_step, loop.ctx.train_iter, loop.ctx.last_eval_value
 
 
-@pytest.mark.parametrize(("max_lag", "workers"), [(0, 1), (1, 1), (1, 2)])
+@pytest.mark.parametrize(("max_lag", "workers"), [(0, 1), (1, 2)])
 def test_an_asynchronous_run_is_the_run_on_one_thread(max_lag, workers, digest):
-    expected = digest(*run(False, max_lag, workers))
-
-    assert {digest(*run(True, max_lag, workers)) for _ in range(2)} == {expected}
+    assert digest(*run(True, max_lag, workers)) == digest(*run(False, max_lag, workers))
 
 
 def test_the_pipeline_learns_from_three_steps_and_gives_priorities_back():

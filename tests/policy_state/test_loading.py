@@ -279,10 +279,16 @@ def listed(value):
     return value.tolist() if hasattr(value, "tolist") else value
 
 
+@pytest.fixture(scope="module")
+def another():
+    """A policy that refuses states, one after the other."""
+    return learned(steps=1, cfg={"seed": 3})
+
+
 @pytest.mark.parametrize("name", MISFITS)
-def test_a_state_with_a_part_that_does_not_fit_changes_nothing_and_the_error_names_the_key(name, state):
+def test_a_state_with_a_part_that_does_not_fit_changes_nothing_and_the_error_names_the_key(name, state, another):
     path, to, words = MISFITS[name]
-    policy = learned(steps=1, cfg={"seed": 3})
+    policy = another
     before = taken(policy)
     with pytest.raises(StateError, match=words):
         policy.load_state_dict(changed(state, *path, to=to))

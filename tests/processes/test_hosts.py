@@ -89,20 +89,6 @@ def ask(host, fn, *args, **kwargs):
     return host.result()
 
 
-@pytest.fixture
-def hosted():
-    """A function that makes hosts, which are closed in the end."""
-    made = []
-
-    def of(host):
-        made.append(host)
-        return host
-
-    yield of
-    for host in made:
-        host.close()
-
-
 @pytest.mark.parametrize("kind", HOSTS)
 def test_every_host_runs_functions_on_its_objects_and_gives_and_takes_their_state(kind, hosted, tmp_path):
     host = hosted(HOSTS[kind]())

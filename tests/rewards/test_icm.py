@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from states import check_continuation, check_refusal
 
 from ding_lite.data import map_leaves, nested, tree, with_leaves
 from ding_lite.policy import LossError
-from ding_lite.policy_state import StateError
 from ding_lite.rewards import ICMRewardConfig, ICMRewardModel
 
 VECTOR = spaces.Box(-np.inf, np.inf, (3,), np.float32)
@@ -175,13 +175,8 @@ def test_spaces_of_every_kind_and_rollouts_as_well_as_rows(obs, action, lead):
 
 def test_it_goes_on_from_a_saved_state_bit_for_bit():
     one, other = made(), made(seed=7)
-    for seed in range(3):
-        one.learn(batch(seed))
-    other.load_state_dict(one.state_dict())
-    for seed in range(3, 6):
-        assert torch.equal(one.learn(batch(seed))["icm_forward_loss"], other.learn(batch(seed))["icm_forward_loss"])
-        assert torch.equal(one.estimate(batch(seed)).reward, other.estimate(batch(seed)).reward)
-    assert one.steps == other.steps == 6
+    check_continuation(one, other, map(batch, range(3)), map(batch, range(3, 6)))
+    assert one.steps == 6
 
 
 @pytest.mark.parametrize(
@@ -196,19 +191,7 @@ def test_it_goes_on_from_a_saved_state_bit_for_bit():
 def test_a_state_that_does_not_fit_is_refused_by_its_key_and_changes_nothing(path, value, words):
     model = made()
     model.learn(batch())
-    state, before = model.state_dict(), str(model.state_dict())
-    inner = state
-    for key in path[:-1]:
-        inner = inner[key]
-    assert path[-1] in inner
-    if value is None:
-        del inner[path[-1]]
-    else:
-        inner[path[-1]] = value
-    with pytest.raises(StateError, match=words):
-        model.load_state_dict(state)
-
-    assert str(model.state_dict()) == before
+    check_refusal(model, path, value, words)
 
 
 def test_its_numbers_come_from_its_seed_alone():

@@ -1,6 +1,7 @@
 """Settings to act with, on the command line and in Python: the return that a saved Decision Transformer is asked for."""
 
 import json
+import shutil
 from pathlib import Path
 
 import gymnasium
@@ -21,16 +22,16 @@ from ding_lite.rollout import evaluate_run, play_run, record_run
 SMALL = {"context_length": 3, "target_return": 5.0, "return_scale": 1.0, "model": {"size": 8, "layers": 1}}
 
 
-@pytest.fixture
-def run(tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
     """The folder of a run whose policy has learned to fall to one side for a return of 0, and to the other for one of 10."""
-    monkeypatch.chdir(tmp_path)
+    folder = tmp_path_factory.mktemp("trained") / "run"
     action = np.arange(64) % 2
     ends = np.ones(64, bool)
     obs = np.zeros((64, 4), np.float32)
     rows = {"obs": obs, "next_obs": obs, "action": action, "reward": 10 * action.astype(np.float32)}
     dataset = open_dataset({**rows, "terminated": ends, "truncated": ~ends})
-    cfg = DecisionTransformerConfig(exp_name="run").override({"policy": SMALL, "policy.learn.learning_rate": 0.02})
+    cfg = DecisionTransformerConfig(exp_name=str(folder)).override({"policy": SMALL, "policy.learn.learning_rate": 0.02})
     cfg.override({"policy.eval.evaluator.eval_freq": 1000, "env.n_evaluator_episode": 2, "env.evaluator_env_num": 2})
     envs, task = make_envs("CartPole-v1", 2, seed=1), Task()
     policy = DecisionTransformerPolicy(cfg.policy, envs.single_observation_space, envs.single_action_space)
@@ -38,6 +39,14 @@ def run(tmp_path, monkeypatch):
         task.use(interaction_evaluator(cfg, policy.eval_mode, envs))
         task.use(offline_data_fetcher(cfg, dataset, policy.learn_mode)).use(trainer(cfg, policy.learn_mode))
         task.use(CkptSaver(policy, cfg.exp_name)).run(60)
+    return folder
+
+
+@pytest.fixture
+def run(trained, tmp_path, monkeypatch):
+    """A copy of that folder, which is the current one."""
+    shutil.copytree(trained, tmp_path / "run")
+    monkeypatch.chdir(tmp_path)
     return "run"
 
 
@@ -91,18 +100,23 @@ def test_episodes_that_ask_for_a_return_are_recorded(run):
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("commands", "words", "message"),
     [
-        (["target_retrun=3"], "does not use the setting 'target_retrun': did you mean 'target_return'?"),
-        (["target_return=high"], "target_return = 'high': expected the return to ask for, a finite number."),
-        (["target_return"], "'target_return' has no name or no value: write NAME=VALUE ..."),
-        (["eps=0.1"], "DecisionTransformerPolicy does not use the setting 'eps'"),
+        (
+            ["eval", "play", "collect"],
+            ["target_retrun=3"],
+            "the setting 'target_retrun': did you mean 'target_return'?",
+        ),
+        (["play"], ["target_return=high"], "target_return = 'high': expected the return to ask for, a finite number."),
+        (["collect"], ["target_return"], "'target_return' has no name or no value: write NAME=VALUE ..."),
+        (["eval"], ["eps=0.1"], "DecisionTransformerPolicy does not use the setting 'eps'"),
     ],
 )
-def test_a_setting_that_the_policy_does_not_use_is_refused(run, words, message, capsys):
-    for command in (["eval", run], ["play", run, "--video", "a.mp4"], ["collect", run, "--out", "data"]):
+def test_a_setting_that_the_policy_does_not_use_is_refused(run, commands, words, message, capsys):
+    more = {"eval": [], "play": ["--video", "a.mp4"], "collect": ["--out", "data"]}
+    for command in commands:
         capsys.readouterr()
-        assert main([*command, "--which", "final", "--settings", *words]) == 2
+        assert main([command, run, *more[command], "--which", "final", "--settings", *words]) == 2
         assert message in capsys.readouterr().err
 
 

@@ -45,7 +45,18 @@ def rounds(case, contents, envs, before=lambda number: None, count=3):
     return [*found, contents(collector.collect(3, random=True)), policy.state_dict(), state, collector.state_dict()]
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(
+    ("case", "fault"),
+    [
+        ("dqn", "SIGKILL"),
+        ("dqn", "hang"),
+        ("dqn", "raise"),
+        ("ppo", "SIGKILL"),
+        ("recurrent", "SIGKILL"),
+        ("recurrent", "hang"),
+    ],
+    indirect=["case"],
+)
 def test_a_worker_that_fails_in_a_step_and_is_restarted_gives_the_same_rollouts(case, contents, digest, faults, fault):
     def strike(number):
         if number == 1:

@@ -148,15 +148,17 @@ def warnings_of(action):
 def test_a_video_of_cartpole_has_a_frame_after_the_reset_and_each_step(tmp_path):
     env = make_envs("CartPole-v1")
     policy = Balancing(PolicyConfig(seed=0), env.single_observation_space, env.single_action_space)
-    path = record(recorder(tmp_path, "CartPole-v1"), policy, evaluation=8)
+    spec = gymnasium.spec("CartPole-v1")
+    spec.max_episode_steps = 60
+    path = record(recorder(tmp_path, spec), policy, evaluation=8)
     about, frames = decoded(path)
 
-    assert path == tmp_path / "videos" / "evaluation_000008_return_500.mp4"
-    expected = {"evaluation": 8, "env_step": 100, "train_iter": 10, "return": 500.0, "length": 500, "complete": True}
+    assert path == tmp_path / "videos" / "evaluation_000008_return_60.mp4"
+    expected = {"evaluation": 8, "env_step": 100, "train_iter": 10, "return": 60.0, "length": 60, "complete": True}
     assert details(path) == expected
-    assert frames.shape == (501, 400, 600, 3)
+    assert frames.shape == (61, 400, 600, 3)
     assert about["fps"] == 50
-    assert files(tmp_path) == ["evaluation_000008_return_500.json", "evaluation_000008_return_500.mp4"]
+    assert files(tmp_path) == ["evaluation_000008_return_60.json", "evaluation_000008_return_60.mp4"]
 
 
 def test_a_video_shows_one_whole_episode_in_order(tmp_path):
