@@ -144,11 +144,16 @@ def require_resources(resources: Resources, count: int, caller: str, held: Mappi
 
     Raises:
         ValueError: they cannot.
+        ConnectionError: there is no machine.
     """
     ray, asked = _ray(), resources.asked
     machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    if not machines:
+        raise ConnectionError(
+            f"{caller}(): no machine of the cluster answers: start one, and call ray.shutdown() to connect anew."
+        )
     if not any(all(machine.get(name, 0.0) >= amount for name, amount in asked.items()) for machine in machines):
-        there = "; ".join(_described(machine, asked) for machine in machines) or "no machine"
+        there = "; ".join(_described(machine, asked) for machine in machines)
         raise ValueError(
             f"{caller}() asks for {_described(asked, asked)} for each {unit}, and no machine of the cluster has that: it has "
             f"{there}. Lower {_settings_of(asked, unit)}, or add machines."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import json
 from collections.abc import Mapping
@@ -25,9 +24,9 @@ def as_trainable(
     `evaluate/episode_return_mean`, and `eval_value`, `env_step` and `train_iter`. It is done when a middleware ends the run. A
     checkpoint holds the state of the whole run, in the files that CkptSaver writes.
 
-    An actor is reused, with `TuneConfig(reuse_actors=True)`, if the new trial differs only in settings that can be changed in
-    a run, and the pipeline writes no files. It then begins from the state that the member had at first, as a new one does.
-    Otherwise `reset_config` returns False, and Tune makes a new actor.
+    With `TuneConfig(reuse_actors=True)`, the next trial runs in the same process. If it differs only in settings that can be
+    changed in a run, and the pipeline writes no files, it keeps the environments, and begins from the state that the member had
+    at first, as a new one does. Otherwise the pipeline is made anew.
 
     A checkpoint of another trial, as in PBT, brings its weights, data and counters. The settings are those of the trial that
     loads it.
@@ -41,6 +40,7 @@ def as_trainable(
     Raises:
         ImportError: the extra `ray` is not installed.
         ValueError: `iterations` < 1.
+        TypeError: `config` is no configuration of a run.
 
     Example:
         >>> trainable = as_trainable(pipeline, DQNConfig, iterations=20)  # doctest: +SKIP
@@ -52,6 +52,8 @@ def as_trainable(
     if iterations < 1:
         raise ValueError(f"as_trainable(iterations={iterations}): a slice has at least one iteration.")
     default = copy.deepcopy(config() if isinstance(config, type) else config)
+    if not isinstance(default, RunConfig):
+        raise TypeError(f"as_trainable wants a RunConfig or a class of one, got {config!r:.80}: pass PPOConfig, for example.")
 
     class PipelineTrainable(Trainable):
         """A trial of Tune that runs a member."""
@@ -74,8 +76,9 @@ def as_trainable(
             self.trial.load(Path(checkpoint))
 
         def reset_config(self, new_config: dict[str, Any]) -> bool:
-            """Become another trial. Returns False if this needs a new actor."""
-            return self.trial.reset(new_config)
+            """Become another trial."""
+            self.trial.reset(new_config, str(self.logdir))
+            return True
 
         def cleanup(self) -> None:
             """Free environments and processes."""
@@ -101,8 +104,12 @@ class Trial:
     """
 
     def __init__(self, pipeline: Pipeline, default: RunConfig, values: Mapping[str, Any], folder: str) -> None:
-        self._default, self._folder = default, folder
-        self.member = Member(pipeline, self._configured(values))
+        self._pipeline, self._default = pipeline, default
+        self._begin(values, folder)
+
+    def _begin(self, values: Mapping[str, Any], folder: str) -> None:
+        self._folder = folder
+        self.member = Member(self._pipeline, self._configured(values))
         self._first = self.member.state_dict()
 
     def _configured(self, values: Mapping[str, Any]) -> RunConfig:
@@ -130,21 +137,26 @@ class Trial:
         facts = json.loads((folder / "member.json").read_text(encoding="utf-8"))
         self.member.load_state_dict({"run": run, **facts}, keep_settings=True)
 
-    def reset(self, values: Mapping[str, Any]) -> bool:
-        """Begin a trial with other values, from the first state. Returns False, and changes nothing, if they are not live."""
-        wanted, now = self._configured(values), self.member.cfg
-        if any(hasattr(fn, "note_error") for fn in self.member.task.middleware):  # it has files of the other trial
-            return False
-        changes = {name: value for name, value in _flat(wanted.to_dict()).items() if _flat(now.to_dict())[name] != value}
-        changes.pop("exp_name", None)
-        before = self.member.state_dict()
-        with contextlib.suppress(FixedSettingError):
-            self.member.require_live(changes)
-            self.member.load_state_dict(self._first, keep_settings=True)
-            self.member.reset_config(changes)
-            return True
-        self.member.load_state_dict(before)
-        return False
+    def reset(self, values: Mapping[str, Any], folder: str) -> None:
+        """Begin a trial with other values, as a new one does.
+
+        Args:
+            values: the values of the search space.
+            folder: folder of the trial.
+        """
+        wanted, now = _flat(self._configured(values).to_dict()), _flat(self.member.cfg.to_dict())
+        changes = {name: value for name, value in wanted.items() if now[name] != value and name != "exp_name"}
+        writes_files = any(hasattr(fn, "note_error") for fn in self.member.task.middleware)
+        try:
+            if not writes_files:
+                self.member.require_live(changes)
+                self.member.load_state_dict(self._first, keep_settings=True)
+                self.member.reset_config(changes)
+                return
+        except FixedSettingError:
+            pass
+        self.member.close()
+        self._begin(values, folder)
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

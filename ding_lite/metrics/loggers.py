@@ -263,12 +263,13 @@ class MetricsLogger:
                 values[rate] = clock.of_cycle(stats.peek())
         return dict(unflatten(values))
 
-    def aggregate(self, stats_dicts: Sequence[Mapping[Any, Any]], *, key: Key = ()) -> None:
+    def aggregate(self, stats_dicts: Sequence[Mapping[Any, Any]], *, key: Key = (), as_own: bool = False) -> None:
         """Merge the reduced statistics of other loggers, in this order.
 
         Args:
             stats_dicts: results of their `reduce()`.
             key: prefix for the names.
+            as_own: whether they count as logged here, because the others work in place of this process.
 
         Raises:
             ValueError: kinds or settings under one name differ, or a value was logged here under this name. Then nothing is
@@ -277,21 +278,21 @@ class MetricsLogger:
         """
         together = list(matched([one for one in stats_dicts if one], path_of(key)))
         for path, found in together:
-            self._require_mergeable(path, found[0])
+            self._require_mergeable(path, found[0], as_own)
         self._latest = {}
         for path, found in together:
-            self._merge(path, found)
+            self._merge(path, found, as_own)
 
     def merge_and_log_n_dicts(self, stats_dicts: Sequence[Mapping[Any, Any]], *, key: Key = ()) -> None:
         """An earlier name of `aggregate`."""
         warn_deprecated("merge_and_log_n_dicts()", "aggregate()", stacklevel=3)
         self.aggregate(stats_dicts, key=key)
 
-    def _require_mergeable(self, path: Path, incoming: StatsBase) -> None:
+    def _require_mergeable(self, path: Path, incoming: StatsBase, as_own: bool) -> None:
         stats = self._stats.get(path)
         if stats is None:
             self._tree.require_free(path)
-        elif path not in self._merged:
+        elif path not in self._merged and not as_own:
             raise ValueError(f"{path!r} was logged here, and cannot be aggregated too: pass aggregate() another key=.")
         elif type(stats) is not type(incoming) or stats.settings != incoming.settings:
             raise ValueError(
@@ -301,11 +302,12 @@ class MetricsLogger:
         else:
             require_one_owner(path, stats, incoming)
 
-    def _merge(self, path: Path, found: Sequence[Any]) -> None:
+    def _merge(self, path: Path, found: Sequence[Any], as_own: bool) -> None:
         stats = self._stats.get(path)
         if stats is None:
             stats = self._tree.add(path, self._made(found[0]))
-            self._merged.add(path)
+            if not as_own:
+                self._merged.add(path)
         stats.owner = found[0].owner
         self._latest[path] = found
         self._guarded(path, partial(stats.merge, found))

@@ -6,15 +6,17 @@ import contextlib
 import copy
 import importlib
 import logging
+import multiprocessing
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ding_lite.basics import add_note, require_extra
+from ding_lite.basics.global_random import load_global_random, save_global_random
 from ding_lite.data import Tree, flatten, map_leaves, nested
 from ding_lite.engine import interpreter_released
 from ding_lite.policy_base.configs import LearnersConfig
@@ -69,6 +71,18 @@ class LearnerGroup:
         self._is_following = False  # the policy is being given something of the learners
         self._changes = 0
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> LearnerGroup:
+        """The group of a copy of the policy, with learners of its own."""
+        copied = memo[id(self)] = object.__new__(type(self))
+        vars(copied).update(vars(self))
+        copied._policy = copy.deepcopy(self._policy, memo)
+        copied._hosts, copied._must_send, copied._is_ahead, copied._kept = [], True, False, None
+        copied._generators = copy.deepcopy(self._generators)
+        return copied
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a policy with learners cannot be sent to another process: send its state_dict().")
+
     def learn(self, batch: Tree) -> dict[str, Any]:
         """Learn from a batch. Returns a dict to log.
 
@@ -87,9 +101,7 @@ class LearnerGroup:
             self._kept = [answer.state for answer in answers if answer.state is not None]
         with self._following():
             self._adopt(answers[0])
-        for answer in answers:
-            if answer.metrics:
-                self._policy.hook_metrics.aggregate([answer.metrics])
+        self._policy.hook_metrics.aggregate([answer.metrics for answer in answers], as_own=True)
         return _joined(answers, rows)
 
     def take(self, is_replaced: bool = False) -> None:
@@ -160,7 +172,8 @@ class LearnerGroup:
             try:
                 self._prepare()
                 self._is_ahead = True  # also after an error, since learners may have changed
-                answers = self._asked(learn, [(part, self._cfg.restart) for part in parts])
+                randoms = Copied(save_global_random())
+                answers = self._asked(learn, [(part, randoms, self._cfg.restart) for part in parts])
                 if self._cfg.restart:
                     self._policy.hook_metrics.log_value("learners_restarted", attempts, reduce="sum")
                 return answers
@@ -174,10 +187,12 @@ class LearnerGroup:
                 _logger.info("the learners of %s are started again: %s", type(self._policy).__name__, error)
                 time.sleep(_PATIENCE.wait_s(attempts))
             except Exception as error:
+                # The policy continues from what the learners have, as without them. The first error is the one to report.
+                self._kept = None
+                with contextlib.suppress(Exception):
+                    self.take()
+                    was_ahead = False
                 if len(self._hosts) > 1:  # they cannot go on together
-                    with contextlib.suppress(Exception):  # the first error is the one to report
-                        self.take()
-                        was_ahead = False
                     self._end_after(error, was_ahead)
                 raise
             except BaseException as error:  # Ctrl-C: an answer will not be taken
@@ -253,6 +268,8 @@ class LearnerGroup:
     def _adopt(self, answer: Answer) -> None:
         """Take the weights of a learner."""
         assert answer.weights is not None
+        assert answer.randoms is not None
+        load_global_random(answer.randoms)
         weights = answer.weights
         if weights.are_tensors:
             weights = weights._replace(weights=[torch.from_numpy(np.array(one)) for one in weights.weights])
@@ -290,6 +307,11 @@ def _host_factory(cfg: LearnersConfig, who: str) -> Callable[[], tuple[Callable[
             f"{who} cannot start in a program that torchrun has started: set num_learners=0, or leave torchrun out."
         )
     if cfg.backend == "process":
+        if multiprocessing.current_process().daemon:
+            raise ValueError(
+                f"{who} cannot start processes in a worker process, such as a member of a population with backend='process': "
+                "set num_learners=0 there, or the backend 'ray'."
+            )
         idle = [f"{name}={getattr(cfg, name)!r}" for name in _OF_RAY if getattr(cfg, name)]
         if idle:
             raise ValueError(f"{who} have backend='process', and {idle[0]} is a setting of backend='ray'.")

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import copy
-import functools
+import warnings
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-import gymnasium
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from ding_lite.basics.global_random import load_global_random, save_global_random
 from ding_lite.basics.torch_threads import torch_threads, torch_threads_here
 from ding_lite.data import map_leaves
 from ding_lite.policy_base.configs import PolicyConfig
@@ -28,14 +29,10 @@ class Recipe(NamedTuple):
 
     kind: type
     cfg: PolicyConfig
-    extra: dict[str, Any]
-    """Settings without a field in the configuration."""
+    args: tuple[Any, ...]
+    """The arguments of its constructor."""
 
-    observation_space: gymnasium.Space[Any]
-    action_space: gymnasium.Space[Any]
-    model: nn.Module | None
-    """A network that was given to the policy."""
-
+    kwargs: dict[str, Any]
     threads: int | None
     """Torch threads per operation, because results depend on their number."""
 
@@ -61,6 +58,9 @@ class Answer(NamedTuple):
     weights: Weights | None
     """The weights as arrays, from the first learner."""
 
+    randoms: dict[str, Any] | None
+    """The states of the global random generators, from the first learner."""
+
     state: dict[str, Any] | None
     """The state after it, if it is asked for."""
 
@@ -81,23 +81,27 @@ class Learner:
 
     def __init__(self, recipe: Recipe, ranks: Ranks | None) -> None:
         self._ranks, self._threads = ranks, recipe.threads
-        make: Any = recipe.kind if recipe.model is None else functools.partial(recipe.kind, model=recipe.model)
-        settings: Any = {**recipe.cfg.to_dict(), **recipe.extra} if recipe.extra else recipe.cfg
         try:
-            self.policy = make(settings, recipe.observation_space, recipe.action_space)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # the script has shown them
+                self.policy = recipe.kind(*recipe.args, **recipe.kwargs)
+                self.policy.dry_run()
             if self.policy.cfg.to_dict() != recipe.cfg.to_dict():
-                raise TypeError("it has another configuration then")
+                raise TypeError("its constructor changes the configuration")
         except TypeError as error:
             raise TypeError(
-                f"a learner could not make a {recipe.kind.__name__} from (cfg, observation_space, action_space): {error}. Give "
-                "its constructor these arguments, or learn in the process of the script: policy.learners.num_learners=0."
+                f"a learner could not make a {recipe.kind.__name__} as the script has: {error}. Learn in the process of the "
+                "script: policy.learners.num_learners=0."
             ) from error
+        if not self._is_first:
+            torch.manual_seed(self.policy.own_seed)
         self.policy.hook_metrics.owner = recipe.owner
-        self.policy.dry_run()
 
-    def learn(self, batch: Any, wants_state: bool) -> Answer | Failed:
-        """Learn from a batch of arrays."""
+    def learn(self, batch: Any, randoms: Mapping[str, Any], wants_state: bool) -> Answer | Failed:
+        """Learn from a batch of arrays, with these states of the global random generators if this is the first learner."""
         policy = self.policy
+        if self._is_first:
+            load_global_random(randoms)
         try:
             with torch_threads(self._threads):
                 output = policy.learn_mode.forward(map_leaves(_own, batch))
@@ -113,6 +117,7 @@ class Learner:
             dict(policy.num_steps),
             policy.hook_metrics.reduce(),
             policy.snapshot().as_arrays() if self._is_first else None,
+            save_global_random() if self._is_first else None,
             self.state() if wants_state else None,
         )
 
@@ -195,9 +200,9 @@ def load_state(objects: dict[str, Any], state: Copied[Any], generators: Copied[A
     objects[_LEARNER].load(state.value, generators.value)
 
 
-def learn(objects: dict[str, Any], batch: Any, wants_state: bool) -> Any:
+def learn(objects: dict[str, Any], batch: Any, randoms: Copied[Any], wants_state: bool) -> Any:
     """Learn from a batch, as `Learner.learn`."""
-    return objects[_LEARNER].learn(batch, wants_state)
+    return objects[_LEARNER].learn(batch, randoms.value, wants_state)
 
 
 def read_state(objects: dict[str, Any]) -> Any:
@@ -211,15 +216,51 @@ def recipe_of(policy: Any, learners: int) -> Recipe:
     Raises:
         ValueError: the batch size cannot be divided between the learners.
     """
-    cfg = copy.deepcopy(policy.cfg)
-    cfg.learners = type(cfg.learners)()
-    if cfg.learn.batch_size % learners:
+    # The first values: those that reset_config has changed since are part of the state.
+    cfg = copy.deepcopy(policy.cfg).override(policy.first_settings)
+    own = {f"learners.{name}": value for name, value in type(cfg.learners)().to_dict().items()}
+    own["learn.batch_size"] = _divided(cfg.learn.batch_size, learners)
+    cfg.override(own)
+    given = policy.given_cfg
+    settings = {**given, **own} if isinstance(given, Mapping) else cfg
+    args, kwargs = constructed_with(policy)
+    places = [place for place, it in enumerate(args) if it is given]
+    names = [name for name, it in kwargs.items() if it is given]
+    if places:
+        args = (*args[: places[0]], settings, *args[places[0] + 1 :])
+    elif names:
+        kwargs = {**kwargs, names[0]: settings}
+    else:
         raise ValueError(
-            f"policy.learn.batch_size={cfg.learn.batch_size} cannot be divided between "
-            f"policy.learners.num_learners={learners}: choose a multiple."
+            f"the constructor of {type(policy).__name__} does not get its configuration as an argument, so that its learners "
+            "would have learners too: pass cfg to it."
         )
-    cfg.learn.batch_size //= learners
-    model = None if policy.given_model is None else copy.deepcopy(policy.model)
-    spaces = policy.observation_space, policy.action_space
-    extra, timeout_s = dict(policy.config.extra), policy.cfg.learners.timeout_s
-    return Recipe(type(policy), cfg, extra, *spaces, model, torch_threads_here(), timeout_s, policy.hook_metrics.owner)
+    timeout_s, owner = policy.cfg.learners.timeout_s, policy.hook_metrics.owner
+    return Recipe(type(policy), cfg, args, kwargs, torch_threads_here(), timeout_s, owner)
+
+
+def _divided(batch_size: int, learners: int) -> int:
+    if batch_size % learners:
+        raise ValueError(
+            f"policy.learn.batch_size={batch_size} cannot be divided between policy.learners.num_learners={learners}: choose a "
+            "multiple."
+        )
+    return batch_size // learners
+
+
+_constructed: weakref.WeakKeyDictionary[Any, tuple[tuple[Any, ...], dict[str, Any]]] = weakref.WeakKeyDictionary()
+
+
+def note_construction(policy: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Note the arguments of a policy's constructor, with which its learners make theirs."""
+    if args or kwargs:  # otherwise it is a copy
+        _constructed[policy] = args, kwargs
+
+
+def constructed_with(policy: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a policy's constructor; of a copy, those of a constructor that takes only the usual ones."""
+    usual: tuple[tuple[Any, ...], dict[str, Any]] = (
+        (policy.given_cfg, policy.observation_space, policy.action_space),
+        {} if policy.given_model is None else {"model": copy.deepcopy(policy.model)},
+    )
+    return _constructed.get(policy, usual)

@@ -25,6 +25,7 @@ from ding_lite.policy_base.derivations import Hook, derive
 from ding_lite.policy_base.devices import available_device
 from ding_lite.policy_base.hooks import Hooks
 from ding_lite.policy_base.learner_groups import LearnerGroup
+from ding_lite.policy_base.learner_workers import note_construction
 from ding_lite.policy_base.live_settings import FixedSettingError, is_of_optimizer
 from ding_lite.policy_base.nonfinite_steps import NonfiniteSteps
 from ding_lite.policy_base.short_names import resolve
@@ -108,6 +109,11 @@ class Policy(PolicyState):
         ValueError: the device is not available.
     """
 
+    def __new__(cls, *args: Any, **kwargs: Any) -> Policy:
+        self = super().__new__(cls)
+        note_construction(self, args, kwargs)
+        return self
+
     def __init__(
         self,
         cfg: PolicyConfig | Mapping[str, Any] | None = None,
@@ -133,6 +139,8 @@ class Policy(PolicyState):
                     f"{type(self).__name__} wants a space as {name}, got {space!r:.60} of type {type(space).__name__}{fix}"
                 )
         action_masks(observation_space, action_space)  # raises SpaceError if a mask does not fit the actions
+        self.given_cfg = cfg
+        """The argument `cfg`."""
         self.config = resolve(cfg, self.default_config(), self.config_type)
         """The configuration by short names, for example `policy.config["gamma"]`."""
         self.cfg = self.config.cfg

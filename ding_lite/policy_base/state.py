@@ -336,6 +336,15 @@ class PolicyState(PolicyWeights):
         if self.learners is not None and self.being_loaded is None:
             self.learners.take(is_replaced)
 
+    @property
+    def first_settings(self) -> Mapping[str, Any]:
+        """The first values of the settings that reset_config has changed, by dotted name."""
+        return self._settings_before
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        self.take_from_learners()  # for copies
+        return super().__reduce_ex__(protocol)
+
     def note_change(self) -> None:
         """Note, for the learners in other processes, that this policy has changed."""
         if self.learners is not None:

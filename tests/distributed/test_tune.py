@@ -61,26 +61,28 @@ class TestTrials:
         assert (rate_of(again), rate_of(other)) == (0.01, 0.003)
         assert other.member.task.ctx.env_step == 48
 
-    def test_a_reused_trial_is_as_a_new_one(self, trial):
+    def test_a_reused_trial_is_as_a_new_one(self, trial, tmp_path):
         reused, new = trial({RATE: 0.01}), trial({RATE: 0.002, SIZE: 4})
         reused.member.advance(3)
-        assert reused.reset({RATE: 0.002, SIZE: 4})
+        kept = reused.member
+        reused.reset({RATE: 0.002, SIZE: 4}, str(tmp_path))
+        assert reused.member is kept
         assert same(learned(reused.member), learned(new.member))
         found, wanted = reused.member.advance(3), new.member.advance(3)
         assert found["learn/cur_lr"] == wanted["learn/cur_lr"] == pytest.approx(0.002)
         assert found["collect/episode_return_mean"] == wanted["collect/episode_return_mean"]
         assert same(learned(reused.member), learned(new.member))
-        assert reused.reset({})
+        reused.reset({}, str(tmp_path))
         assert rate_of(reused) == ppo_config().policy.learn.learning_rate
 
-    def test_changes_that_are_not_live_and_files_of_another_trial_need_a_new_actor(self, trial):
-        one = trial({RATE: 0.01})
-        one.member.advance(1)
-        before = one.member.state_dict()
-        for values in ({"seed": 5}, {"policy.model.layer_norm": True, RATE: 0.5}, {"env.id": "Acrobot-v1"}):
-            assert not one.reset(values)
-        assert not one.reset({RATE: 0.5, "policy.learn.lr_schedule": [(0, 0.1)]})
-        assert same(one.member.state_dict(), before)
+    def test_changes_that_are_not_live_and_files_of_another_trial_make_the_pipeline_anew(self, trial, tmp_path):
+        for values in ({"seed": 5}, {"policy.model.layer_norm": True, RATE: 0.5}, {RATE: 0.5, "env.collector_env_num": 4}):
+            one, new = trial({RATE: 0.01}), trial(values)
+            one.member.advance(1)
+            one.reset(values, str(tmp_path))
+            for each in (one, new):
+                each.member.advance(2)
+            assert same(learned(one.member), learned(new.member))
 
         def with_files(cfg, task):
             policy = ppo(cfg)
@@ -93,7 +95,13 @@ class TestTrials:
             task.use(saver)
             return policy
 
-        assert not trial(pipeline=with_files).reset({RATE: 0.5})
+        one = trial(pipeline=with_files)
+        one.reset({RATE: 0.5}, str(tmp_path / "other"))
+        assert (rate_of(one), one.member.cfg.exp_name) == (0.5, str(tmp_path / "other/run"))
+
+    def test_what_is_no_configuration_is_said_at_once(self):
+        with pytest.raises(TypeError, match="as_trainable wants a RunConfig or a class of one, got <function ppo"):
+            as_trainable(ppo, ppo)
 
 
 def test_a_trainable_needs_ray_and_a_slice(monkeypatch):
@@ -124,11 +132,11 @@ def summary(results):
     ]
 
 
-def tuner(name, scheduler, trainable, rates):
+def tuner(name, scheduler, trainable, rates, **space):
     checkpoints = tune.CheckpointConfig(checkpoint_frequency=1, num_to_keep=2)
     return tune.Tuner(
         trainable,
-        param_space={{RATE: tune.grid_search(rates)}},
+        param_space={{RATE: tune.grid_search(rates), **space}},
         tune_config=tune.TuneConfig(scheduler=scheduler, metric="learn/entropy", mode="max", reuse_actors=True,
                                     max_concurrent_trials=2),
         run_config=tune.RunConfig(name=name, storage_path=folder, stop={{"training_iteration": 3}}, verbose=0,
@@ -144,7 +152,8 @@ if __name__ == "__main__":
         tuner("killed", None, as_trainable(ppo, ppo_config(), iterations=30), [1e-3, 1e-2]).fit()
     restored = tune.Tuner.restore(folder + "/killed", as_trainable(ppo, ppo_config(), iterations=1), resume_unfinished=True)
     found["restored"] = summary(restored.fit())
-    found["asha"] = summary(tuner("asha", ASHAScheduler(max_t=3, grace_period=1), trainable, [1e-4, 1e-2, 1e-1]).fit())
+    asha, seeds = ASHAScheduler(max_t=3, grace_period=1), tune.grid_search([1, 2])
+    found["asha"] = summary(tuner("asha", asha, trainable, [1e-4, 1e-1], seed=seeds).fit())
     pbt = PopulationBasedTraining(
         "training_iteration", perturbation_interval=1, hyperparam_mutations={{RATE: tune.loguniform(1e-4, 1e-1)}},
         quantile_fraction=0.5, synch=True,
@@ -176,7 +185,7 @@ def test_asha_pbt_and_a_restore_after_the_driver_was_killed(tmp_path):
     driver.wait()
     assert started("restore").wait() == 0
     found = json.loads((tmp_path / "found.json").read_text())
-    assert [len(found[name]) for name in ("restored", "asha", "pbt")] == [2, 3, 2]
+    assert [len(found[name]) for name in ("restored", "asha", "pbt")] == [2, 4, 2]
     for one in (*found["restored"], *found["asha"], *found["pbt"]):
         assert one["error"] == "None"
         assert one["rate"] == pytest.approx(one["config"], rel=1e-5)  # the trial learns at the rate that Tune says

@@ -1,5 +1,7 @@
 """Learners in other processes: like learning in the process of the script, with its state at hand when it is needed."""
 
+import copy
+import multiprocessing
 import os
 import signal
 import time
@@ -192,6 +194,94 @@ def test_weights_that_are_changed_past_the_methods_are_refused(in_this_process):
         learned(policy)
 
 
+class Dropping(DQNPolicy):
+    """A policy whose loss draws from torch's global generator."""
+
+    def loss(self, batch):
+        loss, stats = super().loss(batch)
+        return loss * torch.rand(()), stats
+
+
+@pytest.mark.filterwarnings("ignore:.*global random generator")
+def test_global_random_numbers_are_those_of_the_script(in_this_process):
+    found = []
+    for learners in (0, 1):
+        policy = dqn(learners, Dropping)
+        torch.manual_seed(5)
+        found.append((learned(policy), torch.rand(3), state_of(policy)))
+        torch.manual_seed(6)  # as it were another process
+
+    assert same(*found)
+
+
+class Scaled(DQNPolicy):
+    """A policy with an argument of its own."""
+
+    def __init__(self, scale, cfg, obs, act, *, shift=1.0):
+        self.scale, self.shift = scale, shift
+        super().__init__(cfg, obs, act)
+
+    def loss(self, batch):
+        loss, stats = super().loss(batch)
+        return self.scale * loss + self.shift, stats
+
+
+def test_learners_are_made_with_the_arguments_of_the_script(in_this_process):
+    cfg = DQNConfig().policy.override({"learners.num_learners": 1, **SMALL})
+    settings = {"learners.num_learners": 1, **SMALL, "my_setting": 3}
+    for given in (cfg, settings):
+        policy = Scaled(5.0, given, OBS, ACTIONS, shift=2.0)
+        learned(policy)
+
+        learner = policy.learners._hosts[0].objects["learner"].policy
+        assert (learner.scale, learner.shift, learner.cfg.learners.num_learners) == (5.0, 2.0, 0)
+        assert learner.config.get("my_setting") == (None if given is cfg else 3)
+
+
+def test_a_copy_has_learners_of_its_own(in_this_process):
+    policy = dqn(1)
+    learned(policy)
+    copied = copy.deepcopy(policy)
+
+    assert same(learned(policy, range(3, 6)), learned(copied, range(3, 6)))
+    assert same(state_of(policy), state_of(copied))
+    assert policy.learners._hosts[0] is not copied.learners._hosts[0]
+    with pytest.raises(TypeError, match="send its state_dict"):
+        dumps(policy)
+
+
+class Several(DQNPolicy):
+    """A policy that takes several gradient steps, of which a later one may fail."""
+
+    def learn_on_batch(self, batch):
+        output = {}
+        for _ in range(3):
+            output = self.gradient_step(batch)
+        if bool((batch.reward == 17).any()):
+            raise ZeroDivisionError("a mistake after three steps")
+        return output
+
+
+class Logging(DQNPolicy):
+    """A policy that logs."""
+
+    def loss(self, batch):
+        self.metrics.log_value("rows", len(batch.reward), reduce="sum")
+        return super().loss(batch)
+
+
+def test_a_run_that_logs_goes_on_with_and_without_learners(in_this_process):
+    here, there = dqn(0, Logging), dqn(1, Logging)
+    learned(here), learned(there)
+    assert same(here.state_dict()["metrics"], there.state_dict()["metrics"])
+
+    other, back = dqn(1, Logging), dqn(0, Logging)
+    other.load_state_dict(here.state_dict())
+    back.load_state_dict(there.state_dict())
+    assert same(learned(other), learned(back))
+    assert other.hook_metrics.reduce(compile=True) == back.hook_metrics.reduce(compile=True)
+
+
 class Noted(DQNPolicy):
     """A policy whose hooks log, and look where they run."""
 
@@ -226,6 +316,22 @@ class TestProcesses:
 
         assert same(state_of(here), state_of(there))
         assert here.hook_metrics.reduce(compile=True) == there.hook_metrics.reduce(compile=True)
+
+    @pytest.mark.parametrize("restart", [False, True])
+    def test_steps_before_an_error_count_as_in_the_script(self, restart, released):
+        here, there = dqn(0, Several), dqn(1, Several, **{"learners.restart": restart})
+        released.append(there)
+        for policy in (here, there):
+            learned(policy)
+            for _ in range(2):
+                with pytest.raises(ZeroDivisionError):
+                    policy.learn_mode.forward(with_reward(17))
+
+        assert all(map(torch.equal, here.weights, there.weights))
+        assert same(state_of(here), state_of(there))
+        if restart:
+            os.kill(there.learners._hosts[0].pid, signal.SIGKILL)
+        assert same(learned(here), learned(there))
 
     def test_two_learn_as_one_with_the_whole_batch(self, released):
         here, there = dqn(0, Noted), dqn(2, Noted)
@@ -320,14 +426,18 @@ class TestMistakes:
             with pytest.raises(ValueError, match=words):
                 dqn(1, **settings)
 
-    def test_a_constructor_of_ones_own(self, in_this_process):
+    def test_a_constructor_that_makes_its_configuration(self):
         class Own(DQNPolicy):
-            def __init__(self, size, *args):
-                super().__init__(*args)
+            def __init__(self, *spaces):
+                super().__init__(DQNConfig().policy.override({"learners.num_learners": 1}), *spaces)
 
-        policy = Own(8, DQNConfig().policy.override({"learners.num_learners": 1}), OBS, ACTIONS)
-        with pytest.raises(TypeError, match=r"could not make a Own from \(cfg, observation_space, action_space\)"):
-            learned(policy)
+        with pytest.raises(ValueError, match=r"constructor of Own does not get its configuration .* pass cfg to it"):
+            Own(OBS, ACTIONS)
+
+    def test_a_process_that_cannot_have_processes(self, monkeypatch):
+        monkeypatch.setattr(multiprocessing.current_process(), "_config", {"daemon": True})
+        with pytest.raises(ValueError, match="cannot start processes in a worker process, such as a member of a population"):
+            dqn(1)
 
     def test_a_policy_without_a_loss_cannot_have_several(self, released):
         class Tabular(Policy):
