@@ -1,0 +1,218 @@
+"""Python values that a gradient step reads or changes: a compiled step holds for these values only."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import Enum
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ding_lite.basics import Config
+from ding_lite.compiling.tracing import NotCompiledError, user_line
+
+_PLAIN = (bool, int, float, complex, str, bytes, Enum, torch.dtype, torch.device)
+_MOST = 1000  # plain values in a list, tuple, dict or set
+_DEPTH = 3  # of objects that refer to objects
+_MISSING = object()
+_COUNTERS = "train_iter", "version"
+_OF_TORCH = frozenset(vars(nn.Module())) - {"training"}
+_GROUPS = list, tuple, dict, set, frozenset, deque
+_LIBRARIES = frozenset({"ding_lite", "torch", "numpy", "gymnasium", *sys.stdlib_module_names}) - {"__main__"}
+
+
+class Guard(NamedTuple):
+    """A Python value that a step has read."""
+
+    owner: Any
+    """The object whose attribute it is."""
+
+    name: str
+    """Name of the attribute."""
+
+    value: Any
+    """The value, a copy."""
+
+    def holds(self) -> bool:
+        """Whether the attribute still has this value."""
+        now = getattr(self.owner, self.name, _MISSING)
+        return now is self.value or (type(now) is type(self.value) and bool(now == self.value))
+
+    def __str__(self) -> str:
+        return f"{type(self.owner).__name__}.{self.name} = {self.value!r:.60}"
+
+
+def is_plain(value: Any) -> bool:
+    """Whether a value consists of numbers, texts and None, so that it can be compared and copied."""
+    left = [_MOST]
+
+    def plain(part: Any) -> bool:
+        left[0] -= 1
+        if part is None or isinstance(part, _PLAIN):
+            return True
+        if left[0] < 0 or type(part) not in _GROUPS:
+            return False
+        return all(map(plain, part)) and (type(part) is not dict or all(map(plain, part.values())))
+
+    return plain(value)
+
+
+def _copied(value: Any) -> Any:
+    if type(value) in (list, tuple, set, frozenset, deque):
+        return type(value)(map(_copied, value))
+    return {key: _copied(part) for key, part in value.items()} if type(value) is dict else value
+
+
+class Reads:
+    """Inside `recording`, records which attributes with plain values this thread reads, and which it sets.
+
+    Args:
+        kinds: base classes of the objects whose attributes are recorded.
+        inputs: names of attributes of `policy` that are inputs of the step, whatever their value.
+        policy: the policy.
+    """
+
+    def __init__(self, kinds: Sequence[type], inputs: Sequence[str], policy: Any) -> None:
+        self._kinds, self._inputs, self._policy = kinds, inputs, policy
+        self._thread, self._paused = 0, False
+        self._found: dict[tuple[int, str], Guard] = {}
+        self._before: dict[tuple[int, str], tuple[Any, Any]] = {}
+
+    @property
+    def guards(self) -> list[Guard]:
+        """The values that were read. Those that were set before they were read are left out."""
+        return [guard for key, guard in self._found.items() if key not in self._before]
+
+    @contextlib.contextmanager
+    def recording(self) -> Iterator[None]:
+        """Record in this block.
+
+        Raises:
+            NotCompiledError: at the end, an attribute has another value than before, or the block has read a counter.
+        """
+        self._thread = threading.get_ident()
+        with contextlib.ExitStack() as stack:
+            for kind in self._kinds:
+                stack.enter_context(_replaced(kind, "__getattribute__", self._reader))
+                stack.enter_context(_replaced(kind, "__setattr__", self._writer))
+            yield
+        for (_, name), (owner, value) in self._before.items():
+            now = _held(owner, name)
+            if now is not value and not (is_plain(now) and type(now) is type(value) and now == value):
+                raise NotCompiledError(
+                    f"{self._writers[id(owner), name]} sets {type(owner).__name__}.{name}, which a compiled step would not do: "
+                    "do it in before_step or after_step."
+                )
+
+    def _reader(self, original: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
+        def __getattribute__(owner: Any, name: str) -> Any:
+            value = original(owner, name)
+            if threading.get_ident() == self._thread and not self._paused and not name.startswith("__"):
+                self._note(owner, name, value)
+            return value
+
+        return __getattribute__
+
+    def _note(self, owner: Any, name: str, value: Any) -> None:
+        if callable(value) or isinstance(value, (Tensor, nn.Module)) or (isinstance(owner, nn.Module) and name in _OF_TORCH):
+            return
+        self._paused = True
+        try:
+            if isinstance(getattr(type(owner), name, None), property):  # what it reads is recorded
+                return
+            if owner is self._policy and name in self._inputs:
+                return
+            if owner is self._policy and name in _COUNTERS:
+                raise NotCompiledError(
+                    f"{user_line()} reads {name}, which changes in each step: override step_variant() to return what depends on "
+                    "it, such as self.train_iter % 2 == 0, and call it in the loss."
+                )
+            self._guard(owner, name, value)
+        finally:
+            self._paused = False
+
+    def _guard(self, owner: Any, name: str, value: Any, depth: int = 0) -> None:
+        if is_plain(value) or isinstance(value, Config):
+            self._found.setdefault((id(owner), name), Guard(owner, name, _copied(value)))
+        elif isinstance(value, np.ndarray) or (type(value) in _GROUPS and len(value) > _MOST):
+            raise NotCompiledError(
+                f"{user_line()} reads {type(owner).__name__}.{name}, a {type(value).__name__} of {len(value):,}, whose contents "
+                "a compiled step cannot follow: keep it as a tensor, as a buffer of the model."
+            )
+        elif depth < _DEPTH and type(value).__module__.partition(".")[0] not in _LIBRARIES and hasattr(value, "__dict__"):
+            for attribute, part in vars(value).items():  # an object of the user's own
+                if not callable(part) and not isinstance(part, (Tensor, nn.Module)):
+                    self._guard(value, attribute, part, depth + 1)
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """A block without recording."""
+        self._paused = True
+        try:
+            yield
+        finally:
+            self._paused = False
+
+    @functools.cached_property
+    def _writers(self) -> dict[tuple[int, str], str]:
+        return {}
+
+    def _writer(self, original: Callable[[Any, str, Any], None]) -> Callable[[Any, str, Any], None]:
+        def __setattr__(owner: Any, name: str, value: Any) -> None:
+            if threading.get_ident() == self._thread and not self._paused:
+                key = id(owner), name
+                if key not in self._before:
+                    self._before[key] = owner, _held(owner, name)
+                    self._writers[key] = user_line()
+            original(owner, name, value)
+
+        return __setattr__
+
+
+def _held(owner: Any, name: str) -> Any:
+    """The attribute of an object, or of a module the parameter, buffer or module."""
+    own: dict[str, Any] = vars(owner)
+    groups = (own.get(group) for group in ("_parameters", "_buffers", "_modules"))
+    return next((held[name] for held in (own, *groups) if isinstance(held, dict) and name in held), _MISSING)
+
+
+@contextlib.contextmanager
+def _replaced(kind: Any, name: str, wrap: Callable[[Any], Any]) -> Iterator[None]:
+    """Replace a method of a class by a wrapper of it, for the block."""
+    own = vars(kind).get(name, _MISSING)
+    setattr(kind, name, wrap(getattr(kind, name)))
+    try:
+        yield
+    finally:
+        if own is _MISSING:
+            delattr(kind, name)
+        else:
+            setattr(kind, name, own)
+
+
+def contents_of(policy: Any) -> dict[str, Any]:
+    """Copies of the lists, dicts and sets of plain values among the attributes of a policy, by name."""
+    held: Mapping[str, Any] = vars(policy)
+    return {name: _copied(it) for name, it in held.items() if type(it) in (list, dict, set, deque) and is_plain(it)}
+
+
+def require_unchanged(policy: Any, before: Mapping[str, Any]) -> None:
+    """Check that the lists, dicts and sets of a policy are as `contents_of` has found them.
+
+    Raises:
+        NotCompiledError: one has changed.
+    """
+    now = contents_of(policy)
+    changed = [name for name in {**before, **now} if now.get(name, _MISSING) != before.get(name, _MISSING)]
+    if changed:
+        raise NotCompiledError(
+            f"the loss of {type(policy).__name__} changes its attribute {changed[0]}, which a compiled step would not do: do it "
+            "in before_step or after_step."
+        )
