@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ding_lite.compiling.functional_steps import Coefficient, Column, FunctionalStep, Moment, Path, Rate, Slot, metas_of
+from ding_lite.compiling.functional_steps import Coefficient, Column, FunctionalStep, Moment, Rate, Slot
 from ding_lite.compiling.packages import Package
 from ding_lite.compiling.tracing import Draw, Meta
 from ding_lite.compiling.updates import begin_moments, settings_of
@@ -34,11 +34,18 @@ class Form:
         self.step = step
         self.package: Package | None = None
         """The compiled step; None if steps of this form are not compiled."""
-        self._metas = metas_of(step)
-        self._settings = settings_of(policy.optimizer)
-        self._draws = {id(draw): place for place, draw in enumerate(step.sources) if isinstance(draw, Draw)}
         self.held_places = [place for place, it in enumerate(step.sources) if isinstance(it, (Slot, Moment))]
         """The inputs that are tensors of the policy's state."""
+        metas = {it.path: meta for it, meta in zip(step.sources, step.program.metas) if isinstance(it, Column)}
+        self._columns = _Columns({path: metas.get(path) for path in step.columns})
+        self._column_places = [(place, it.path) for place, it in enumerate(step.sources) if isinstance(it, Column)]
+        self._rate_places = [(place, it.group) for place, it in enumerate(step.sources) if isinstance(it, Rate)]
+        self._coefficient_places = [(place, it.name) for place, it in enumerate(step.sources) if isinstance(it, Coefficient)]
+        places = {id(it): place for place, it in enumerate(step.sources) if isinstance(it, Draw)}
+        self._draws = [(places.get(id(draw)), draw) for draw in step.draws]
+        self._settings = settings_of(policy.optimizer)
+        self._states: list[Any] = []  # the optimizer's states of parameters when their tensors were looked up
+        self._held: list[tuple[Mapping[str, Any], str]] = []
         self._addresses: list[int] = []
         self._rates: list[Any] = []
         self._inputs: list[Any] = [None] * len(step.sources)
@@ -49,38 +56,26 @@ class Form:
         values = [str(guard) for guard in self.step.guards]
         return hashlib.sha256(repr((self.step.program.key, values, self.step.variant)).encode()).hexdigest()[:40]
 
-    def misfit(self, policy: Any, leaves: Mapping[Path, Any]) -> str | None:
+    def misfit(self, policy: Any, columns: Mapping[str, Any]) -> str | None:
         """Why a step does not have this form; None if it has.
 
         Args:
             policy: the policy.
-            leaves: the columns of the batch.
+            columns: the batch, as nested dicts.
         """
         step = self.step
-        if step.variant != (variant := policy.step_variant()):
+        if (variant := policy.step_variant()) != step.variant:
             return f"step_variant() is {variant!r}"
         for guard in step.guards:
             if not guard.holds():
                 now = getattr(guard.owner, guard.name, None)
                 return f"{type(guard.owner).__name__}.{guard.name} is {now!r:.60}, and was {guard.value!r:.60}"
-        if len(leaves) != len(step.columns):
-            return f"the batch has the columns {['/'.join(path) for path in leaves]}"
-        for path, meta in self._metas.items():
-            leaf = leaves.get(path)
-            if (
-                leaf is None
-                or leaf.shape != meta.shape
-                or leaf.dtype is not meta.dtype
-                or leaf.stride() != meta.stride
-                or leaf.device != meta.device
-                or leaf.requires_grad
-            ):
-                found = "missing" if leaf is None else f"{leaf.dtype} of shape {list(leaf.shape)} on {leaf.device}"
-                return f"the column {'/'.join(path)} is {found}, and was {meta.dtype} of shape {list(meta.shape)}"
-        if any(path not in leaves for path in step.columns):
-            return f"the batch has the columns {['/'.join(path) for path in leaves]}"
-        if settings_of(policy.optimizer) != self._settings:
-            return "the settings of the optimizer have changed"
+        if found := self._columns.misfit(columns):
+            return found
+        for group, settings in zip(policy.optimizer.param_groups, self._settings):
+            for name, value in settings:
+                if group[name] is not value and group[name] != value:
+                    return f"{name} of the optimizer is {group[name]!r}, and was {value!r}"
         return None
 
     def begin(self, policy: Any) -> list[nn.Parameter]:
@@ -89,16 +84,18 @@ class Form:
         return [param for place, param in self.step.updated if begin_moments(policy.optimizer, groups[place], param)]
 
     def held(self, policy: Any) -> list[Tensor]:
-        """The tensors of the policy's state that are inputs, after `begin`, checked.
+        """The tensors of the policy's state that are inputs, checked. Moments that are missing are made.
 
         Raises:
             UnfitError: one has another layout than in the trace.
         """
-        state, sources = policy.optimizer.state, self.step.sources
-        tensors = [
-            source.held[source.name] if type(source) is Slot else state[source.param][source.name]  # type: ignore[union-attr]
-            for source in (sources[place] for place in self.held_places)
-        ]
+        states = list(policy.optimizer.state.values())
+        if len(states) != len(self._states) or not all(map(operator.is_, states, self._states)):
+            self.begin(policy)
+            state, sources = policy.optimizer.state, [self.step.sources[place] for place in self.held_places]
+            self._held = [(it.held, it.name) if isinstance(it, Slot) else (state[it.param], it.name) for it in sources]  # type: ignore[union-attr]
+            self._states = list(state.values())
+        tensors = [held[name] for held, name in self._held]
         addresses = list(map(_ADDRESS, tensors))
         if addresses != self._addresses:
             self._check(tensors)
@@ -114,26 +111,70 @@ class Form:
                     f"shape {list(meta.shape)} on {meta.device}"
                 )
 
-    def take(self, policy: Any, leaves: Mapping[Path, Tensor]) -> list[Tensor]:
+    def take(self, policy: Any, columns: Mapping[str, Any]) -> list[Tensor]:
         """Take the step: draw its random numbers, and change weights and moments. Returns the outputs."""
         assert self.package is not None, "a form without a package is not taken"
-        inputs = self._inputs
+        inputs = self._inputs.copy()
         for place, tensor in zip(self.held_places, self.held(policy)):
             inputs[place] = tensor
+        for place, path in self._column_places:
+            inputs[place] = columns[path[0]] if len(path) == 1 else _column(columns, path)
         rates = [group["lr"] for group in policy.optimizer.param_groups]
-        is_same = rates == self._rates
-        own = vars(policy)
-        for place, source in enumerate(self.step.sources):
-            kind = type(source)
-            if kind is Column:
-                inputs[place] = leaves[source.path]  # type: ignore[union-attr]
-            elif kind is Rate and not is_same:
-                inputs[place] = torch.tensor(float(rates[source.group]), dtype=torch.float64)  # type: ignore[union-attr]
-            elif kind is Coefficient:
-                inputs[place] = torch.tensor(own[source.name], dtype=torch.get_default_dtype())  # type: ignore[union-attr]
-        self._rates = rates
-        for draw in self.step.draws:
+        if rates != self._rates:
+            self._rates = rates
+            for place, group in self._rate_places:
+                self._inputs[place] = inputs[place] = torch.tensor(float(rates[group]), dtype=torch.float64)
+        for place, name in self._coefficient_places:
+            inputs[place] = torch.tensor(vars(policy)[name], dtype=torch.get_default_dtype())
+        for drawn_place, draw in self._draws:
             numbers = draw.draw()
-            if (place := self._draws.get(id(draw), -1)) >= 0:
-                inputs[place] = numbers
-        return self.package.run(list(inputs))  # type: ignore[no-any-return]
+            if drawn_place is not None:
+                inputs[drawn_place] = numbers
+        return self.package.run(inputs)  # type: ignore[no-any-return]
+
+
+def _column(columns: Any, path: Sequence[str]) -> Any:
+    for name in path:
+        columns = columns[name]
+    return columns
+
+
+class _Columns:
+    """The columns of a batch, to compare others with.
+
+    Args:
+        metas: the layout of each column; None for those that the step does not read.
+    """
+
+    def __init__(self, metas: Mapping[tuple[str, ...], Meta | None]) -> None:
+        self._paths = list(metas)
+        inner: dict[str, dict[tuple[str, ...], Meta | None]] = {}
+        for path, meta in metas.items():
+            if len(path) > 1:
+                inner.setdefault(path[0], {})[path[1:]] = meta
+        self._inner = [(name, _Columns(parts)) for name, parts in inner.items()]
+        self._flat = [(path[0], meta) for path, meta in metas.items() if len(path) == 1 and meta is not None]
+        self._names = {path[0] for path in metas}
+
+    def misfit(self, columns: Mapping[str, Any]) -> str | None:
+        """How these columns differ; None if they fit."""
+        if columns.keys() != self._names:
+            return f"the batch has the columns {sorted(columns)}, and had {sorted(self._names)}"
+        for name, meta in self._flat:
+            leaf = columns[name]
+            if (
+                type(leaf) is not Tensor
+                or leaf.shape != meta.shape
+                or leaf.stride() != meta.stride
+                or leaf.dtype is not meta.dtype
+                or leaf.device != meta.device
+                or leaf.requires_grad
+            ):
+                found = f"{leaf.dtype} of shape {list(leaf.shape)}" if isinstance(leaf, Tensor) else f"a {type(leaf).__name__}"
+                return f"the column {name} is {found}, and was {meta.dtype} of shape {list(meta.shape)} and strides {meta.stride}"
+        for name, inner in self._inner:
+            if not isinstance(columns[name], dict):
+                return f"the column {name} is not nested"
+            if found := inner.misfit(columns[name]):
+                return found
+        return None

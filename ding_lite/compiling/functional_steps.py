@@ -309,9 +309,3 @@ def _explained(policy: Any) -> Iterator[None]:
     except Exception as error:
         where = user_line(traceback.extract_tb(error.__traceback__))
         raise NotCompiledError(f"{where} raises {type(error).__name__} while it is traced: {str(error)[:300]}") from error
-
-
-def metas_of(step: FunctionalStep) -> dict[Path, Meta]:
-    """The layouts of the columns that a step reads."""
-    pairs = zip(step.sources, step.program.metas)
-    return {source.path: meta for source, meta in pairs if isinstance(source, Column)}

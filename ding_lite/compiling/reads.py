@@ -42,8 +42,9 @@ class Guard(NamedTuple):
 
     def holds(self) -> bool:
         """Whether the attribute still has this value."""
+        value = self.value
         now = getattr(self.owner, self.name, _MISSING)
-        return now is self.value or (type(now) is type(self.value) and bool(now == self.value))
+        return now is value or (type(now) is type(value) and bool(now == value))
 
     def __str__(self) -> str:
         return f"{type(self.owner).__name__}.{self.name} = {self.value!r:.60}"

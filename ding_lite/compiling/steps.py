@@ -13,7 +13,7 @@ from ding_lite.compiling.functional_steps import ALL_FINITE, trace_step
 from ding_lite.compiling.packages import load_package, make_package
 from ding_lite.compiling.tracing import NotCompiledError
 from ding_lite.compiling.verification import Saved, reference_step, require_equal
-from ding_lite.data import Tree, flatten, nested
+from ding_lite.data import Tree, nested
 from ding_lite.policy_check import LossError
 
 MOST_FORMS = 6
@@ -61,23 +61,22 @@ class CompiledSteps:
         """
         if self.refused:
             return None
-        leaves = dict(flatten(nested(batch)))
+        columns = nested(batch)
         try:
             for form in self._forms:
-                if form.misfit(policy, leaves) is None:
-                    return self._taken(form, policy, leaves)
-            return self._taken_first(policy, batch, leaves, checks_gradients, take)
+                if form.misfit(policy, columns) is None:
+                    return self._taken(form, policy, columns)
+            return self._taken_first(policy, batch, columns, checks_gradients, take)
         except UnfitError as error:
             self._refuse(policy, f"{error}.")
         except NotCompiledError as error:
             self._refuse(policy, str(error))
         return None
 
-    def _taken(self, form: Form, policy: Any, leaves: Mapping[tuple[str, ...], Tensor]) -> Outputs | None:
+    def _taken(self, form: Form, policy: Any, columns: Mapping[str, Any]) -> Outputs | None:
         if form.package is None:
             return None
-        form.begin(policy)
-        found = form.take(policy, leaves)
+        found = form.take(policy, columns)
         self.taken += 1
         return Outputs(form, found)
 
@@ -85,7 +84,7 @@ class CompiledSteps:
         self,
         policy: Any,
         batch: Tree,
-        leaves: Mapping[tuple[str, ...], Tensor],
+        columns: Mapping[str, Any],
         checks_gradients: bool,
         take: Callable[[], Mapping[str, Any]],
     ) -> Outputs | None:
@@ -97,12 +96,12 @@ class CompiledSteps:
         except LossError:
             return None  # the step without compilation raises it
         if form.digest not in self._known and len(self._known) >= MOST_FORMS:
-            why = next(filter(None, (other.misfit(policy, leaves) for other in self._forms)), "it has another form")
+            why = next(filter(None, (other.misfit(policy, columns) for other in self._forms)), "it has another form")
             self._warn(policy, f"only {MOST_FORMS} forms of a gradient step are compiled, and in this one {why}. Such steps are not")
             self._forms.append(form)
             return None
         form.package = load_package(form.step.program) or make_package(form.step.program)
-        outputs = self._verified(form, policy, leaves, take)
+        outputs = self._verified(form, policy, columns, take)
         if outputs is not None:
             self._forms.append(form)
             if form.digest not in self._known:
@@ -110,14 +109,14 @@ class CompiledSteps:
         return outputs
 
     def _verified(
-        self, form: Form, policy: Any, leaves: Mapping[tuple[str, ...], Tensor], take: Callable[[], Mapping[str, Any]]
+        self, form: Form, policy: Any, columns: Mapping[str, Any], take: Callable[[], Mapping[str, Any]]
     ) -> Outputs | None:
         """Take a step, and compare it with one without compilation; None if that one raises LossError."""
         begun = form.begin(policy)
         try:
             before = Saved(form, policy)
             reference = reference_step(form, policy, take)
-            outputs = self._taken(form, policy, leaves)
+            outputs = self._taken(form, policy, columns)
             assert outputs is not None, "the form has a package"
             require_equal(form, before, reference, outputs.stats, form.held(policy))
         except LossError:

@@ -157,6 +157,10 @@ class Trace(TorchDispatchMode):
             )
         return self._numbers[id(tensor)]
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # otherwise torch would import torch._dynamo, which takes a second
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if torch.Tag.data_dependent_output in func.tags:
