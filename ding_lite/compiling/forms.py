@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import operator
 from collections.abc import Mapping, Sequence
@@ -10,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ding_lite.compiling.functional_steps import Coefficient, Column, FunctionalStep, Moment, Rate, Slot
+from ding_lite.compiling.functional_steps import Coefficient, Column, FunctionalStep, Moment, Rate, Slot, links_of
 from ding_lite.compiling.packages import Package
 from ding_lite.compiling.tracing import Draw, Meta
 from ding_lite.compiling.updates import begin_moments, settings_of
@@ -32,8 +33,14 @@ class Form:
 
     def __init__(self, step: FunctionalStep, policy: Any) -> None:
         self.step = step
+        self.begins: float = 0
+        """The value of `train_iter` from which steps of this form are compiled; infinity if they never are."""
         self.package: Package | None = None
-        """The compiled step; None if steps of this form are not compiled."""
+        """The compiled step, when it is there."""
+        self.is_verified = False
+        """Whether a compiled step was compared with one that is not compiled."""
+        self._optimizer, self._links = policy.optimizer, links_of(policy)
+        self._learns = [param.requires_grad for param in policy.params]
         self.held_places = [place for place, it in enumerate(step.sources) if isinstance(it, (Slot, Moment))]
         """The inputs that are tensors of the policy's state."""
         metas = {it.path: meta for it, meta in zip(step.sources, step.program.metas) if isinstance(it, Column)}
@@ -43,6 +50,8 @@ class Form:
         self._coefficient_places = [(place, it.name) for place, it in enumerate(step.sources) if isinstance(it, Coefficient)]
         places = {id(it): place for place, it in enumerate(step.sources) if isinstance(it, Draw)}
         self._draws = [(places.get(id(draw)), draw) for draw in step.draws]
+        held = [it.tensor for it in step.sources if isinstance(it, Slot)]
+        self._params = {id(it): it for it in held if isinstance(it, nn.Parameter)}
         self._settings = settings_of(policy.optimizer)
         self._states: list[Any] = []  # the optimizer's states of parameters when their tensors were looked up
         self._held: list[tuple[Mapping[str, Any], str]] = []
@@ -50,7 +59,11 @@ class Form:
         self._rates: list[Any] = []
         self._inputs: list[Any] = [None] * len(step.sources)
 
-    @property
+    def is_stale(self, policy: Any) -> bool:
+        """Whether the networks of the policy, or its optimizer, are other objects than in the trace."""
+        return policy.optimizer is not self._optimizer or any(held.get(name) is not thing for held, name, thing in self._links)
+
+    @functools.cached_property
     def digest(self) -> str:
         """A hash of the program and of the values that it holds for."""
         values = [str(guard) for guard in self.step.guards]
@@ -70,6 +83,11 @@ class Form:
             if not guard.holds():
                 now = getattr(guard.owner, guard.name, None)
                 return f"{type(guard.owner).__name__}.{guard.name} is {now!r:.60}, and was {guard.value!r:.60}"
+        if [param.requires_grad for param in policy.params] != self._learns:
+            return "other parameters have requires_grad"
+        for _, name in self._coefficient_places:
+            if type(value := vars(policy).get(name)) not in (int, float) or not value:
+                return f"{type(policy).__name__}.{name} is {value!r:.60}"
         if found := self._columns.misfit(columns):
             return found
         for group, settings in zip(policy.optimizer.param_groups, self._settings):
@@ -95,19 +113,27 @@ class Form:
             state, sources = policy.optimizer.state, [self.step.sources[place] for place in self.held_places]
             self._held = [(it.held, it.name) if isinstance(it, Slot) else (state[it.param], it.name) for it in sources]  # type: ignore[union-attr]
             self._states = list(state.values())
-        tensors = [held[name] for held, name in self._held]
-        addresses = list(map(_ADDRESS, tensors))
+        tensors = [held.get(name) for held, name in self._held]
+        try:
+            addresses = list(map(_ADDRESS, tensors))
+        except AttributeError:
+            addresses = []
         if addresses != self._addresses:
             self._check(tensors)
             self._addresses = addresses
-        return tensors
+        return tensors  # type: ignore[return-value]
 
-    def _check(self, tensors: Sequence[Tensor]) -> None:
+    def _check(self, tensors: Sequence[Any]) -> None:
         for place, tensor in zip(self.held_places, tensors):
             meta, source = self.step.program.metas[place], self.step.sources[place]
+            name = source.name  # type: ignore[union-attr]
+            if not isinstance(tensor, Tensor):
+                raise UnfitError(f"{name} is a {type(tensor).__name__}, and was a tensor")
+            if isinstance(source, Slot) and isinstance(tensor, nn.Parameter) and id(tensor) not in self._params:
+                raise UnfitError(f"the parameter {name} is another object than before")
             if Meta.of(tensor) != meta:
                 raise UnfitError(
-                    f"{source.name} is {tensor.dtype} of shape {list(tensor.shape)} on {tensor.device}, and was {meta.dtype} of "  # type: ignore[union-attr]
+                    f"{name} is {tensor.dtype} of shape {list(tensor.shape)} on {tensor.device}, and was {meta.dtype} of "
                     f"shape {list(meta.shape)} on {meta.device}"
                 )
 
@@ -125,7 +151,7 @@ class Form:
             for place, group in self._rate_places:
                 self._inputs[place] = inputs[place] = torch.tensor(float(rates[group]), dtype=torch.float64)
         for place, name in self._coefficient_places:
-            inputs[place] = torch.tensor(vars(policy)[name], dtype=torch.get_default_dtype())
+            inputs[place] = torch.tensor(vars(policy)[name], dtype=self.step.program.metas[place].dtype)
         for drawn_place, draw in self._draws:
             numbers = draw.draw()
             if drawn_place is not None:
@@ -171,7 +197,9 @@ class _Columns:
                 or leaf.requires_grad
             ):
                 found = f"{leaf.dtype} of shape {list(leaf.shape)}" if isinstance(leaf, Tensor) else f"a {type(leaf).__name__}"
-                return f"the column {name} is {found}, and was {meta.dtype} of shape {list(meta.shape)} and strides {meta.stride}"
+                return (
+                    f"the column {name} is {found}, and was {meta.dtype} of shape {list(meta.shape)} and strides {meta.stride}"
+                )
         for name, inner in self._inner:
             if not isinstance(columns[name], dict):
                 return f"the column {name} is not nested"

@@ -15,9 +15,10 @@ from ding_lite.basics import Config
 from ding_lite.basics.global_random import global_random_states
 from ding_lite.compiling.programs import Program, program_of
 from ding_lite.compiling.reads import Guard, Reads, contents_of, is_plain, require_unchanged
-from ding_lite.compiling.tracing import Draw, Meta, NotCompiledError, Trace, refusing_side_effects, user_line
+from ding_lite.compiling.tracing import Draw, NotCompiledError, Trace, refusing_side_effects, user_line
 from ding_lite.compiling.updates import moment_names, require_supported, stepped
 from ding_lite.data import Tree, flatten, nested
+from ding_lite.functional import tracing
 from ding_lite.policy_check import LossError, with_stats
 from ding_lite.policy_check.restoring import RestorablePolicy, restoring_state
 from ding_lite.policy_state import networks_of
@@ -35,10 +36,6 @@ class CompilablePolicy(RestorablePolicy, Protocol):
 
     params: list[nn.Parameter]
     """The parameters of the model."""
-
-    @property
-    def step_inputs(self) -> Sequence[str]:
-        """Attributes, numbers that change between steps, which become inputs of a compiled step."""
 
     def step_variant(self) -> Hashable:
         """What the loss makes of counters."""
@@ -121,10 +118,22 @@ def slots_of(policy: Any) -> list[Slot]:
     for network in networks_of(policy).values():
         for module in network.modules() if isinstance(network, nn.Module) else ():
             for held in (module._parameters, module._buffers, vars(module)):
-                found.update({id(it): Slot(held, name) for name, it in held.items() if isinstance(it, Tensor) and id(it) not in found})
+                found.update(
+                    {id(it): Slot(held, name) for name, it in held.items() if isinstance(it, Tensor) and id(it) not in found}
+                )
     own = vars(policy)
     found.update({id(it): Slot(own, name) for name, it in own.items() if isinstance(it, Tensor) and id(it) not in found})
     return list(found.values())
+
+
+def links_of(policy: Any) -> list[tuple[dict[str, Any], str, nn.Module]]:
+    """Each network of a policy and each module in one: the dict that has it, and its name there."""
+    own, found = vars(policy), []
+    for name, network in networks_of(policy).items():
+        if isinstance(network, nn.Module):
+            found += [(own, name, network)] if name in own else []
+            found += [(it._modules, part, inner) for it in network.modules() for part, inner in it._modules.items() if inner]
+    return found
 
 
 def trace_step(policy: CompilablePolicy, batch: Tree, checks_gradients: bool) -> FunctionalStep:
@@ -145,24 +154,39 @@ def trace_step(policy: CompilablePolicy, batch: Tree, checks_gradients: bool) ->
         if not isinstance(leaf, Tensor):
             raise NotCompiledError(f"the column {'/'.join(path)} of the batch is a {type(leaf).__name__}, not a tensor.")
         if leaf.device.type != "cpu":
-            raise NotCompiledError(f"the column {'/'.join(path)} of the batch is on {leaf.device}; only steps on the CPU are compiled.")
-    with restoring_state(policy):
-        return _Tracer(policy, batch, dict(leaves), checks_gradients).traced()
+            raise NotCompiledError(
+                f"the column {'/'.join(path)} of the batch is on {leaf.device}; only steps on the CPU are compiled."
+            )
+    found = dict.fromkeys(name for kind in type(policy).__mro__ for name in vars(kind).get("step_inputs", ()))
+    own = vars(policy)
+    inputs = [name for name in found if type(own.get(name)) in (int, float) and own[name]]  # a term of weight 0 may be left out
+    try:
+        with restoring_state(policy):
+            return _Tracer(policy, batch, dict(leaves), inputs, checks_gradients).traced()
+    except NotCompiledError:
+        if not inputs:
+            raise
+    with restoring_state(policy):  # perhaps the loss makes a condition of one
+        return _Tracer(policy, batch, dict(leaves), [], checks_gradients).traced()
 
 
 class _Tracer:
     """Traces a step of a policy, whose state is restored afterwards."""
 
-    def __init__(self, policy: Any, batch: Tree, leaves: Mapping[Path, Tensor], checks_gradients: bool) -> None:
+    def __init__(
+        self, policy: Any, batch: Tree, leaves: Mapping[Path, Tensor], inputs: Sequence[str], checks_gradients: bool
+    ) -> None:
         self._policy, self._batch, self._leaves, self._checks = policy, batch, leaves, checks_gradients
         self._slots = slots_of(policy)
         own = vars(policy)
-        names = [name for name in policy.step_inputs if type(own.get(name)) in (int, float) and own[name]]
-        self._coefficients = {name: torch.tensor(own[name], dtype=torch.get_default_dtype()) for name in names}
+        self._coefficients = {name: torch.tensor(own[name], dtype=policy.params[0].dtype) for name in inputs}
         self._groups = policy.optimizer.param_groups
         self._rates = [torch.tensor(float(group["lr"]), dtype=torch.float64) for group in self._groups]
         self._moments = {
-            id(param): self._moments_of(group, param) for group in self._groups for param in group["params"] if param.requires_grad
+            id(param): self._moments_of(group, param)
+            for group in self._groups
+            for param in group["params"]
+            if param.requires_grad
         }
         self._sources: list[tuple[Tensor, Source]] = [
             *((slot.tensor, slot) for slot in self._slots),
@@ -195,7 +219,7 @@ class _Tracer:
         versions = [tensor._version for tensor, _ in self._sources]
         before = {id(slot.tensor): trace.keep(slot.tensor) for slot in self._slots if not isinstance(slot.tensor, nn.Parameter)}
         generators = _states_of_numpy(policy)
-        with _explained(policy), refusing_side_effects(), reads.recording(), trace, torch.enable_grad():
+        with _explained(), tracing(), refusing_side_effects(), reads.recording(), trace, torch.enable_grad():
             loss, stats = with_stats(policy.loss(self._batch))
             if not isinstance(loss, Tensor) or loss.ndim:
                 raise NotCompiledError("the loss is no scalar tensor.")
@@ -233,10 +257,12 @@ class _Tracer:
         """Raise NotCompiledError if the loss has logged something, or drawn from numpy or Python."""
         policy, kind = self._policy, type(self._policy).__name__
         if any(True for _ in flatten(policy.hook_metrics.peek())):
-            raise NotCompiledError(f"the loss of {kind} logs with self.metrics, which a compiled step would not: return the value.")
+            raise NotCompiledError(
+                f"the loss of {kind} logs with self.metrics, which a compiled step would not: return the value."
+            )
         if drawn := [name for name, state in _states_of_numpy(policy).items() if generators[name] != state]:
             raise NotCompiledError(
-                f"the loss of {kind} draws from the random generator of {drawn[0]}, whose numbers a compiled step would repeat: "
+                f"the loss of {kind} draws from the random generator {drawn[0]}, whose numbers a compiled step would repeat: "
                 "draw from self.generator, such as torch.randn(shape, generator=self.generator)."
             )
 
@@ -253,7 +279,7 @@ class _Tracer:
         return found
 
     def _outputs(self, loss: Tensor, stats: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Copies of the loss and of the statistics, because these may share memory with weights; and those that are no tensors."""
+        """Copies of loss and statistics, because these may share memory with weights; and statistics that are no tensors."""
         outputs, constants = {"": loss.clone()}, {}
         for name, value in stats.items():
             if isinstance(value, Tensor):
@@ -300,7 +326,7 @@ def _states_of_numpy(policy: Any) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _explained(policy: Any) -> Iterator[None]:
+def _explained() -> Iterator[None]:
     """Turn an error of the traced hooks into NotCompiledError: without tracing, they raise it themselves, or do not."""
     try:
         yield

@@ -1,8 +1,8 @@
 """Packages: compiled gradient steps, and the folder in which they are kept for later runs.
 
-A package is the file KEY-HASH.pt2, and its manifest KEY.json says which. Both are written under other names and renamed, so that
-processes may write at the same time. A package is only loaded if the manifest fits this program, torch and machine, and the hash
-is that of the bytes that are loaded.
+A package is the file KEY-HASH.pt2, and its manifest KEY.json says which. Both are written under other names and renamed, so
+that processes may write at the same time. A package is only loaded if the manifest fits this program, torch and machine, and
+the hash is that of the bytes that are loaded.
 """
 
 from __future__ import annotations
@@ -18,12 +18,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+import weakref
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from ding_lite.compiling.programs import Program
 from ding_lite.compiling.tracing import NotCompiledError
@@ -80,7 +79,7 @@ class Package:
         with tempfile.TemporaryDirectory(prefix="ding_lite_") as folder:  # so that what was checked is what is loaded
             path = Path(folder, "step.pt2")
             path.write_bytes(content)
-            loader: Any = torch._C._aoti  # type: ignore[attr-defined]
+            loader: Any = torch._C._aoti
             self._loader = loader.AOTIModelPackageLoader(str(path), "model", False, 1, -1)
         self.run = self._loader.boxed_run
         """Runs the program on a list of its inputs, which is emptied, and returns a list of its outputs. Nothing is checked:
@@ -115,48 +114,79 @@ def _is_own(path: Path) -> bool:
     return not hasattr(os, "getuid") or (found.st_uid == os.getuid() and not found.st_mode & 0o022)
 
 
-def make_package(program: Program) -> Package:
-    """Compile a program, and keep the package in the cache if its folder can be written to.
+class Compilation:
+    """The compilation of a program in another process, which keeps the compiler out of this one. It ends with this object.
+
+    Args:
+        program: the program.
 
     Raises:
-        NotCompiledError: there is no compiler, or compilation fails.
+        NotCompiledError: there is no compiler.
     """
-    content = _compiled(program)
-    with contextlib.suppress(OSError):  # full, or read-only: it is compiled again in the next run
-        _keep(program, content)
-    try:
-        return Package(content)
-    except RuntimeError as error:
-        raise NotCompiledError(f"the compiled step cannot be loaded: {_short(str(error))}") from error
 
-
-def _compiled(program: Program) -> bytes:
-    """The bytes of the package of a program, made by another process, which keeps the compiler out of this one."""
-    compiler = os.environ.get("CXX") or next(filter(shutil.which, ("g++", "clang++")), "g++")
-    if shutil.which(compiler) is None:
-        raise NotCompiledError(f"there is no C++ compiler {compiler}: install g++, or set CXX.")
-    with tempfile.TemporaryDirectory(prefix="ding_lite_") as folder:
-        source, result = Path(folder, "program.pkl"), Path(folder, "step.pt2")
+    def __init__(self, program: Program) -> None:
+        compiler = os.environ.get("CXX") or next(filter(shutil.which, ("g++", "clang++")), "g++")
+        if shutil.which(compiler) is None:
+            raise NotCompiledError(f"there is no C++ compiler {compiler}: install g++, or set CXX.")
+        self._program = program
+        paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
         try:
+            self._folder = tempfile.TemporaryDirectory(prefix="ding_lite_")
+            source, self._result, self._errors = (Path(self._folder.name, name) for name in ("in.pkl", "step.pt2", "errors"))
             source.write_bytes(pickle.dumps((program, torch.get_num_threads(), torch.get_float32_matmul_precision())))
-            command = [sys.executable, "-m", "ding_lite.compiling.compiler", str(source), str(result)]
-            paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
-            done = subprocess.run(
-                command, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, timeout=_SECONDS, check=False
-            )
-        except subprocess.TimeoutExpired:
-            raise NotCompiledError(f"compilation takes longer than {_SECONDS} s.") from None
+            with self._errors.open("wb") as errors:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", "ding_lite.compiling.compiler", str(source), str(self._result)],
+                    env={**os.environ, "PYTHONPATH": paths},
+                    stdin=subprocess.DEVNULL,
+                    stdout=errors,
+                    stderr=errors,
+                )
         except (OSError, pickle.PicklingError, TypeError, AttributeError) as error:
             raise NotCompiledError(f"the compiler cannot be started ({type(error).__name__}: {error}).") from error
-        if done.returncode or not result.exists():
-            raise NotCompiledError(f"torch cannot compile it: {_short(done.stderr.decode(errors='replace'))}")
-        return result.read_bytes()
+        self._finalizer = weakref.finalize(self, _end, self._process)
+
+    def package(self) -> Package:
+        """Wait for the end, and keep the package in the cache if its folder can be written to.
+
+        Raises:
+            NotCompiledError: compilation fails.
+        """
+        try:
+            self._process.wait(_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise NotCompiledError(f"compilation takes longer than {_SECONDS} s.") from None
+        finally:
+            self._finalizer()
+        try:
+            content = self._result.read_bytes() if self._process.returncode == 0 else b""
+            errors = self._errors.read_text(encoding="utf-8", errors="replace")
+        except OSError as error:
+            content, errors = b"", str(error)
+        self._folder.cleanup()
+        if not content:
+            raise NotCompiledError(f"torch cannot compile it: {_short(errors)}")
+        with contextlib.suppress(OSError):  # full, or read-only: it is compiled again in the next run
+            _keep(self._program, content)
+        try:
+            return Package(content)
+        except RuntimeError as error:
+            raise NotCompiledError(f"the compiled step cannot be loaded: {_short(str(error))}") from error
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a process, if it has not ended."""
+    if process.poll() is None:
+        process.kill()
+        process.wait()
 
 
 def _short(text: str) -> str:
     """The last lines of an error, on one line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    found = next((line for line in reversed(lines) if "Error" in line or "error:" in line), lines[-1] if lines else "no message")
+    found = next(
+        (line for line in reversed(lines) if "Error" in line or "error:" in line), lines[-1] if lines else "no message"
+    )
     return found[:_TAIL]
 
 
@@ -199,8 +229,3 @@ def _delete_old(folder: Path) -> None:
         if used > limit and place:  # the newest stays
             with contextlib.suppress(OSError):
                 path.unlink()
-
-
-def run_inputs(package: Package, inputs: Sequence[Tensor]) -> list[Tensor]:
-    """Run a package on checked inputs."""
-    return package.run(list(inputs))  # type: ignore[no-any-return]

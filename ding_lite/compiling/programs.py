@@ -83,7 +83,7 @@ def program_of(trace: Trace, outputs: Sequence[int], copies: Sequence[tuple[int,
 
 def _refs(call: Call) -> Iterator[int]:
     leaves = pytree.tree_leaves((call.args, dict(call.kwargs)), is_leaf=lambda it: isinstance(it, Ref))
-    return (leaf.index for leaf in leaves if isinstance(leaf, Ref))
+    return (leaf.number for leaf in leaves if isinstance(leaf, Ref))
 
 
 def graph_of(program: Program) -> torch.fx.GraphModule:
@@ -97,7 +97,7 @@ def graph_of(program: Program) -> torch.fx.GraphModule:
         nodes[copied] = graph.call_function(torch.ops.aten.clone.default, (nodes[number],))
     for name, args, kwargs, results in program.calls:
         given = pytree.tree_map_only(
-            Ref, lambda it: nodes[it.index], (args, dict(kwargs)), is_leaf=lambda it: isinstance(it, Ref)
+            Ref, lambda it: nodes[it.number], (args, dict(kwargs)), is_leaf=lambda it: isinstance(it, Ref)
         )
         node = graph.call_function(_function(name), *given)
         _name_results(graph, node, results, nodes)

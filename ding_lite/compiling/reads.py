@@ -132,8 +132,8 @@ class Reads:
                 return
             if owner is self._policy and name in _COUNTERS:
                 raise NotCompiledError(
-                    f"{user_line()} reads {name}, which changes in each step: override step_variant() to return what depends on "
-                    "it, such as self.train_iter % 2 == 0, and call it in the loss."
+                    f"{user_line()} reads {name}, which changes in each step: override step_variant() to return what depends "
+                    "on it, such as self.train_iter % 2 == 0, and call it in the loss."
                 )
             self._guard(owner, name, value)
         finally:
@@ -144,8 +144,8 @@ class Reads:
             self._found.setdefault((id(owner), name), Guard(owner, name, _copied(value)))
         elif isinstance(value, np.ndarray) or (type(value) in _GROUPS and len(value) > _MOST):
             raise NotCompiledError(
-                f"{user_line()} reads {type(owner).__name__}.{name}, a {type(value).__name__} of {len(value):,}, whose contents "
-                "a compiled step cannot follow: keep it as a tensor, as a buffer of the model."
+                f"{user_line()} reads {type(owner).__name__}.{name}, a {type(value).__name__} of {len(value):,}, whose "
+                "contents a compiled step cannot follow: keep it as a tensor, as a buffer of the model."
             )
         elif depth < _DEPTH and type(value).__module__.partition(".")[0] not in _LIBRARIES and hasattr(value, "__dict__"):
             for attribute, part in vars(value).items():  # an object of the user's own
@@ -214,6 +214,6 @@ def require_unchanged(policy: Any, before: Mapping[str, Any]) -> None:
     changed = [name for name in {**before, **now} if now.get(name, _MISSING) != before.get(name, _MISSING)]
     if changed:
         raise NotCompiledError(
-            f"the loss of {type(policy).__name__} changes its attribute {changed[0]}, which a compiled step would not do: do it "
-            "in before_step or after_step."
+            f"the loss of {type(policy).__name__} changes its attribute {changed[0]}, which a compiled step would not do: do "
+            "it in before_step or after_step."
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import TorchDispatchMode
 
 _OWN = Path(__file__).resolve().parent
 _TORCH = Path(torch.__file__).resolve().parent
@@ -90,7 +91,7 @@ class Draw(NamedTuple):
 class Ref(NamedTuple):
     """In a trace, the tensor with this number."""
 
-    index: int
+    number: int
 
 
 class Call(NamedTuple):
@@ -103,7 +104,7 @@ class Call(NamedTuple):
     """The numbers of its results, flattened; None for a result that is no tensor."""
 
 
-class Trace(TorchDispatchMode):
+class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Inside the block, records the operations on tensors, which are executed as usual.
 
     Args:
@@ -114,7 +115,7 @@ class Trace(TorchDispatchMode):
     """
 
     def __init__(self, inputs: Sequence[Tensor]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.calls: list[Call] = []
         self.draws: list[tuple[int, Draw]] = []
         """The draws of random numbers, with the numbers of their results."""
@@ -152,8 +153,8 @@ class Trace(TorchDispatchMode):
         """
         if id(tensor) not in self._numbers:
             raise NotCompiledError(
-                f"{user_line()} uses a tensor {tuple(tensor.shape)} that is no part of the batch, of a network of the policy or "
-                "of an attribute of the policy, or the `data` of one: keep it as a buffer of the model."
+                f"{user_line()} uses a tensor {tuple(tensor.shape)} that is neither a column of the batch, nor in a network "
+                "of the policy or an attribute of it: keep it as a buffer of the model."
             )
         return self._numbers[id(tensor)]
 
@@ -169,7 +170,7 @@ class Trace(TorchDispatchMode):
             raise NotCompiledError(f"{user_line()} makes a tensor whose shape depends on numbers ({func}), such as x[mask].")
         if func is torch.ops.aten.lift_fresh.default and id(args[0]) not in self._numbers:
             return self._constant(args[0])
-        if torch.Tag.nondeterministic_seeded in func.tags:
+        if torch.Tag.nondeterministic_seeded in func.tags and not _drops_nothing(func, args, kwargs):
             return self._drawn(func, args, dict(kwargs))
         return self._called(func, args, kwargs)
 
@@ -203,14 +204,26 @@ class Trace(TorchDispatchMode):
         with_generator = kwargs if generator is None else {**kwargs, "generator": generator}
         result = func(*args, **with_generator)
         if not fills:
-            self.draws.append((self._add(result), Draw(func, tuple(args[len(tensors) :]), kwargs, generator, like, Meta.of(result))))
+            self.draws.append(
+                (self._add(result), Draw(func, tuple(args[len(tensors) :]), kwargs, generator, like, Meta.of(result)))
+            )
             return result
         drawn = args[0].detach().clone() if 0 not in args[0].stride() else args[0].detach()
         number = self._add(drawn)
         self.draws.append((number, Draw(func, tuple(args[1:]), kwargs, generator, like, Meta.of(drawn))))
         target = Ref(self.number_of(args[0]))
-        self.calls.append(Call(torch.ops.aten.copy_.default, (target, Ref(number)), {}, (target.index,)))
+        self.calls.append(Call(torch.ops.aten.copy_.default, (target, Ref(number)), {}, (target.number,)))
         return result
+
+
+def _drops_nothing(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether an operation with dropout, such as attention, is called without."""
+    names = [argument.name for argument in func._schema.arguments]
+    if "dropout_p" not in names:
+        return False
+    place = names.index("dropout_p")
+    default = func._schema.arguments[place].default_value
+    return not (args[place] if place < len(args) else kwargs.get("dropout_p", default))
 
 
 class _NoNumbers(TorchFunctionMode):
@@ -221,11 +234,13 @@ class _NoNumbers(TorchFunctionMode):
         if name == "__get__" or name == "__set__":
             name = getattr(getattr(func, "__self__", None), "__name__", "")
             if name == "data":
-                raise NotCompiledError(f"{user_line()} uses `data` of a tensor: use detach(), or copy_() under torch.no_grad().")
+                raise NotCompiledError(
+                    f"{user_line()} uses `data` of a tensor: use detach(), or copy_() under torch.no_grad()."
+                )
         elif name in _AS_NUMBERS and args and isinstance(args[0], Tensor):
             raise NotCompiledError(
-                f"{user_line()} makes {_AS_NUMBERS[name]} of a tensor ({name}), which a compiled step cannot have: compute with "
-                "tensors, such as torch.where for a condition."
+                f"{user_line()} makes {_AS_NUMBERS[name]} of a tensor ({name}), which a compiled step cannot have: compute "
+                "with tensors, such as torch.where for a condition."
             )
         return func(*args, **(kwargs or {}))
 
@@ -248,8 +263,6 @@ class _Watched:
 @contextlib.contextmanager
 def refusing_side_effects() -> Iterator[None]:
     """Inside the block, raise NotCompiledError when this thread prints, or makes Python numbers of tensors."""
-    import threading
-
     own, streams = threading.get_ident(), (sys.stdout, sys.stderr)
     sys.stdout, sys.stderr = (_Watched(stream, own, threading.get_ident) for stream in streams)  # type: ignore[assignment]
     try:
@@ -257,11 +270,6 @@ def refusing_side_effects() -> Iterator[None]:
             yield
     finally:
         sys.stdout, sys.stderr = streams
-
-
-def untraced() -> contextlib.AbstractContextManager[Any]:
-    """A block whose operations are not recorded."""
-    return _disable_current_modes()  # type: ignore[no-any-return]
 
 
 def user_line(frames: Sequence[traceback.FrameSummary] | None = None) -> str:

@@ -25,7 +25,9 @@ def require_supported(optimizer: Optimizer) -> None:
     """
     if type(optimizer) not in _STEPS:
         kinds = "Adam, AdamW and RMSprop"
-        raise NotCompiledError(f"the optimizer is a {type(optimizer).__module__}.{type(optimizer).__name__}, not one of {kinds}.")
+        raise NotCompiledError(
+            f"the optimizer is a {type(optimizer).__module__}.{type(optimizer).__name__}, not one of {kinds}."
+        )
     if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
         raise NotCompiledError("the optimizer has hooks (register_step_pre_hook, register_step_post_hook).")
     for group in optimizer.param_groups:
@@ -61,7 +63,11 @@ def begin_moments(optimizer: Optimizer, group: Mapping[str, Any], param: Tensor)
 
 
 def stepped(
-    optimizer: Optimizer, group: Mapping[str, Any], params: Sequence[Tensor], grads: Sequence[Tensor], moments: Sequence[Moments],
+    optimizer: Optimizer,
+    group: Mapping[str, Any],
+    params: Sequence[Tensor],
+    grads: Sequence[Tensor],
+    moments: Sequence[Moments],
     rate: Tensor,
 ) -> list[tuple[Tensor, dict[str, Tensor]]]:
     """The parameters and moments of a group after a step.

@@ -10,7 +10,7 @@ import torch
 from torch import Generator, Tensor
 
 from ding_lite.compiling.forms import Form
-from ding_lite.compiling.functional_steps import Moment, Path, Slot
+from ding_lite.compiling.functional_steps import Moment, Slot
 from ding_lite.compiling.tracing import NotCompiledError
 from ding_lite.policy_check.restoring import restoring_state
 
@@ -90,7 +90,14 @@ def require_equal(form: Form, before: Saved, reference: Reference, stats: Mappin
         if isinstance(source, Moment):
             _compare(f"the optimizer's {source.name}", tensor, other, at_least=0.0)
         elif isinstance(source, Slot):
-            _compare(source.name, tensor, other, 1.0, gradients.get(id(source.tensor)), (other - old).abs() if other.is_floating_point() else None)
+            _compare(
+                source.name,
+                tensor,
+                other,
+                1.0,
+                gradients.get(id(source.tensor)),
+                (other - old).abs() if other.is_floating_point() else None,
+            )
 
 
 def _gradients(sources: Sequence[Any], after: Sequence[Tensor], before: Sequence[Tensor]) -> dict[int, Tensor]:

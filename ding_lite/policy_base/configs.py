@@ -158,9 +158,10 @@ class LearnConfig(Config):
     grad_clip_norm: float | None = ranged_field(None, low=0, finite=False)
     """Clip the gradient to this norm; None for no clipping."""
 
-    compile: Literal["off", "on"] = "off"
-    """Compile the whole gradient step, loss, backward pass, clipping and optimizer, ahead of time; see docs/compile.md. It takes
-    10 to 60 seconds, once for each network, shape of the batch and machine. What cannot be compiled is not, with a warning."""
+    compile: Literal["off", "on", "auto"] = "off"
+    """Compile the whole gradient step, ahead of time; see docs/compile.md. It takes 10 to 60 seconds, once for each network,
+    shape of the batch and machine. With "on", the first step waits for it; with "auto", it runs beside the first 10,000 steps. What
+    cannot be compiled is not, with a warning."""
 
     on_nonfinite: Literal["raise", "skip", "restore"] = "raise"
     """If a loss or gradient is NaN or infinite: "raise" an error, "skip" the gradient step, or "restore" the weights and the

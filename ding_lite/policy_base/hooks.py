@@ -219,7 +219,7 @@ class Hooks:
 
     def step_variant(self) -> Hashable:
         """What `loss` makes of `train_iter`, such as whether the actor learns in this step. With `learn.compile`, there is a
-        compiled step for each value, and `loss` calls this method instead of reading `train_iter`, which changes in each step."""
+        compiled step for each value; `loss` calls this method and does not read `train_iter`, which changes in each step."""
         return ()
 
     def compute_gradients(self, loss: Tensor) -> dict[str, Any]:

@@ -161,7 +161,8 @@ class Policy(PolicyState):
         self._nonfinite_steps = None if on_nonfinite == "raise" else NonfiniteSteps(restores=on_nonfinite == "restore")
         if self._nonfinite_steps is not None:
             self.attach("nonfinite_steps", self._nonfinite_steps)
-        self._compiled_steps = None if self.cfg.learn.compile == "off" else CompiledSteps()
+        compiles = self.cfg.learn.compile
+        self._compiled_steps = None if compiles == "off" else CompiledSteps(is_auto=compiles == "auto")
         if self._compiled_steps is not None:
             self.attach("compiled_steps", self._compiled_steps)
         kind = type(self).__name__
@@ -468,6 +469,8 @@ class Policy(PolicyState):
 
     def _compiled_step(self, compiled: CompiledSteps, batch: Tree) -> dict[str, Any] | None:
         """`_plain_step` as a compiled step; None if it cannot be compiled."""
+        if not compiled.refused and current_ranks() is not None:
+            compiled.refuse(self, "several processes learn together, which exchange gradients within a step.")
         outputs = compiled.take(self, batch, self._nonfinite_steps is not None, lambda: self._plain_step(batch, True))
         if outputs is None:
             return None
