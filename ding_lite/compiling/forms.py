@@ -53,7 +53,7 @@ class Form:
         held = [it.tensor for it in step.sources if isinstance(it, Slot)]
         self._params = {id(it): it for it in held if isinstance(it, nn.Parameter)}
         self._settings = settings_of(policy.optimizer)
-        self._states: list[Any] = []  # the optimizer's states of parameters when their tensors were looked up
+        self._states: list[Any] | None = None  # the optimizer's states of parameters when their tensors were looked up
         self._held: list[tuple[Mapping[str, Any], str]] = []
         self._addresses: list[int] = []
         self._rates: list[Any] = []
@@ -108,7 +108,7 @@ class Form:
             UnfitError: one has another layout than in the trace.
         """
         states = list(policy.optimizer.state.values())
-        if len(states) != len(self._states) or not all(map(operator.is_, states, self._states)):
+        if self._states is None or len(states) != len(self._states) or not all(map(operator.is_, states, self._states)):
             self.begin(policy)
             state, sources = policy.optimizer.state, [self.step.sources[place] for place in self.held_places]
             self._held = [(it.held, it.name) if isinstance(it, Slot) else (state[it.param], it.name) for it in sources]  # type: ignore[union-attr]
@@ -203,6 +203,6 @@ class _Columns:
         for name, inner in self._inner:
             if not isinstance(columns[name], dict):
                 return f"the column {name} is not nested"
-            if found := inner.misfit(columns[name]):
-                return found
+            if misfit := inner.misfit(columns[name]):
+                return misfit
         return None

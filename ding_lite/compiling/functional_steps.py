@@ -228,7 +228,7 @@ class _Tracer:
             stats = {**stats, **(policy.compute_gradients(loss) or {})}
         require_unchanged(policy, contents)
         self._require_pure(generators)
-        written = self._written(versions)
+        written = self._written(versions, before)
         with trace, torch.no_grad():
             outputs, constants = self._outputs(loss.detach(), stats)
             finite = self._is_finite(outputs, stats)
@@ -266,11 +266,11 @@ class _Tracer:
                 "draw from self.generator, such as torch.randn(shape, generator=self.generator)."
             )
 
-    def _written(self, versions: Sequence[int]) -> list[Slot]:
-        """The buffers that the loss has changed in place."""
+    def _written(self, versions: Sequence[int], before: Mapping[int, Tensor]) -> list[Slot]:
+        """The buffers that the loss has changed in place. Batch normalisation does not count these changes."""
         found = []
         for (tensor, source), version in zip(self._sources, versions):
-            if tensor._version == version:
+            if tensor._version == version and (id(tensor) not in before or torch.equal(tensor, before[id(tensor)])):
                 continue
             if not isinstance(source, Slot) or isinstance(tensor, nn.Parameter):
                 what = "/".join(source.path) if isinstance(source, Column) else getattr(source, "name", "a moment")

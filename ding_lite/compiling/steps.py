@@ -133,7 +133,9 @@ class CompiledSteps:
         form.begins = self._known.get(digest, math.inf)
         if form.begins == math.inf:
             why = next(filter(None, (other.misfit(policy, columns) for other in self._forms)), "it is another one")
-            self._warn(policy, f"{MOST_FORMS} forms of its gradient step are compiled, and others are not. In this one, {why}.")
+            self._warn(
+                policy, f"{MOST_FORMS} forms of its gradient step are compiled, and others are not. In this one, {why}.", True
+            )
         form.package = self._verified.get(digest)
         form.is_verified = form.package is not None
         if form.package is None and form.begins < math.inf:
@@ -196,9 +198,11 @@ class CompiledSteps:
         self.taken += 1
         return outputs
 
-    def _warn(self, policy: Any, text: str) -> None:
-        if text not in self._warned:
-            self._warned.add(text)
+    def _warn(self, policy: Any, text: str, is_of_count: bool = False) -> None:
+        """Warn, once for each reason, and once of the number of forms."""
+        reason = "" if is_of_count else text
+        if reason not in self._warned:
+            self._warned.add(reason)
             warnings.warn(f"{type(policy).__name__} with learn.compile: {text}", stacklevel=6)
 
     def state_dict(self) -> dict[str, Any]:

@@ -166,7 +166,7 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         if torch.Tag.data_dependent_output in func.tags:
             raise NotCompiledError(f"{user_line()} makes a number of a tensor ({func}), which a compiled step cannot have.")
-        if torch.Tag.dynamic_output_shape in func.tags:
+        if torch.Tag.dynamic_output_shape in func.tags and not _has_whole_indices(func, args):
             raise NotCompiledError(f"{user_line()} makes a tensor whose shape depends on numbers ({func}), such as x[mask].")
         if func is torch.ops.aten.lift_fresh.default and id(args[0]) not in self._numbers:
             return self._constant(args[0])
@@ -184,6 +184,10 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return tensor
 
     def _called(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
+        if func is torch.ops.aten.native_batch_norm.default and args[3] is not None and args[5]:
+            func = (
+                torch.ops.aten._native_batch_norm_legit.default
+            )  # the same operation, with a schema that tells what it changes
         ref_args, ref_kwargs = pytree.tree_map_only(Tensor, lambda it: Ref(self.number_of(it)), (tuple(args), dict(kwargs)))
         result = func(*args, **kwargs)
         leaves = pytree.tree_leaves(result)
@@ -214,6 +218,11 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         target = Ref(self.number_of(args[0]))
         self.calls.append(Call(torch.ops.aten.copy_.default, (target, Ref(number)), {}, (target.number,)))
         return result
+
+
+def _has_whole_indices(func: Any, args: Sequence[Any]) -> bool:
+    """Whether an operation takes elements by their indices, and not by a mask."""
+    return func is torch.ops.aten.index.Tensor and all(it is None or it.dtype is not torch.bool for it in args[1])
 
 
 def _drops_nothing(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
@@ -264,7 +273,7 @@ class _Watched:
 def refusing_side_effects() -> Iterator[None]:
     """Inside the block, raise NotCompiledError when this thread prints, or makes Python numbers of tensors."""
     own, streams = threading.get_ident(), (sys.stdout, sys.stderr)
-    sys.stdout, sys.stderr = (_Watched(stream, own, threading.get_ident) for stream in streams)  # type: ignore[assignment]
+    sys.stdout, sys.stderr = (_Watched(stream, own, threading.get_ident) for stream in streams)
     try:
         with _NoNumbers():
             yield

@@ -160,8 +160,8 @@ class LearnConfig(Config):
 
     compile: Literal["off", "on", "auto"] = "off"
     """Compile the whole gradient step, ahead of time; see docs/compile.md. It takes 10 to 60 seconds, once for each network,
-    shape of the batch and machine. With "on", the first step waits for it; with "auto", it runs beside the first 10,000 steps. What
-    cannot be compiled is not, with a warning."""
+    shape of the batch and machine. With "on", the first step waits for it; with "auto", it runs beside the first 10,000 steps.
+    What cannot be compiled is not, with a warning."""
 
     on_nonfinite: Literal["raise", "skip", "restore"] = "raise"
     """If a loss or gradient is NaN or infinite: "raise" an error, "skip" the gradient step, or "restore" the weights and the
