@@ -16,8 +16,6 @@ from ding_lite.compiling.packages import Package
 from ding_lite.compiling.tracing import Draw, Meta
 from ding_lite.compiling.updates import begin_moments, settings_of
 
-_ADDRESS = operator.methodcaller("data_ptr")
-
 
 class UnfitError(Exception):
     """A tensor of the policy's state has another layout than in the compiled step; the message names it."""
@@ -39,7 +37,8 @@ class Form:
         """The compiled step, when it is there."""
         self.is_verified = False
         """Whether a compiled step was compared with one that is not compiled."""
-        self._optimizer, self._links = policy.optimizer, links_of(policy)
+        links = links_of(policy)
+        self._optimizer, self._links, self._linked = policy.optimizer, [link[:2] for link in links], [link[2] for link in links]
         self._learns = [param.requires_grad for param in policy.params]
         self.held_places = [place for place, it in enumerate(step.sources) if isinstance(it, (Slot, Moment))]
         """The inputs that are tensors of the policy's state."""
@@ -61,7 +60,8 @@ class Form:
 
     def is_stale(self, policy: Any) -> bool:
         """Whether the networks of the policy, or its optimizer, are other objects than in the trace."""
-        return policy.optimizer is not self._optimizer or any(held.get(name) is not thing for held, name, thing in self._links)
+        things = [held.get(name) for held, name in self._links]
+        return policy.optimizer is not self._optimizer or not all(map(operator.is_, things, self._linked))
 
     @functools.cached_property
     def digest(self) -> str:
@@ -115,8 +115,8 @@ class Form:
             self._states = list(state.values())
         tensors = [held.get(name) for held, name in self._held]
         try:
-            addresses = list(map(_ADDRESS, tensors))
-        except AttributeError:
+            addresses = list(map(Tensor.data_ptr, tensors))  # type: ignore[arg-type]
+        except TypeError:
             addresses = []
         if addresses != self._addresses:
             self._check(tensors)
