@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from ding_lite.basics import Config
 from ding_lite.basics.global_random import global_random_states
 from ding_lite.compiling.programs import Program, program_of
-from ding_lite.compiling.reads import Guard, Reads, contents_of, is_plain, require_unchanged
+from ding_lite.compiling.reads import Guard, Reads, is_plain
 from ding_lite.compiling.tracing import Draw, NotCompiledError, Trace, refusing_side_effects, user_line
 from ding_lite.compiling.updates import moment_names, require_supported, stepped
 from ding_lite.data import Tree, flatten, nested
@@ -213,7 +213,7 @@ class _Tracer:
     def traced(self) -> FunctionalStep:
         """The step."""
         policy, trace = self._policy, self._trace
-        variant, contents = policy.step_variant(), contents_of(policy)
+        variant = policy.step_variant()
         vars(policy).update({**self._coefficients, "step_variant": lambda: variant})
         reads = Reads((type(policy), Config, nn.Module), [*self._coefficients, "step_variant"], policy)
         versions = [tensor._version for tensor, _ in self._sources]
@@ -226,7 +226,6 @@ class _Tracer:
             for param in policy.params:
                 param.grad = None
             stats = {**stats, **(policy.compute_gradients(loss) or {})}
-        require_unchanged(policy, contents)
         self._require_pure(generators)
         written = self._written(versions, before)
         with trace, torch.no_grad():

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import operator
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -23,7 +24,7 @@ _MOST = 1000  # plain values in a list, tuple, dict or set
 _DEPTH = 3  # of objects that refer to objects
 _MISSING = object()
 _COUNTERS = "train_iter", "version"
-_OF_TORCH = frozenset(vars(nn.Module())) - {"training"}
+_OF_TORCH = frozenset(vars(nn.Module())) - {"training"} | {"_compiled_call_impl"}
 _GROUPS = list, tuple, dict, set, frozenset, deque
 _LIBRARIES = frozenset({"ding_lite", "torch", "numpy", "gymnasium", *sys.stdlib_module_names}) - {"__main__"}
 
@@ -85,6 +86,7 @@ class Reads:
         self._thread, self._paused = 0, False
         self._found: dict[tuple[int, str], Guard] = {}
         self._before: dict[tuple[int, str], tuple[Any, Any]] = {}
+        self._groups: dict[tuple[int, str], tuple[Any, Any, list[Any], str]] = {}
 
     @property
     def guards(self) -> list[Guard]:
@@ -112,6 +114,14 @@ class Reads:
                     "do it in before_step or after_step."
                 )
 
+        for (_, name), (owner, group, contents, place) in self._groups.items():
+            if len(group) != len(contents) or not all(map(operator.is_, _parts(group), contents)):
+                raise NotCompiledError(
+                    f"{place} reads {type(owner).__name__}.{name}, whose contents the loss changes, which a compiled step "
+                    "would not do: change it in before_step or after_step; or, if a network only writes it for others to read, name "
+                    f"it in scratch_attributes, a tuple of names, of the class {type(owner).__name__}."
+                )
+
     def _reader(self, original: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
         def __getattribute__(owner: Any, name: str) -> Any:
             value = original(owner, name)
@@ -135,6 +145,10 @@ class Reads:
                     f"{user_line()} reads {name}, which changes in each step: override step_variant() to return what depends "
                     "on it, such as self.train_iter % 2 == 0, and call it in the loss."
                 )
+            if name in getattr(type(owner), "scratch_attributes", ()):
+                return
+            if type(value) in _GROUPS and (id(owner), name) not in self._groups:
+                self._groups[id(owner), name] = owner, value, _parts(value), user_line()
             self._guard(owner, name, value)
         finally:
             self._paused = False
@@ -177,6 +191,11 @@ class Reads:
         return __setattr__
 
 
+def _parts(group: Any) -> list[Any]:
+    """The elements of a list, tuple, set or deque; the values of a dict."""
+    return list(group.values()) if isinstance(group, dict) else list(group)
+
+
 def _held(owner: Any, name: str) -> Any:
     """The attribute of an object, or of a module the parameter, buffer or module."""
     own: dict[str, Any] = vars(owner)
@@ -196,24 +215,3 @@ def _replaced(kind: Any, name: str, wrap: Callable[[Any], Any]) -> Iterator[None
             delattr(kind, name)
         else:
             setattr(kind, name, own)
-
-
-def contents_of(policy: Any) -> dict[str, Any]:
-    """Copies of the lists, dicts and sets of plain values among the attributes of a policy, by name."""
-    held: Mapping[str, Any] = vars(policy)
-    return {name: _copied(it) for name, it in held.items() if type(it) in (list, dict, set, deque) and is_plain(it)}
-
-
-def require_unchanged(policy: Any, before: Mapping[str, Any]) -> None:
-    """Check that the lists, dicts and sets of a policy are as `contents_of` has found them.
-
-    Raises:
-        NotCompiledError: one has changed.
-    """
-    now = contents_of(policy)
-    changed = [name for name in {**before, **now} if now.get(name, _MISSING) != before.get(name, _MISSING)]
-    if changed:
-        raise NotCompiledError(
-            f"the loss of {type(policy).__name__} changes its attribute {changed[0]}, which a compiled step would not do: do "
-            "it in before_step or after_step."
-        )

@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 import torch
-from interpreted_steps import batch_of, compiled, interpreting, learn, made, same, state_of
+from interpreted_steps import assert_close, batch_of, compiled, interpreting, learn, made, same, state_of
 from torch import nn
 
 from ding_lite.compiling import updates
@@ -72,7 +72,7 @@ CASES = {
     "printing": (prints, "prints"),
     "a mask": (lambda self, batch, loss: loss + batch.reward[batch.terminated].sum(), "shape depends on numbers"),
     "a counter": (counts, "sets Loss.seen"),
-    "a list that grows": (appends, "changes its attribute history"),
+    "a list that grows": (appends, "reads Loss.history, whose contents the loss changes"),
     "metrics": (logs, "logs with self.metrics"),
     "the gradient step": (lambda self, batch, loss: loss * (1 + self.train_iter), "reads train_iter"),
     "a generator of numpy": (drops, "draws from the random generator self.rng"),
@@ -173,3 +173,27 @@ def test_a_hidden_change_of_a_network_is_a_change_of_the_loss():
     with interpreting(), pytest.warns(UserWarning, match=r"sets Layer\.calls"):
         learn(policy, 2)
     assert policy.model.calls == 4  # two for each step: obs and next_obs
+
+
+def test_a_network_may_have_scratch_attributes():
+    class Seen(nn.Linear):
+        scratch_attributes = ("seen",)
+
+        def __init__(self):
+            super().__init__(5, 3)
+            self.seen = []
+
+        def forward(self, x):
+            self.seen[:] = [x]
+            return super().forward(x)
+
+    class Seeing(DQNPolicy):
+        def make_model(self):
+            return Seen()
+
+    policy, plain = made(Seeing), made(Seeing, "off")
+    with interpreting():
+        learn(policy)
+    learn(plain)
+    assert compiled(policy) == 4
+    assert_close(policy, plain)
