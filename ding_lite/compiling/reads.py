@@ -118,8 +118,8 @@ class Reads:
             if len(group) != len(contents) or not all(map(operator.is_, _parts(group), contents)):
                 raise NotCompiledError(
                     f"{place} reads {type(owner).__name__}.{name}, whose contents the loss changes, which a compiled step "
-                    "would not do: change it in before_step or after_step; or, if a network only writes it for others to read, name "
-                    f"it in scratch_attributes, a tuple of names, of the class {type(owner).__name__}."
+                    "would not do: change it in before_step or after_step; or, if a network only writes it for others to read, "
+                    f"name it in scratch_attributes, a tuple of names, of the class {type(owner).__name__}."
                 )
 
     def _reader(self, original: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:

@@ -162,9 +162,10 @@ class Policy(PolicyState):
         if self._nonfinite_steps is not None:
             self.attach("nonfinite_steps", self._nonfinite_steps)
         compiles = self.cfg.learn.compile
-        self._compiled_steps = None if compiles == "off" else CompiledSteps(is_auto=compiles == "auto")
-        if self._compiled_steps is not None:
-            self.attach("compiled_steps", self._compiled_steps)
+        self.compiled_steps = None if compiles == "off" else CompiledSteps(is_auto=compiles == "auto")
+        """What takes compiled gradient steps; None if `cfg.learn.compile` is off."""
+        if self.compiled_steps is not None:
+            self.attach("compiled_steps", self.compiled_steps)
         kind = type(self).__name__
         self.before_init()
         self.check_spaces()
@@ -431,7 +432,7 @@ class Policy(PolicyState):
             return guard.take(self, lambda: self.gradient_step(batch))
         is_checked = guard is not None or self.device.type == "cpu" or self.train_iter % _CUDA_CHECK_EVERY == 0
         self.before_step()
-        stats = None if self._compiled_steps is None else self._compiled_step(self._compiled_steps, batch)
+        stats = None if self.compiled_steps is None else self._compiled_step(self.compiled_steps, batch)
         if stats is None:
             stats = self._plain_step(batch, is_checked)
         self.train_iter += 1

@@ -90,7 +90,7 @@ def test_the_traced_steps_of_every_policy_are_its_steps(case, monkeypatch):
     with interpreting(), warnings.catch_warnings():
         warnings.simplefilter("ignore" if case in REFUSED else "error")
         policy, found = learned(monkeypatch, case, "on", 5)
-    taken = policy._compiled_steps
+    taken = policy.compiled_steps
     if case in REFUSED:
         assert taken.taken == 0
     else:
@@ -111,5 +111,5 @@ def test_the_compiled_steps_of_every_policy_are_its_steps(case, monkeypatch):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         policy, found = learned(monkeypatch, case, "on", 100)
-    assert policy._compiled_steps.taken == 100
+    assert policy.compiled_steps.taken == 100
     assert_equal(policy, found, plain, stats)

@@ -62,7 +62,7 @@ def pair(change, kind=Loss, steps=6, rows=lambda step: 12, **settings):
 
 
 def forms(policy):
-    return len(policy._compiled_steps._forms)
+    return len(policy.compiled_steps._forms)
 
 
 def on_helper(policy, step):

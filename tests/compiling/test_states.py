@@ -110,7 +110,7 @@ def test_what_was_learned_moves_to_another_policy():
 def test_acting_copies_follow_the_weights():
     policy = made()
     actor = policy.collect_mode.actor
-    assert actor._compiled_steps is None
+    assert actor.compiled_steps is None
     learn(policy, 3)
     actor.copy_weights(policy)
     assert (weights_of(actor) == weights_of(policy)).all()
@@ -182,4 +182,4 @@ def test_the_setting_cannot_be_changed_in_a_run():
 
 def test_compilation_is_off_by_default():
     assert DQNPolicyConfig().learn.compile == "off"
-    assert made(compiles="off")._compiled_steps is None
+    assert made(compiles="off").compiled_steps is None

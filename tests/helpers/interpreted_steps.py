@@ -88,7 +88,7 @@ def same(one, other):
 
 def compiled(policy):
     """The compiled steps that a policy has taken."""
-    return policy._compiled_steps.taken
+    return policy.compiled_steps.taken
 
 
 @contextlib.contextmanager
