@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import traceback
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -24,6 +25,7 @@ from ding_lite.policy_check.restoring import RestorablePolicy, restoring_state
 from ding_lite.policy_state import networks_of
 
 Path = tuple[str, ...]
+_TRACING = threading.Lock()  # a trace replaces methods of classes, which all threads share
 ALL_FINITE = "gradients are finite"
 """Name of an output: whether all gradients are finite."""
 
@@ -161,12 +163,12 @@ def trace_step(policy: CompilablePolicy, batch: Tree, checks_gradients: bool) ->
     own = vars(policy)
     inputs = [name for name in found if type(own.get(name)) in (int, float) and own[name]]  # a term of weight 0 may be left out
     try:
-        with restoring_state(policy):
+        with _TRACING, restoring_state(policy):
             return _Tracer(policy, batch, dict(leaves), inputs, checks_gradients).traced()
     except NotCompiledError:
         if not inputs:
             raise
-    with restoring_state(policy):  # perhaps the loss makes a condition of one
+    with _TRACING, restoring_state(policy):  # perhaps the loss makes a condition of one
         return _Tracer(policy, batch, dict(leaves), [], checks_gradients).traced()
 
 

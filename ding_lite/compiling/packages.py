@@ -14,6 +14,7 @@ import json
 import os
 import pickle
 import platform
+import shlex
 import shutil
 import subprocess
 import sys
@@ -125,7 +126,8 @@ class Compilation:
     """
 
     def __init__(self, program: Program) -> None:
-        compiler = os.environ.get("CXX") or next(filter(shutil.which, ("g++", "clang++")), "g++")
+        command = shlex.split(os.environ.get("CXX") or "") or [next(filter(shutil.which, ("g++", "clang++")), "g++")]
+        compiler = command[0]
         if shutil.which(compiler) is None:
             raise NotCompiledError(f"there is no C++ compiler {compiler}: install g++, or set CXX.")
         self._program = program
@@ -217,8 +219,7 @@ def _write(path: Path, content: bytes) -> None:
 
 def _delete_old(folder: Path) -> None:
     """Delete packages, the longest unused first, until the rest is small enough; and what killed processes have left."""
-    limit = float(os.environ.get(SIZE_VARIABLE) or _MEGABYTES) * 1e6
-    found = []
+    limit, found = _megabytes() * 1e6, []
     for path in (*folder.glob("*.pt2"), *folder.glob(".*.tmp")):
         with contextlib.suppress(OSError):  # another process deletes too
             found.append((path.stat().st_mtime, path.stat().st_size, path))
@@ -229,3 +230,19 @@ def _delete_old(folder: Path) -> None:
         if used > limit and place:  # the newest stays
             with contextlib.suppress(OSError):
                 path.unlink()
+                for manifest in folder.glob(f"{path.name.partition('-')[0]}.json"):
+                    if path.stem.partition("-")[2] in manifest.read_text(encoding="utf-8"):
+                        manifest.unlink()
+
+
+def _megabytes() -> float:
+    """The size of all packages to keep.
+
+    Raises:
+        ValueError: DING_LITE_CACHE_MB is not a number.
+    """
+    given = os.environ.get(SIZE_VARIABLE) or _MEGABYTES
+    try:
+        return float(given)
+    except ValueError:
+        raise ValueError(f"{SIZE_VARIABLE} = {given!r}: expected a number of megabytes, such as {_MEGABYTES}.") from None

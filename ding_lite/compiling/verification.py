@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -14,7 +13,9 @@ from ding_lite.compiling.functional_steps import Moment, Slot
 from ding_lite.compiling.tracing import NotCompiledError
 from ding_lite.policy_check.restoring import restoring_state
 
-_TOLERANCE = 1e-5  # relative to the largest element of a tensor, or to 1 for losses and weights
+_OF_WEIGHTS = 1e-5  # largest difference, relative to the largest element of a tensor or to 1
+_OF_SUMS = {torch.float64: 1e-6}  # of moments and statistics, by dtype: sums over a batch, in another order
+_OF_OTHER_SUMS = 1e-4
 _NOISE = 1e-6  # of the largest gradient: rounding, which Adam turns into whole steps where gradients are as small
 
 
@@ -90,14 +91,9 @@ def require_equal(form: Form, before: Saved, reference: Reference, stats: Mappin
         if isinstance(source, Moment):
             _compare(f"the optimizer's {source.name}", tensor, other, at_least=0.0)
         elif isinstance(source, Slot):
-            _compare(
-                source.name,
-                tensor,
-                other,
-                1.0,
-                gradients.get(id(source.tensor)),
-                (other - old).abs() if other.is_floating_point() else None,
-            )
+            error = gradients.get(id(source.tensor))
+            change = torch.zeros(()) if error is None else (other - old).abs()
+            _compare(source.name, tensor, other, 1.0, _OF_WEIGHTS, 0.0 if error is None else error * change.amax())
 
 
 def _gradients(sources: Sequence[Any], after: Sequence[Tensor], before: Sequence[Tensor]) -> dict[int, Tensor]:
@@ -112,8 +108,22 @@ def _gradients(sources: Sequence[Any], after: Sequence[Tensor], before: Sequence
 
 
 def _compare(
-    name: str, found: Tensor, expected: Tensor, at_least: float, error: Tensor | None = None, change: Tensor | None = None
+    name: str,
+    found: Tensor,
+    expected: Tensor,
+    at_least: float,
+    tolerance: float | None = None,
+    more: Tensor | float = 0.0,
 ) -> None:
+    """Raise NotCompiledError if two tensors differ by more than rounding.
+
+    Args:
+        name: what they are, for the message.
+        found, expected: of the compiled step, and of the other one.
+        at_least: the tolerance is relative to the largest expected element, or to this.
+        tolerance: None for that of sums.
+        more: added to the tolerance of each element.
+    """
     if found.shape != expected.shape or found.dtype != expected.dtype:
         raise NotCompiledError(
             f"{name} is {found.dtype} of shape {list(found.shape)}, and without compilation {expected.dtype} of shape "
@@ -124,19 +134,10 @@ def _compare(
     if not found.is_floating_point():
         is_equal = torch.equal(found, expected)
     else:
-        limit = _TOLERANCE * expected.abs().amax().clamp(min=at_least)
-        allowed = limit if error is None or change is None else limit + error * torch.maximum(change, change.amax())
-        is_equal = bool((((found - expected).abs() <= allowed + 1e-30) | (found == expected)).all())
+        relative = _OF_SUMS.get(found.dtype, _OF_OTHER_SUMS) if tolerance is None else tolerance
+        allowed = relative * expected.abs().nan_to_num().amax().clamp(min=at_least) + more + 1e-30
+        alike = ((found - expected).abs() <= allowed) | (found == expected) | (found.isnan() & expected.isnan())
+        is_equal = bool(alike.all())
     if not is_equal:
         difference = (found.double() - expected.double()).abs().max().item()
         raise NotCompiledError(f"its {name} differs from that of a step without compilation, by up to {difference:.3g}.")
-
-
-@contextlib.contextmanager
-def undone(saved: Saved) -> Iterator[None]:
-    """A block that is undone if it raises NotCompiledError."""
-    try:
-        yield
-    except NotCompiledError:
-        saved.restore()
-        raise

@@ -2,6 +2,7 @@
 
 import copy
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from interpreted_steps import (
     state_of,
     weights_of,
 )
+from pages import run_blocks
 from torch import nn
 
 from ding_lite.compiling import MOST_FORMS
@@ -408,3 +410,11 @@ def test_nested_columns():
             found.append(policy)
     assert compiled(found[0]) == 3
     assert_close(*found)
+
+
+def test_the_example_of_the_page_has_two_forms():
+    kind = run_blocks(Path(__file__).parents[2] / "docs/compile.md")["SometimesRegularized"]
+    with no_warning():
+        policy, plain = pair(lambda policy, step: None, kind)
+    assert (compiled(policy), forms(policy)) == (6, 2)
+    assert_close(policy, plain)

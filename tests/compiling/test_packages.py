@@ -248,9 +248,17 @@ def test_the_packages_that_were_not_used_for_longest_are_deleted(cache, monkeypa
         "old1-0.pt2",
         "old2-0.pt2",
     }
+    (cache / "old1.json").write_text('{"sha256": "0"}')
     monkeypatch.setenv(packages.SIZE_VARIABLE, "0.000001")
     packages._keep(step, content)
+    assert not (cache / "old1.json").exists()
     assert [path.name for path in cache.glob("*.pt2")] == [package_of_name(cache, step, content)]
+
+
+def test_a_size_that_is_no_number_is_named(cache, monkeypatch):
+    monkeypatch.setenv(packages.SIZE_VARIABLE, "many")
+    with pytest.raises(ValueError, match="DING_LITE_CACHE_MB = 'many': expected a number of megabytes"):
+        packages._keep(program(), b"")
 
 
 def package_of_name(cache, step, content):
