@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import hashlib
 import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,7 +9,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ding_lite.compiling.functional_steps import Coefficient, Column, FunctionalStep, Moment, Rate, Slot, links_of
+from ding_lite.compiling.functional_steps import (
+    Coefficient,
+    Column,
+    FunctionalStep,
+    Moment,
+    Rate,
+    Slot,
+    are_same_lists,
+    links_of,
+    lists_of,
+)
 from ding_lite.compiling.packages import Package
 from ding_lite.compiling.tracing import Draw, Meta
 from ding_lite.compiling.updates import begin_moments, settings_of
@@ -37,7 +45,7 @@ class Form:
         """The compiled step, when it is there."""
         self.is_verified = False
         """Whether a compiled step was compared with one that is not compiled."""
-        links = links_of(policy)
+        links, self._lists = links_of(policy), lists_of(policy)
         self._optimizer, self._links, self._linked = policy.optimizer, [link[:2] for link in links], [link[2] for link in links]
         self._learns = [param.requires_grad for param in policy.params]
         self.held_places = [place for place, it in enumerate(step.sources) if isinstance(it, (Slot, Moment))]
@@ -61,13 +69,13 @@ class Form:
     def is_stale(self, policy: Any) -> bool:
         """Whether the networks of the policy, or its optimizer, are other objects than in the trace."""
         things = [held.get(name) for held, name in self._links]
-        return policy.optimizer is not self._optimizer or not all(map(operator.is_, things, self._linked))
+        is_same = policy.optimizer is self._optimizer and all(map(operator.is_, things, self._linked))
+        return not is_same or not are_same_lists(policy, self._lists)
 
-    @functools.cached_property
+    @property
     def digest(self) -> str:
-        """A hash of the program and of the values that it holds for."""
-        values = [str(guard) for guard in self.step.guards]
-        return hashlib.sha256(repr((self.step.program.key, values, self.step.variant)).encode()).hexdigest()[:40]
+        """A hash of the program. Forms for other values that do not change it have the same one."""
+        return self.step.program.key
 
     def misfit(self, policy: Any, columns: Mapping[str, Any]) -> str | None:
         """Why a step does not have this form; None if it has.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import operator
 import threading
 import traceback
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -136,6 +137,25 @@ def links_of(policy: Any) -> list[tuple[dict[str, Any], str, nn.Module]]:
             found += [(own, name, network)] if name in own else []
             found += [(it._modules, part, inner) for it in network.modules() for part, inner in it._modules.items() if inner]
     return found
+
+
+def lists_of(policy: Any) -> list[tuple[str, Any, list[Any]]]:
+    """Each attribute of a policy that is a list, tuple or dict with networks: its name, the object, and what is in it."""
+    groups = [(name, it, _in(it)) for name, it in vars(policy).items() if isinstance(it, (list, tuple, dict))]
+    return [group for group in groups if any(isinstance(part, nn.Module) for part in group[2])]
+
+
+def _in(group: Any) -> list[Any]:
+    return list(group.values()) if isinstance(group, dict) else list(group)
+
+
+def are_same_lists(policy: Any, lists: Sequence[tuple[str, Any, list[Any]]]) -> bool:
+    """Whether these attributes are the same objects as in a result of `lists_of`, and have the same objects in them."""
+    own = vars(policy)
+    return all(
+        own.get(name) is group and len(group) == len(parts) and all(map(operator.is_, _in(group), parts))
+        for name, group, parts in lists
+    )
 
 
 def trace_step(policy: CompilablePolicy, batch: Tree, checks_gradients: bool) -> FunctionalStep:

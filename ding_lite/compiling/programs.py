@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,7 +17,8 @@ from ding_lite.compiling.tracing import Call, Meta, Ref, Trace
 _FORMAT = 1  # increases with changes of what a program means
 
 
-class Program(NamedTuple):
+@dataclasses.dataclass(frozen=True, eq=False)
+class Program:
     """A function of tensors that changes some of them: what a package is compiled from."""
 
     calls: tuple[tuple[str, Any, Any, tuple[int | None, ...]], ...]
@@ -39,10 +42,10 @@ class Program(NamedTuple):
     copies: tuple[tuple[int, int], ...]
     """(input, number of its new value): what is written at the end."""
 
-    @property
+    @functools.cached_property
     def key(self) -> str:
         """A hash of everything that determines the compiled code, without versions of libraries and the machine."""
-        found = hashlib.sha256(repr((_FORMAT, self._replace(constants={}))).encode())
+        found = hashlib.sha256(repr((_FORMAT, dataclasses.replace(self, constants={}))).encode())
         for number, tensor in self.constants.items():
             found.update(repr((number, Meta.of(tensor))).encode() + tensor.contiguous().numpy().tobytes())
         return found.hexdigest()[:40]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import operator
 import sys
@@ -10,6 +11,8 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
+from numbers import Number
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +22,7 @@ from torch import Tensor, nn
 from ding_lite.basics import Config
 from ding_lite.compiling.tracing import NotCompiledError, user_line
 
-_PLAIN = (bool, int, float, complex, str, bytes, Enum, torch.dtype, torch.device)
+_PLAIN = (Number, str, bytes, Enum, torch.dtype, torch.device)
 _MOST = 1000  # plain values in a list, tuple, dict or set
 _DEPTH = 3  # of objects that refer to objects
 _MISSING = object()
@@ -27,6 +30,22 @@ _COUNTERS = "train_iter", "version"
 _OF_TORCH = frozenset(vars(nn.Module())) - {"training"} | {"_compiled_call_impl"}
 _GROUPS = list, tuple, dict, set, frozenset, deque
 _LIBRARIES = frozenset({"ding_lite", "torch", "numpy", "gymnasium", *sys.stdlib_module_names}) - {"__main__"}
+_FOLLOWED = frozenset({"ding_lite.policy_base.short_names"})  # policy.config
+
+
+class _Same:
+    """An object that is compared by identity."""
+
+    def __init__(self, thing: Any) -> None:
+        self.thing = thing
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and other.thing is self.thing
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"a {type(self.thing).__name__}"
 
 
 class Guard(NamedTuple):
@@ -39,13 +58,17 @@ class Guard(NamedTuple):
     """Name of the attribute."""
 
     value: Any
-    """The value, a copy."""
+    """The value, as `contents_of` returns it."""
+
+    is_plain: bool
+    """Whether this is a copy of the value."""
 
     def holds(self) -> bool:
         """Whether the attribute still has this value."""
-        value = self.value
-        now = getattr(self.owner, self.name, _MISSING)
-        return now is value or (type(now) is type(value) and bool(now == value))
+        value, now = self.value, getattr(self.owner, self.name, _MISSING)
+        if self.is_plain:
+            return now is value or (type(now) is type(value) and bool(now == value))
+        return bool(contents_of(now) == value)
 
     def __str__(self) -> str:
         return f"{type(self.owner).__name__}.{self.name} = {self.value!r:.60}"
@@ -59,17 +82,35 @@ def is_plain(value: Any) -> bool:
         left[0] -= 1
         if part is None or isinstance(part, _PLAIN):
             return True
-        if left[0] < 0 or type(part) not in _GROUPS:
+        if left[0] < 0 or not isinstance(part, _GROUPS):
             return False
-        return all(map(plain, part)) and (type(part) is not dict or all(map(plain, part.values())))
+        return all(map(plain, part)) and (not isinstance(part, dict) or all(map(plain, part.values())))
 
     return plain(value)
 
 
-def _copied(value: Any) -> Any:
-    if type(value) in (list, tuple, set, frozenset, deque):
-        return type(value)(map(_copied, value))
-    return {key: _copied(part) for key, part in value.items()} if type(value) is dict else value
+def contents_of(value: Any, depth: int = 0) -> Any:
+    """What can be compared in a value: plain values; in lists and the like, and in objects of a user's own, these; of tensors
+    and of all other objects, which one it is."""
+    if is_plain(value):
+        return copy.deepcopy(value)
+    if depth > _DEPTH or isinstance(value, (Tensor, nn.Module)) or callable(value):
+        return _Same(value)
+    if isinstance(value, dict):
+        return type(value), {key: contents_of(part, depth + 1) for key, part in value.items()}
+    if isinstance(value, _GROUPS):
+        return type(value), [contents_of(part, depth + 1) for part in value]
+    if not _is_followed(value):
+        return _Same(value)
+    own = {slot: getattr(value, slot, None) for kind in type(value).__mro__ for slot in vars(kind).get("__slots__", ())}
+    own.update(getattr(value, "__dict__", {}))
+    return _Same(value), {name: contents_of(part, depth + 1) for name, part in own.items()}
+
+
+def _is_followed(value: Any) -> bool:
+    """Whether the attributes of an object are values that a loss may depend on: those of a user's own classes."""
+    module = type(value).__module__
+    return module.partition(".")[0] not in _LIBRARIES or module in _FOLLOWED or isinstance(value, SimpleNamespace)
 
 
 class Reads:
@@ -147,24 +188,21 @@ class Reads:
                 )
             if name in getattr(type(owner), "scratch_attributes", ()):
                 return
-            if type(value) in _GROUPS and (id(owner), name) not in self._groups:
+            if isinstance(value, _GROUPS) and (id(owner), name) not in self._groups:
                 self._groups[id(owner), name] = owner, value, _parts(value), user_line()
             self._guard(owner, name, value)
         finally:
             self._paused = False
 
-    def _guard(self, owner: Any, name: str, value: Any, depth: int = 0) -> None:
-        if is_plain(value) or isinstance(value, Config):
-            self._found.setdefault((id(owner), name), Guard(owner, name, _copied(value)))
-        elif isinstance(value, np.ndarray) or (type(value) in _GROUPS and len(value) > _MOST):
+    def _guard(self, owner: Any, name: str, value: Any) -> None:
+        if isinstance(value, np.ndarray) or (isinstance(value, _GROUPS) and len(value) > _MOST):
             raise NotCompiledError(
                 f"{user_line()} reads {type(owner).__name__}.{name}, a {type(value).__name__} of {len(value):,}, whose "
                 "contents a compiled step cannot follow: keep it as a tensor, as a buffer of the model."
             )
-        elif depth < _DEPTH and type(value).__module__.partition(".")[0] not in _LIBRARIES and hasattr(value, "__dict__"):
-            for attribute, part in vars(value).items():  # an object of the user's own
-                if not callable(part) and not isinstance(part, (Tensor, nn.Module)):
-                    self._guard(value, attribute, part, depth + 1)
+        is_group = isinstance(value, (*_GROUPS, Config, torch.Generator))
+        if (id(owner), name) not in self._found and (is_plain(value) or is_group or _is_followed(value)):
+            self._found[id(owner), name] = Guard(owner, name, contents_of(value), is_plain(value))
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:

@@ -19,10 +19,12 @@ from ding_lite.data import Tree, nested
 from ding_lite.policy_check import LossError
 
 MOST_FORMS = 6
-"""Forms of the gradient step of a policy that are compiled."""
+"""Programs of the gradient step of a policy that are compiled."""
 
 AUTO_STEPS = 10_000
 """With "auto", the gradient steps after the first one of a form that are not compiled."""
+
+_MOST_TRACES = 100  # of one object
 
 PlainStep = Callable[[], Mapping[str, Any]]
 """Takes a step without compilation, without hooks before and after it, and without counting it. Returns its statistics."""
@@ -68,6 +70,7 @@ class CompiledSteps:
         self._is_auto = is_auto
         self._forms: list[Form] = []
         self._known: dict[str, int] = {}  # by the digest of a form, the value of `train_iter` from which it is compiled
+        self._traces = 0
         self._verified: dict[str, Package] = {}
         self._compilations: dict[str, Compilation] = {}
         self._warned: set[str] = set()
@@ -123,9 +126,11 @@ class CompiledSteps:
 
     def _new_form(self, policy: Any, batch: Tree, columns: Mapping[str, Any], checks_gradients: bool) -> Form | None:
         """Trace a step that has none of the forms; None if there are too many."""
-        self._forms = [form for form in self._forms if not form.is_stale(policy)]
-        if len(self._forms) >= 2 * MOST_FORMS:
+        self._forms = [form for form in self._forms if not form.is_stale(policy)][1 - 2 * MOST_FORMS :]
+        if self._traces >= _MOST_TRACES:
+            self._warn(policy, f"it had {_MOST_TRACES} values of what its loss reads. Steps with others are not compiled.")
             return None
+        self._traces += 1
         form = Form(trace_step(policy, batch, checks_gradients), policy)
         digest = form.digest
         if digest not in self._known and len(self._known) < MOST_FORMS:

@@ -2,7 +2,9 @@
 
 import copy
 import warnings
+from collections import defaultdict
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -35,6 +37,15 @@ class Helper:
         self.weight, self.inner = 1.0, {"bias": [0.0]}
 
 
+class Term:
+    """One in a list of them."""
+
+    __slots__ = ("weight",)
+
+    def __init__(self, weight):
+        self.weight = weight
+
+
 class Loss(DQNPolicy):
     """DQN with a loss that reads values from many places."""
 
@@ -43,10 +54,15 @@ class Loss(DQNPolicy):
         self.scale, self.helper, self.levels = 1.0, Helper(), [1.0, 2.0]
         self.model.temperature = 1.0
         self.offset = torch.zeros(())
+        self.terms, self.table = [Term(1.0), Term(1.0)], defaultdict(float, here=1.0)
+        self.space, self.small = SimpleNamespace(weight=1.0), np.float32(1)
+        self.config.extra["own"] = 1.0
 
     def loss(self, batch):
         loss, stats = super().loss(batch)
-        scale = self.scale * self.helper.weight * self.levels[1] * self.model.temperature
+        scale = self.terms[1].weight * self.table["here"] * self.space.weight * float(self.small) * self.config["own"]
+        scale *= self.config["gamma"]
+        scale *= self.scale * self.helper.weight * self.levels[1] * self.model.temperature
         return scale * loss + self.offset + self.helper.inner["bias"][0] * self.model.layers[0].weight.mean(), stats
 
 
@@ -83,6 +99,43 @@ def on_a_network(policy, step):
     policy.model.temperature = 1.0 + step // 3
 
 
+def in_a_list_of_objects(policy, step):
+    policy.terms[1].weight = 1.0 + step // 3
+
+
+def other_objects(policy, step):
+    policy.terms = [Term(1.0), Term(1.0 + step // 3)]
+
+
+def other_helper(policy, step):
+    if step == 3:
+        policy.helper = Helper()
+        policy.helper.weight = 3.0
+
+
+def in_a_defaultdict(policy, step):
+    policy.table["here"] = 1.0 + step // 3
+
+
+def in_a_namespace(policy, step):
+    policy.space.weight = 1.0 + step // 3
+
+
+def of_numpy(policy, step):
+    policy.small = np.float32(1 + step // 3)
+
+
+def in_the_extra_settings(policy, step):
+    policy.config.extra["own"] = 1.0 + step // 3
+
+
+def in_another_configuration(policy, step):
+    if step == 2:
+        policy.cfg = copy.deepcopy(policy.cfg)
+    if step == 3:
+        policy.cfg.discount_factor = 0.5
+
+
 def on_the_policy(policy, step):
     policy.scale = 1.0 + step // 3
 
@@ -107,7 +160,10 @@ def frozen(policy, step):
 
 @pytest.mark.parametrize(
     "change",
-    [on_helper, deep_inside, in_a_list, on_a_network, on_the_policy, in_the_configuration, clipping, of_the_optimizer, frozen],
+    [
+        *(on_helper, deep_inside, in_a_list, on_a_network, on_the_policy, in_the_configuration, clipping, of_the_optimizer),
+        *(frozen, in_a_list_of_objects, other_helper, in_a_defaultdict, in_a_namespace, of_numpy, in_the_extra_settings),
+    ],
 )
 def test_a_value_that_the_loss_reads_makes_another_form(change):
     with no_warning():
@@ -176,6 +232,57 @@ def test_networks_and_optimizers_may_be_replaced(change):
     with no_warning():
         policy, plain = pair(change)
     assert (compiled(policy), forms(policy)) == (6, 1)
+    assert_close(policy, plain)
+
+
+@pytest.mark.parametrize("change", [other_objects, in_another_configuration])
+def test_objects_that_the_loss_reads_may_be_replaced(change):
+    with no_warning():
+        policy, plain = pair(change)
+    assert compiled(policy) == 6
+    assert len(policy.compiled_steps._known) == 2
+    assert_close(policy, plain)
+
+
+class Listed(DQNPolicy):
+    """With target networks in a list."""
+
+    def after_init(self):
+        super().after_init()
+        self.targets = [copy.deepcopy(self.model).requires_grad_(False)]
+
+    def loss(self, batch):
+        loss, stats = super().loss(batch)
+        return loss + (self.model(batch.obs) - self.targets[0](batch.obs)).square().mean(), stats
+
+
+def test_a_network_in_a_list_may_be_replaced():
+    def change(policy, step):
+        if step % 2:
+            policy.targets[0] = copy.deepcopy(policy.model).requires_grad_(False)
+
+    with no_warning():
+        policy, plain = pair(change, Listed)
+    assert compiled(policy) == 6
+    assert_close(policy, plain)
+
+
+class Reading(DQNPolicy):
+    """With a setting that the loss reads, and that does not change it."""
+
+    def loss(self, batch):
+        loss, stats = super().loss(batch)
+        return (loss * 1 if self.cfg.learn.learning_rate else loss), stats
+
+
+def test_changes_of_values_without_effect_compile_nothing_more():
+    def change(policy, step):
+        policy.cfg.learn.learning_rate = 1e-3 * (step + 1)
+
+    with no_warning():
+        policy, plain = pair(change, Reading, steps=20)
+    assert compiled(policy) == 20
+    assert len(policy.compiled_steps._known) == 1
     assert_close(policy, plain)
 
 
