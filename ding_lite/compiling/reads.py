@@ -68,6 +68,8 @@ class Guard(NamedTuple):
         value, now = self.value, getattr(self.owner, self.name, _MISSING)
         if self.is_plain:
             return now is value or (type(now) is type(value) and bool(now == value))
+        if type(value) is _Same:
+            return now is value.thing
         return bool(contents_of(now) == value)
 
     def __str__(self) -> str:

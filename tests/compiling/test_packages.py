@@ -5,6 +5,8 @@ import fcntl
 import json
 import os
 import shutil
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -301,3 +303,21 @@ def test_the_same_program_has_the_same_key_and_another_one_another():
     assert program().key != program(double=False).key
     with interpreting():
         assert trace_step(made(), batch_of(rows=7), False).program.key != program().key
+
+
+PROGRAM = """
+import sys
+from interpreted_steps import compiled, learn, made
+policy = made()
+learn(policy)
+print(compiled(policy), [name for name in ("torch._dynamo", "torch._inductor", "sympy") if name in sys.modules])
+"""
+
+
+@pytest.mark.compiled
+def test_a_run_with_a_package_does_not_import_the_compiler(cache):
+    root = Path(__file__).parents[2]
+    env = {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{root / 'tests/helpers'}", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", PROGRAM], env=env, capture_output=True, text=True, check=True)
+    assert done.stdout == "4 []\n"
+    assert not done.stderr
