@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from ding_lite.compiling.forms import Form, UnfitError
-from ding_lite.compiling.functional_steps import ALL_FINITE, trace_step
+from ding_lite.compiling.functional_steps import ALL_FINITE, FunctionalStep, trace_step
 from ding_lite.compiling.packages import Compilation, Package, load_package
 from ding_lite.compiling.tracing import NotCompiledError
 from ding_lite.compiling.verification import Saved, reference_step, require_equal
@@ -131,7 +131,7 @@ class CompiledSteps:
             self._warn(policy, f"it had {_MOST_TRACES} values of what its loss reads. Steps with others are not compiled.")
             return None
         self._traces += 1
-        form = Form(trace_step(policy, batch, checks_gradients), policy)
+        form = Form(_traced(policy, batch, checks_gradients), policy)
         digest = form.digest
         if digest not in self._known and len(self._known) < MOST_FORMS:
             self._known[digest] = policy.train_iter + (AUTO_STEPS if self._is_auto else 0)
@@ -190,7 +190,10 @@ class CompiledSteps:
         before = Saved(form, policy)
         try:
             reference = reference_step(form, policy, plain)
-            outputs = Outputs(form, form.take(policy, columns))
+            try:
+                outputs = Outputs(form, form.take(policy, columns))
+            except RuntimeError as error:
+                raise NotCompiledError(f"the compiled step fails: {str(error)[:300]}") from error
             require_equal(form, before, reference, outputs.stats, form.held(policy))
         except (NotCompiledError, LossError):
             before.restore()
@@ -218,6 +221,16 @@ class CompiledSteps:
         """Restore a saved state."""
         self._known = {str(digest): int(begins) for digest, begins in state["forms"]}
         self._forms.clear()
+
+
+def _traced(policy: Any, batch: Tree, checks_gradients: bool) -> FunctionalStep:
+    """`trace_step`, where every error means that the step is not compiled."""
+    try:
+        return trace_step(policy, batch, checks_gradients)
+    except (NotCompiledError, LossError):
+        raise
+    except Exception as error:
+        raise NotCompiledError(f"tracing the step fails: {type(error).__name__}: {str(error)[:300]}.") from error
 
 
 def _remade(is_auto: bool, known: Mapping[str, int]) -> CompiledSteps:

@@ -5,12 +5,12 @@ import random
 import numpy as np
 import pytest
 import torch
-from interpreted_steps import assert_close, batch_of, compiled, interpreting, learn, made, same, state_of
+from interpreted_steps import ACTIONS, OBSERVATIONS, assert_close, batch_of, compiled, interpreting, learn, made, same, state_of
 from torch import nn
 
-from ding_lite.compiling import updates
+from ding_lite.compiling import functional_steps, updates
 from ding_lite.data import with_leaves
-from ding_lite.policy import DQNPolicy
+from ding_lite.policy import DQNPolicy, Policy, PolicyConfig
 
 OUTSIDE = torch.ones(3)
 
@@ -197,3 +197,41 @@ def test_a_network_may_have_scratch_attributes():
     learn(plain)
     assert compiled(policy) == 4
     assert_close(policy, plain)
+
+
+def test_a_policy_without_a_loss_says_that_nothing_is_compiled():
+    class Counting(Policy):
+        def learn_on_batch(self, batch):
+            return {}
+
+        def get_weights(self):
+            return {}
+
+        def set_weights(self, weights):
+            pass
+
+    cfg = PolicyConfig().override({"learn.compile": "on"})
+    with pytest.warns(UserWarning, match=r'learn\.compile = "on" has no effect: Counting has no loss'):
+        Counting(cfg, OBSERVATIONS, ACTIONS)
+
+
+def test_an_error_of_a_traced_loss_is_a_reason_and_the_loss_raises_its_own(monkeypatch):
+    def fails(self, batch, loss):
+        raise ArithmeticError("impossible")
+
+    policy = made(kind_of(fails))
+    with (
+        interpreting(),
+        pytest.warns(UserWarning, match="in fails, raises ArithmeticError while it is traced: impossible"),
+        pytest.raises(ArithmeticError, match="impossible"),
+    ):
+        policy.gradient_step(batch_of())
+
+
+def test_an_error_of_the_tracer_does_not_end_the_run(monkeypatch):
+    monkeypatch.setattr(functional_steps, "program_of", lambda *args: {}["missing"])
+    policy, plain = made(), made(compiles="off")
+    with interpreting(), pytest.warns(UserWarning, match="tracing the step fails: KeyError: 'missing'"):
+        learn(policy)
+    learn(plain)
+    assert same(state_of(policy), state_of(plain))
