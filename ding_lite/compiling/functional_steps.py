@@ -179,7 +179,12 @@ def trace_step(policy: CompilablePolicy, batch: Tree, checks_gradients: bool) ->
             raise NotCompiledError(
                 f"the column {'/'.join(path)} of the batch is on {leaf.device}; only steps on the CPU are compiled."
             )
-    found = dict.fromkeys(name for kind in type(policy).__mro__ for name in vars(kind).get("step_inputs", ()))
+    found: dict[str, None] = {}
+    for kind in type(policy).__mro__:
+        names = vars(kind).get("step_inputs", ())
+        if not isinstance(names, (tuple, list)):
+            raise NotCompiledError(f"{kind.__name__}.step_inputs is {names!r:.60}, expected a tuple of names of attributes.")
+        found.update(dict.fromkeys(names))
     own = vars(policy)
     inputs = [name for name in found if type(own.get(name)) in (int, float) and own[name]]  # a term of weight 0 may be left out
     try:

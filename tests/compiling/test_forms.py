@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 import torch
 from interpreted_steps import (
+    ACTIONS,
+    OBSERVATIONS,
     assert_close,
     batch_of,
     compiled,
@@ -27,7 +29,7 @@ from torch import nn
 from ding_lite.compiling import MOST_FORMS
 from ding_lite.data import tree, with_leaves
 from ding_lite.nn import Adam, make_q_network
-from ding_lite.policy import DQNPolicy, LossError
+from ding_lite.policy import DQNPolicy, LossError, build_policy
 
 
 class Helper:
@@ -525,3 +527,25 @@ def test_the_example_of_the_page_has_two_forms():
         policy, plain = pair(lambda policy, step: None, kind)
     assert (compiled(policy), forms(policy)) == (6, 2)
     assert_close(policy, plain)
+
+
+def policy_gradient_loss(policy, model, dist_class, train_batch):
+    logit, _ = model.from_batch(train_batch)
+    value_loss = (model.value_function() - train_batch["reward"]).square().mean()
+    surprise = dist_class(logit, model).logp(train_batch["action"])
+    return value_loss * policy.config["vf_weight"] - (surprise * train_batch["reward"]).mean()
+
+
+def test_a_policy_from_functions():
+    kind = build_policy("FromFunctions", loss_fn=policy_gradient_loss)
+    found = []
+    with interpreting(), no_warning():
+        for mode in ("on", "off"):
+            settings = {"seed": 0, "vf_weight": 0.5, "learn.compile": mode, "model.encoder_hidden_size_list": [8]}
+            policy = kind(settings, OBSERVATIONS, ACTIONS)
+            learn(policy)
+            policy.config.extra["vf_weight"] = 2.0
+            learn(policy, 2, 4)
+            found.append(policy)
+    assert (compiled(found[0]), forms(found[0])) == (6, 2)
+    assert_close(*found)

@@ -235,3 +235,12 @@ def test_an_error_of_the_tracer_does_not_end_the_run(monkeypatch):
         learn(policy)
     learn(plain)
     assert same(state_of(policy), state_of(plain))
+
+
+def test_declared_numbers_are_a_tuple():
+    class Single(DQNPolicy):
+        step_inputs = "bonus"
+
+    policy = made(Single)
+    with interpreting(), pytest.warns(UserWarning, match="Single.step_inputs is 'bonus', expected a tuple of names"):
+        learn(policy, 1)
