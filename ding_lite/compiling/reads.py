@@ -181,7 +181,7 @@ class Reads:
         try:
             if isinstance(getattr(type(owner), name, None), property):  # what it reads is recorded
                 return
-            if owner is self._policy and name in self._inputs:
+            if owner is self._policy and (name in self._inputs or name == "params"):  # forms check the parameters
                 return
             if owner is self._policy and name in _COUNTERS:
                 raise NotCompiledError(
