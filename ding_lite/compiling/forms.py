@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ding_lite.compiling.functional_steps import (
     Coefficient,
     Column,
+    Constant,
     FunctionalStep,
     Moment,
     Rate,
@@ -64,7 +65,7 @@ class Form:
         self._held: list[tuple[Mapping[str, Any], str]] = []
         self._addresses: list[int] = []
         self._rates: list[Any] = []
-        self._inputs: list[Any] = [None] * len(step.sources)
+        self._inputs: list[Any] = [it.tensor if isinstance(it, Constant) else None for it in step.sources]
 
     def is_stale(self, policy: Any) -> bool:
         """Whether the networks of the policy, or its optimizer, are other objects than in the trace."""

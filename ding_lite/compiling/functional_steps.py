@@ -87,7 +87,13 @@ class Column(NamedTuple):
     path: Path
 
 
-Source = Slot | Moment | Rate | Coefficient | Column | Draw
+class Constant(NamedTuple):
+    """A tensor that the loss makes from Python numbers."""
+
+    tensor: Tensor
+
+
+Source = Slot | Moment | Rate | Coefficient | Column | Draw | Constant
 """Where an input of a step comes from."""
 
 
@@ -266,6 +272,7 @@ class _Tracer:
         program, inputs = program_of(trace, numbers, [(trace.number_of(to), trace.number_of(new)) for to, new in copies])
         draws = dict(trace.draws)
         sources: dict[int, Source] = {trace.number_of(tensor): source for tensor, source in reversed(self._sources)}
+        sources.update({trace.number_of(it): Constant(it) for it in trace.constants.values() if trace.has(it)})
         return FunctionalStep(
             program,
             tuple(draws[number] if number in draws else sources[number] for number in inputs),

@@ -5,11 +5,10 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from ding_lite.compiling.tracing import Call, Meta, Ref, Trace
@@ -30,9 +29,6 @@ class Program:
     metas: tuple[Meta, ...]
     """Their layouts."""
 
-    constants: Mapping[int, Tensor]
-    """Tensors that are part of the program, by number."""
-
     kept: tuple[tuple[int, int], ...]
     """(input, number of a copy of it before all operations)."""
 
@@ -45,10 +41,7 @@ class Program:
     @functools.cached_property
     def key(self) -> str:
         """A hash of everything that determines the compiled code, without versions of libraries and the machine."""
-        found = hashlib.sha256(repr((_FORMAT, dataclasses.replace(self, constants={}))).encode())
-        for number, tensor in self.constants.items():
-            found.update(repr((number, Meta.of(tensor))).encode() + tensor.contiguous().numpy().tobytes())
-        return found.hexdigest()[:40]
+        return hashlib.sha256(repr((_FORMAT, self)).encode()).hexdigest()[:40]
 
 
 def program_of(trace: Trace, outputs: Sequence[int], copies: Sequence[tuple[int, int]]) -> tuple[Program, list[int]]:
@@ -68,15 +61,15 @@ def program_of(trace: Trace, outputs: Sequence[int], copies: Sequence[tuple[int,
         if needed.intersection(call.results) or call.function._schema.is_mutable:
             calls.append(call)
             needed.update(_refs(call))
-    candidates = [*dict.fromkeys(trace.inputs), *(number for number, _ in trace.draws)]
-    kept = tuple(pair for pair in trace.kept if pair[1] in needed)
+    fixed = {number: trace.constant(number) for number in trace.constants if number in needed}
+    kept = tuple(pair for pair in (*trace.kept, *((raw, number) for number, raw in fixed.items())) if pair[1] in needed)
     needed.update(number for number, _ in kept)
+    candidates = [*dict.fromkeys(trace.inputs), *(number for number, _ in trace.draws), *fixed.values()]
     inputs = [number for number in candidates if number in needed]
     program = Program(
         tuple((str(call.function), call.args, call.kwargs, call.results) for call in reversed(calls)),
         tuple(inputs),
         tuple(Meta.of(trace.tensor(number)) for number in inputs),
-        {number: tensor for number, tensor in trace.constants.items() if number in needed},
         kept,
         tuple(outputs),
         tuple(copies),
@@ -91,11 +84,8 @@ def _refs(call: Call) -> Iterator[int]:
 
 def graph_of(program: Program) -> torch.fx.GraphModule:
     """The program as a module of torch.fx, whose arguments are its inputs."""
-    root, graph = torch.nn.Module(), torch.fx.Graph()
+    graph = torch.fx.Graph()
     nodes: dict[int, Any] = {number: graph.placeholder(f"input_{place}") for place, number in enumerate(program.inputs)}
-    for number, tensor in program.constants.items():
-        root.register_buffer(f"constant_{number}", tensor)
-        nodes[number] = graph.get_attr(f"constant_{number}")
     for number, copied in program.kept:
         nodes[copied] = graph.call_function(torch.ops.aten.clone.default, (nodes[number],))
     for name, args, kwargs, results in program.calls:
@@ -107,7 +97,7 @@ def graph_of(program: Program) -> torch.fx.GraphModule:
     for target, new in program.copies:
         graph.call_function(torch.ops.aten.copy_.default, (nodes[target], nodes[new]))
     graph.output([nodes[number] for number in program.outputs])
-    return torch.fx.GraphModule(root, graph)
+    return torch.fx.GraphModule(torch.nn.Module(), graph)
 
 
 def _function(name: str) -> Any:

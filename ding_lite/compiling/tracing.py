@@ -120,7 +120,7 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.draws: list[tuple[int, Draw]] = []
         """The draws of random numbers, with the numbers of their results."""
         self.constants: dict[int, Tensor] = {}
-        """Tensors that the function has made from Python numbers."""
+        """Copies of tensors that the function has made from Python numbers, by number."""
         self.kept: list[tuple[int, int]] = []
         """(input, number of a copy of it before all operations)."""
         self._tensors: list[Tensor] = []  # also so that no id is used twice
@@ -135,11 +135,19 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._tensors.append(tensor)
         return number
 
+    def has(self, tensor: Tensor) -> bool:
+        """Whether a tensor is one of the trace."""
+        return id(tensor) in self._numbers
+
     def keep(self, tensor: Tensor) -> Tensor:
         """A copy of an input as it was before all operations."""
         copied = tensor.detach().clone()
         self.kept.append((self.number_of(tensor), self._add(copied)))
         return copied
+
+    def constant(self, number: int) -> int:
+        """The number of the copy of a constant, which is an input, so that the function may change the constant."""
+        return self._add(self.constants[number])
 
     def tensor(self, number: int) -> Tensor:
         """The tensor with this number, as it is now."""

@@ -549,3 +549,23 @@ def test_a_policy_from_functions():
             found.append(policy)
     assert (compiled(found[0]), forms(found[0])) == (6, 2)
     assert_close(*found)
+
+
+class Constants(DQNPolicy):
+    """With tensors made of Python numbers, one of them changed in place, and another by an index."""
+
+    def loss(self, batch):
+        loss, stats = super().loss(batch)
+        weight = torch.tensor([1.0, 2.0, 3.0], dtype=batch.obs.dtype)
+        weight.mul_(2.0)
+        mask = torch.ones(len(batch.obs), dtype=torch.bool)
+        mask[-1] = False
+        masked = torch.where(mask, batch.reward, torch.tensor(0.5))
+        return loss + (self.model(batch.obs) * weight).mean() * masked.sum(), stats
+
+
+def test_tensors_that_a_loss_makes():
+    with no_warning():
+        policy, plain = pair(lambda policy, step: None, Constants)
+    assert (compiled(policy), forms(policy)) == (6, 1)
+    assert_close(policy, plain)
