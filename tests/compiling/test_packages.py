@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import gc
 import json
 import os
 import shutil
@@ -321,3 +322,12 @@ def test_a_run_with_a_package_does_not_import_the_compiler(cache):
     done = subprocess.run([sys.executable, "-c", PROGRAM], env=env, capture_output=True, text=True, check=True)
     assert done.stdout == "4 []\n"
     assert not done.stderr
+
+
+def test_a_compilation_that_nobody_waits_for_ends(cache):
+    compilation = packages.Compilation(program())
+    process = compilation._process
+    assert process.poll() is None
+    del compilation
+    gc.collect()
+    assert process.poll() is not None
