@@ -6,7 +6,7 @@ PY = .venv/bin/python
 PROCESSES = $(shell $(PYTHON) -c "import os; print(min(4, os.cpu_count() + 1))")
 TEST = OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(PY) -m pytest
 
-.PHONY: run test test-ray lint learn learn-long datasets learn-offline bench chaos signals soak clean
+.PHONY: run test test-ray test-compiled lint learn learn-long datasets learn-offline bench chaos signals soak clean
 
 run: .venv/.run
 	$(PY) examples/dqn.py $(ARGS)
@@ -16,11 +16,15 @@ run: .venv/.run
 # Compiled files are kept, also where the environment says otherwise, since many tests start programs.
 # One process more than there are cores, at most 4, because many tests wait.
 test: lint
-	$(TEST) $(or $(ARGS),-m "not ray" --numprocesses=$(PROCESSES) --dist=worksteal)
+	$(TEST) $(or $(ARGS),-m "not ray and not compiled" --numprocesses=$(PROCESSES) --dist=worksteal)
 
 # One process, because a cluster takes seconds to start.
 test-ray: .venv/.dev
 	$(TEST) -m ray $(or $(ARGS),tests/distributed)
+
+# Compiles the gradient steps of all policies, which takes a quarter of an hour; packages are kept in DING_LITE_CACHE.
+test-compiled: .venv/.dev
+	$(TEST) -m compiled $(or $(ARGS),tests/compiling)
 
 lint: .venv/.dev
 	.venv/bin/ruff check .

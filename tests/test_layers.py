@@ -26,6 +26,7 @@ LAYERS = {
     "ding_lite.nn": 3,
     "ding_lite.policy_state": 3.1,
     "ding_lite.policy_check": 3.2,
+    "ding_lite.compiling": 3.25,
     "ding_lite.policy_base": 3.3,
     "ding_lite.run_configs": 3.35,
     "ding_lite.policy_parts": 3.4,

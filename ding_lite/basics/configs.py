@@ -312,6 +312,8 @@ def _converted(hint: Any, value: Any, where: str) -> Any:
             except ConfigError:
                 continue
     elif origin is Literal:
+        if isinstance(value, bool) and {"on", "off"} <= set(arguments):  # YAML reads on and off as bools
+            return "on" if value else "off"
         if value in arguments and not isinstance(value, bool):
             return value
     elif (origin or hint) in (list, tuple):

@@ -32,6 +32,7 @@ from ding_lite.functional.priorities import importance_weight, sequence_priority
 from ding_lite.functional.rescaling import rescale_value, unrescale_value
 from ding_lite.functional.returns import NStep, discounted_return, nstep_return
 from ding_lite.functional.schedules import decayed, piecewise
+from ding_lite.functional.traces import is_traced, tracing
 from ding_lite.functional.updates import polyak_
 from ding_lite.functional.value_distributions import (
     atoms_of,
@@ -67,6 +68,7 @@ __all__ = [
     "huber",
     "importance_sampling",
     "importance_weight",
+    "is_traced",
     "masked_mean",
     "normalized",
     "nstep_return",
@@ -84,6 +86,7 @@ __all__ = [
     "squashed_gaussian_log_prob",
     "squashed_gaussian_sample",
     "temperature_loss",
+    "tracing",
     "unrescale_value",
     "unsquashed",
     "vtrace",

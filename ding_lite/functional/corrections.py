@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ding_lite.functional.advantages import discounted_sum
 from ding_lite.functional.inputs import as_dtype, check_rollout, computed_dtype
+from ding_lite.functional.traces import is_traced
 from ding_lite.functional.wide_numbers import Wide
 
 Array = TypeVar("Array", Tensor, np.ndarray)
@@ -83,6 +84,9 @@ def vtrace(
     log_ratio, *others = [as_dtype(dtype, x) for x in signals.values()]
     others += [terminated, truncated]
     clips = (rho_clip, c_clip, pg_rho_clip)
+    if is_traced():  # without a condition: in double precision, no ratio of practice overflows
+        doubles = [x.double() if x.is_floating_point() else x for x in others]
+        return VTrace(*(as_dtype(value.dtype, x) for x in _by_scan(log_ratio.double().exp(), doubles, clips, gamma, lambda_)))
     if value.device.type == "cpu":  # calls of numpy take a third of the time of torch's, and there are many small ones
         with np.errstate(all="ignore"):
             arrays = _by_scan(np.exp(log_ratio.numpy()), [x.numpy() for x in others], clips, gamma, lambda_)

@@ -7,6 +7,8 @@ import math
 import torch
 from torch import Generator, Tensor
 
+from ding_lite.functional.traces import is_traced
+
 
 def sample_categorical(log_prob: Tensor, generator: Generator | None) -> Tensor:
     """Draw from categorical distributions, by the Gumbel-max trick: argmax_i (log p_i - log e_i), e_i ~ Exp(1).
@@ -36,7 +38,8 @@ def categorical_entropy(log_prob: Tensor) -> Tensor:
     """
     least = torch.finfo(log_prob.dtype).min
     # Finding the minimum takes a quarter of the time of clamp with its gradient; on other devices it would wait for them.
-    if log_prob.device.type != "cpu" or not log_prob.numel() or log_prob.detach().min().item() < least:
+    is_quick = log_prob.device.type == "cpu" and log_prob.numel() and not is_traced()
+    if not is_quick or log_prob.detach().min().item() < least:
         return -(log_prob.exp() * log_prob.clamp(min=least)).sum(-1)
     return -(log_prob.exp() * log_prob).sum(-1)
 

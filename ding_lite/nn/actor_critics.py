@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 from torch import Tensor, nn
@@ -31,6 +31,9 @@ class ActorCritic(nn.Module):
     """
 
     distribution: ActionDistribution
+
+    scratch_attributes: ClassVar[tuple[str, ...]] = ("_last",)
+    """What a call only writes, so that compiled gradient steps may leave it out."""
 
     def __init__(
         self,

@@ -249,6 +249,10 @@ class CQLPolicy(SACPolicy):
         q_value = self.model.critic(repeated, units.flatten(0, 1)).unflatten(1, units.shape[:2])
         return (q_value[:, :-1] - torch.cat(log_probs)).logsumexp(1) - q_value[:, -1]  # type: ignore[no-any-return]
 
+    def step_variant(self) -> bool:
+        """Whether the actor imitates in this gradient step."""
+        return self.train_iter < self.cfg.learn.bc_steps
+
     def actor_loss(self, batch: Tree, alpha: Tensor) -> tuple[Tensor, Tensor]:
         """The loss of the actor: that of SAC, but imitation in the first `bc_steps` gradient steps.
 
@@ -267,7 +271,7 @@ class CQLPolicy(SACPolicy):
         Reference:
             The code of Kumar et al. (2020), where bc_steps is policy_eval_start.
         """
-        if self.train_iter >= self.cfg.learn.bc_steps:
+        if not self.step_variant():
             return super().actor_loss(batch, alpha)
         mean, log_std = self.model.actor(batch.obs)
         noise = torch.randn(mean.shape, generator=self.generator, dtype=mean.dtype, device=mean.device)

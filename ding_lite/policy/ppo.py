@@ -21,6 +21,7 @@ from ding_lite.policy_parts import (
     KLCoeffMixin,
     RecurrentActorCriticMixin,
     RecurrentModelConfig,
+    is_in_use,
     mean_stats,
 )
 from ding_lite.run_configs import AtariEnvConfig, EnvConfig, OnPolicyRunConfig, mujoco_envs
@@ -238,7 +239,7 @@ class PPOPolicy(RecurrentActorCriticMixin, ActorCriticLearning, KLCoeffMixin, Po
         ratio_minus_1 = log_ratio.expm1()
         kl = (ratio_minus_1 - log_ratio).mean()
         clip_frac = (ratio_minus_1.detach().abs() > learn.clip_ratio).float().mean()
-        penalty = self.kl_coeff * kl if self.kl_coeff > 0 else None
+        penalty = self.kl_coeff * kl if is_in_use(self.kl_coeff) else None
         return self.actor_critic_loss(policy_loss, vf_loss, entropy.mean(), penalty, kl=kl, clip_frac=clip_frac)
 
     def learn_on_batch(self, batch: Tree) -> dict[str, Tensor]:

@@ -103,6 +103,10 @@ class TD3Policy(GaussianNoiseActing, TargetNetwork, ScheduledLearningRate, Polic
     cfg: TD3PolicyConfig
     learns_from = "transitions"
 
+    def step_variant(self) -> bool:
+        """Whether the actor learns in this gradient step."""
+        return self.train_iter % self.cfg.learn.actor_update_freq == 0
+
     def loss(self, batch: Tree) -> tuple[Tensor, dict[str, Any]]:
         """The losses of critics and actor. The gradient of each only reaches its own network.
 
@@ -116,7 +120,7 @@ class TD3Policy(GaussianNoiseActing, TargetNetwork, ScheduledLearningRate, Polic
             has weights, the priority of each row, [B].
         """
         loss, stats = self.critic_loss(batch)
-        if self.train_iter % self.cfg.learn.actor_update_freq:
+        if not self.step_variant():
             return loss, stats
         actor_loss = self.actor_loss(batch)
         return loss + actor_loss, {**stats, "actor_loss": actor_loss.detach()}

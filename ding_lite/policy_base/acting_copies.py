@@ -55,6 +55,7 @@ def acting_copy(policy: Any, role: str, index: int = 0, device: torch.device | N
             setattr(actor, name, own_copy(value, copies))
     actor.params = list(actor.model.parameters())
     actor._snapshot, actor._attached, actor._loaded, actor._nonfinite_steps = None, {}, {}, None
+    actor.compiled_steps = None
     actor.hook_metrics = MetricsLogger(owner=policy.hook_metrics.owner)
     if vars(actor).get("metrics") is policy.hook_metrics:
         del vars(actor)["metrics"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import gymnasium
@@ -69,6 +69,10 @@ class Hooks:
 
     stats_take_rollouts: ClassVar[bool] = False
     """Whether `stats` takes the batch of `learn_on_batch` instead of the batch of `loss`."""
+
+    step_inputs: ClassVar[tuple[str, ...]] = ()
+    """Attributes that the loss reads, numbers that change between gradient steps, such as the weight of an entropy bonus. In
+    compiled gradient steps they are scalar tensors. Other numbers are part of the compiled step; a change compiles another."""
 
     cfg: PolicyConfig
     observation_space: gymnasium.Space[Any]
@@ -212,6 +216,11 @@ class Hooks:
     def loss(self, batch: Tree) -> tuple[Tensor, dict[str, Any]]:
         """The scalar loss of a batch, and a dict to log: detached scalars on the device. May return the loss alone."""
         raise NotImplementedError(f"{type(self).__name__} has no loss: override loss or learn_on_batch.")
+
+    def step_variant(self) -> Hashable:
+        """What `loss` makes of `train_iter`, such as whether the actor learns in this step. With `learn.compile`, there is a
+        compiled step for each value; `loss` calls this method and does not read `train_iter`, which changes in each step."""
+        return ()
 
     def compute_gradients(self, loss: Tensor) -> dict[str, Any]:
         """Set `param.grad` of each parameter. Returns a dict to log."""

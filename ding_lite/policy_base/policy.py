@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ding_lite.basics import add_note
+from ding_lite.compiling import CompiledSteps
 from ding_lite.data import Spec, Tree, first_leaf, flatten, has_leaf, holds_objects, nested, rollout_rows, tree
 from ding_lite.envs import action_masks, shapes_of, space_spec
 from ding_lite.metrics import MetricsLogger
@@ -170,6 +171,11 @@ class Policy(PolicyState):
         self._nonfinite_steps = None if on_nonfinite == "raise" else NonfiniteSteps(restores=on_nonfinite == "restore")
         if self._nonfinite_steps is not None:
             self.attach("nonfinite_steps", self._nonfinite_steps)
+        compiles = self.cfg.learn.compile
+        self.compiled_steps = None if compiles == "off" else CompiledSteps(is_auto=compiles == "auto")
+        """What takes compiled gradient steps; None if `cfg.learn.compile` is off."""
+        if self.compiled_steps is not None:
+            self.attach("compiled_steps", self.compiled_steps)
         kind = type(self).__name__
         self.before_init()
         self.check_spaces()
@@ -440,6 +446,19 @@ class Policy(PolicyState):
             return guard.take(self, lambda: self.gradient_step(batch))
         is_checked = guard is not None or self.device.type == "cpu" or self.train_iter % _CUDA_CHECK_EVERY == 0
         self.before_step()
+        stats = None if self.compiled_steps is None else self._compiled_step(self.compiled_steps, batch)
+        if stats is None:
+            stats = self._plain_step(batch, is_checked)
+        self.train_iter += 1
+        self.version += 1
+        self.after_step()
+        for name in stats:
+            self.num_steps[name] = self.num_steps.get(name, 0) + 1
+        return stats
+
+    def _plain_step(self, batch: Tree, is_checked: bool) -> dict[str, Any]:
+        """`gradient_step` without compilation, without the hooks before and after it, and without counting it."""
+        guard = self._nonfinite_steps
         averaging = self.averaging = self._new_average(batch)
         try:
             loss, stats = with_stats(self.loss(batch))
@@ -461,12 +480,21 @@ class Policy(PolicyState):
         elif guard is not None and not are_finite([it.grad for it in self.params if it.grad is not None]):
             raise loss_error(f"the gradient of {type(self).__name__} is not finite in gradient step {self.train_iter}")
         self.optimizer.step()
-        self.train_iter += 1
-        self.version += 1
-        self.after_step()
-        for name in stats:
-            self.num_steps[name] = self.num_steps.get(name, 0) + 1
         return stats
+
+    def _compiled_step(self, compiled: CompiledSteps, batch: Tree) -> dict[str, Any] | None:
+        """`_plain_step` as a compiled step; None if it cannot be compiled."""
+        if not compiled.refused and current_ranks() is not None:
+            compiled.refuse(self, "several processes learn together, which exchange gradients within a step.")
+        outputs = compiled.take(self, batch, self._nonfinite_steps is not None, lambda: self._plain_step(batch, True))
+        if outputs is None:
+            return None
+        self._require_finite_loss(outputs.loss)
+        if "grad_norm" in outputs.stats:
+            self._require_finite("gradient", outputs.stats["grad_norm"])
+        elif outputs.are_finite is not None and not outputs.are_finite:
+            raise loss_error(f"the gradient of {type(self).__name__} is not finite in gradient step {self.train_iter}")
+        return outputs.stats
 
     def _new_average(self, batch: Tree) -> StepAverage | None:
         """What averages the gradients of this batch over the processes that learn together; None in a process alone."""

@@ -107,6 +107,12 @@ def warn_of_idle_settings(policy: ConfiguredPolicy) -> None:
             f"{kind.__name__}.with_updates(mixins=[LearningRateSchedule]).",
             stacklevel=4,
         )
+    if policy.cfg.learn.compile != "off" and not (policy.has_loss and policy.params):
+        warnings.warn(
+            f'learn.compile = "{policy.cfg.learn.compile}" has no effect: {kind.__name__} has no loss, and compiled steps are '
+            "those of gradient_step. Override loss instead of learn_on_batch, or leave the setting out.",
+            stacklevel=4,
+        )
     _warn_of_optimizer_settings(policy)
     _warn_of_parts(policy)
     _warn_of_model_settings(policy)

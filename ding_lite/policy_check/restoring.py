@@ -88,8 +88,10 @@ def restoring_state(policy: RestorablePolicy) -> Iterator[None]:
         with torch.random.fork_rng(devices=[]):
             yield
     finally:
-        vars(policy).clear()
-        vars(policy).update(attributes)
+        own = vars(policy)
+        for name in [name for name in own if name not in attributes]:
+            del own[name]
+        own.update(attributes)  # without a moment at which another thread would find no attributes
         for restore in put_back:
             restore()
         policy.load_generator_state(generators)

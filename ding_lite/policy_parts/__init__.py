@@ -16,6 +16,7 @@ from ding_lite.policy_parts.coefficient_schedules import (
     KLCoeffMixin,
     LearningRateSchedule,
     ScheduledLearningRate,
+    is_in_use,
 )
 from ding_lite.policy_parts.column_names import Postprocessing, SampleBatch
 from ding_lite.policy_parts.epsilon_greedy import EpsilonGreedy, GreedyActing
@@ -82,6 +83,7 @@ __all__ = [
     "compute_advantages",
     "critic_regression",
     "episode_starts",
+    "is_in_use",
     "mean_stats",
     "quantile_regression",
     "repeated_steps",

@@ -47,6 +47,11 @@ def _checked(name: str, points: Points | None) -> Points | None:
     return points
 
 
+def is_in_use(coefficient: Any) -> bool:
+    """Whether a loss has a term with this weight: if it is positive or, in a compiled gradient step, a tensor."""
+    return isinstance(coefficient, torch.Tensor) or coefficient > 0
+
+
 def _scheduled(name: str, schedule: str) -> FixedSettingError:
     return FixedSettingError(
         f"{name} has no effect, because {schedule} gives its value in each gradient step: change the schedule, or set it to "
@@ -141,6 +146,7 @@ class EntropyCoeffSchedule(Base):
 
     state_ranges: ClassVar[Mapping[str, tuple[float, float]]] = {"entropy_coeff": (-math.inf, math.inf)}
     set_by_settings: ClassVar[tuple[str, ...]] = ("entropy_coeff",)
+    step_inputs: ClassVar[tuple[str, ...]] = ("entropy_coeff",)
 
     @set_up_by_hooks
     def __init__(self, entropy_coeff: float, entropy_coeff_schedule: Points | None = None) -> None:
@@ -196,6 +202,7 @@ class KLCoeffMixin(Base):
     """
 
     state_ranges: ClassVar[Mapping[str, tuple[float, float]]] = {"kl_coeff": (0.0, math.inf)}
+    step_inputs: ClassVar[tuple[str, ...]] = ("kl_coeff",)
     _has_warned = False
 
     @set_up_by_hooks

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ding_lite.data import Tree, first_leaf, map_leaves, nested, with_leaves
+from ding_lite.functional import is_traced
 from ding_lite.policy_base import set_up_by_hooks
 
 if TYPE_CHECKING:
@@ -62,6 +63,8 @@ class ValueNetworkMixin(Base):
         next_value = torch.cat([value[1:], self.value(map_leaves(lambda leaf: leaf[-1:], batch.next_obs))])
         cut = batch.truncated.to(self.device).clone()
         cut[-1] = False
+        if is_traced():  # values of all rows, because a compiled step has no conditions
+            return torch.where(cut, self.value(batch.next_obs), next_value)
         if cut.any():
             places = cut.cpu().nonzero(as_tuple=True)
             next_value[cut] = self.value(map_leaves(lambda leaf: leaf[places].unsqueeze(0), batch.next_obs)).squeeze(0)

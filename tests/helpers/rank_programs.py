@@ -118,6 +118,13 @@ def gradient_steps(rank, folder):
             warnings.simplefilter("ignore")
             found["left_out"] = policy.gradient_step(tree(rows))["left_out"]
         found["unchanged"] = all(map(torch.equal, before, policy.params))
+        pair = [learner("ppo", **{"policy.learn.compile": mode}) for mode in ("on", "off")]
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for one in pair:
+                one.gradient_step(tree(rows_of_step(0)))
+        found["compile"] = [str(warning.message) for warning in caught if "learn.compile" in str(warning.message)]
+        found["as without"] = all(map(torch.equal, *(one.params for one in pair)))
         return found
 
 

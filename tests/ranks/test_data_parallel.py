@@ -62,6 +62,15 @@ def test_a_step_that_is_not_finite_in_one_process_is_left_out_in_all(ran):
         assert result["unchanged"]
 
 
+def test_steps_that_exchange_gradients_are_not_compiled_and_say_so(ran):
+    for found in ran[1]["gradient_steps"]:
+        assert found["compile"] == [
+            "PPOPolicy with learn.compile: several processes learn together, which exchange gradients within a step. Its "
+            "gradient steps are not compiled."
+        ]
+        assert found["as without"]
+
+
 @pytest.mark.parametrize(
     ("kind", "expected"),
     [

@@ -1,0 +1,8 @@
+"""Compiled gradient steps: loss, backward pass, clipping and optimizer of any policy as one graph, compiled ahead of time."""
+
+from ding_lite.compiling.functional_steps import CompilablePolicy
+from ding_lite.compiling.packages import cache_folder
+from ding_lite.compiling.steps import MOST_FORMS, CompiledSteps, Outputs
+from ding_lite.compiling.tracing import NotCompiledError
+
+__all__ = ["MOST_FORMS", "CompilablePolicy", "CompiledSteps", "NotCompiledError", "Outputs", "cache_folder"]

@@ -1,0 +1,217 @@
+"""Forms of a gradient step: a compiled step with the shapes and the Python values that it holds for."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ding_lite.compiling.functional_steps import (
+    Coefficient,
+    Column,
+    Constant,
+    FunctionalStep,
+    Moment,
+    Rate,
+    Slot,
+    are_same_lists,
+    links_of,
+    lists_of,
+)
+from ding_lite.compiling.packages import Package
+from ding_lite.compiling.tracing import Draw, Meta
+from ding_lite.compiling.updates import begin_moments, settings_of
+
+
+class UnfitError(Exception):
+    """A tensor of the policy's state has another layout than in the compiled step; the message names it."""
+
+
+class Form:
+    """A compiled step, with what it holds for.
+
+    Args:
+        step: the traced step.
+        policy: the policy.
+    """
+
+    def __init__(self, step: FunctionalStep, policy: Any) -> None:
+        self.step = step
+        self.begins: float = 0
+        """The value of `train_iter` from which steps of this form are compiled; infinity if they never are."""
+        self.package: Package | None = None
+        """The compiled step, when it is there."""
+        self.is_verified = False
+        """Whether a compiled step was compared with one that is not compiled."""
+        links, self._lists = links_of(policy), lists_of(policy)
+        self._optimizer, self._links, self._linked = policy.optimizer, [link[:2] for link in links], [link[2] for link in links]
+        self._learns = [param.requires_grad for param in policy.params]
+        self.held_places = [place for place, it in enumerate(step.sources) if isinstance(it, (Slot, Moment))]
+        """The inputs that are tensors of the policy's state."""
+        metas = {it.path: meta for it, meta in zip(step.sources, step.program.metas) if isinstance(it, Column)}
+        self._columns = _Columns({path: metas.get(path) for path in step.columns})
+        self._column_places = [(place, it.path) for place, it in enumerate(step.sources) if isinstance(it, Column)]
+        self._rate_places = [(place, it.group) for place, it in enumerate(step.sources) if isinstance(it, Rate)]
+        self._coefficient_places = [(place, it.name) for place, it in enumerate(step.sources) if isinstance(it, Coefficient)]
+        places = {id(it): place for place, it in enumerate(step.sources) if isinstance(it, Draw)}
+        self._draws = [(places.get(id(draw)), draw) for draw in step.draws]
+        held = [it.tensor for it in step.sources if isinstance(it, Slot)]
+        self._params = {id(it): it for it in held if isinstance(it, nn.Parameter)}
+        self._settings = settings_of(policy.optimizer)
+        self._states: list[Any] | None = None  # the optimizer's states of parameters when their tensors were looked up
+        self._held: list[tuple[Mapping[str, Any], str]] = []
+        self._addresses: list[int] = []
+        self._rates: list[Any] = []
+        self._inputs: list[Any] = [it.tensor if isinstance(it, Constant) else None for it in step.sources]
+
+    def is_stale(self, policy: Any) -> bool:
+        """Whether the networks of the policy, or its optimizer, are other objects than in the trace."""
+        things = [held.get(name) for held, name in self._links]
+        is_same = policy.optimizer is self._optimizer and all(map(operator.is_, things, self._linked))
+        return not is_same or not are_same_lists(policy, self._lists)
+
+    @property
+    def digest(self) -> str:
+        """A hash of the program. Forms for other values that do not change it have the same one."""
+        return self.step.program.key
+
+    def misfit(self, policy: Any, columns: Mapping[str, Any]) -> str | None:
+        """Why a step does not have this form; None if it has.
+
+        Args:
+            policy: the policy.
+            columns: the batch, as nested dicts.
+        """
+        step = self.step
+        if (variant := policy.step_variant()) != step.variant:
+            return f"step_variant() is {variant!r}"
+        for guard in step.guards:
+            if not guard.holds():
+                now = getattr(guard.owner, guard.name, None)
+                return f"{type(guard.owner).__name__}.{guard.name} is {now!r:.60}, and was {guard.value!r:.60}"
+        if [param.requires_grad for param in policy.params] != self._learns:
+            return "other parameters have requires_grad"
+        for _, name in self._coefficient_places:
+            if type(value := vars(policy).get(name)) not in (int, float) or not value:
+                return f"{type(policy).__name__}.{name} is {value!r:.60}"
+        if found := self._columns.misfit(columns):
+            return found
+        for group, settings in zip(policy.optimizer.param_groups, self._settings):
+            for name, value in settings:
+                if group[name] is not value and group[name] != value:
+                    return f"{name} of the optimizer is {group[name]!r}, and was {value!r}"
+        return None
+
+    def begin(self, policy: Any) -> list[nn.Parameter]:
+        """Make the moments of parameters that have none. Returns these parameters."""
+        groups = policy.optimizer.param_groups
+        return [param for place, param in self.step.updated if begin_moments(policy.optimizer, groups[place], param)]
+
+    def held(self, policy: Any) -> list[Tensor]:
+        """The tensors of the policy's state that are inputs, checked. Moments that are missing are made.
+
+        Raises:
+            UnfitError: one has another layout than in the trace.
+        """
+        states = list(policy.optimizer.state.values())
+        if self._states is None or len(states) != len(self._states) or not all(map(operator.is_, states, self._states)):
+            self.begin(policy)
+            state, sources = policy.optimizer.state, [self.step.sources[place] for place in self.held_places]
+            self._held = [(it.held, it.name) if isinstance(it, Slot) else (state[it.param], it.name) for it in sources]  # type: ignore[union-attr]
+            self._states = list(state.values())
+        tensors = [held.get(name) for held, name in self._held]
+        try:
+            addresses = list(map(Tensor.data_ptr, tensors))  # type: ignore[arg-type]
+        except TypeError:
+            addresses = []
+        if addresses != self._addresses:
+            self._check(tensors)
+            self._addresses = addresses
+        return tensors  # type: ignore[return-value]
+
+    def _check(self, tensors: Sequence[Any]) -> None:
+        for place, tensor in zip(self.held_places, tensors):
+            meta, source = self.step.program.metas[place], self.step.sources[place]
+            name = source.name  # type: ignore[union-attr]
+            if not isinstance(tensor, Tensor):
+                raise UnfitError(f"{name} is a {type(tensor).__name__}, and was a tensor")
+            if isinstance(source, Slot) and isinstance(tensor, nn.Parameter) and id(tensor) not in self._params:
+                raise UnfitError(f"the parameter {name} is another object than before")
+            if Meta.of(tensor) != meta:
+                raise UnfitError(
+                    f"{name} is {tensor.dtype} of shape {list(tensor.shape)} on {tensor.device}, and was {meta.dtype} of "
+                    f"shape {list(meta.shape)} on {meta.device}"
+                )
+
+    def take(self, policy: Any, columns: Mapping[str, Any]) -> list[Tensor]:
+        """Take the step: draw its random numbers, and change weights and moments. Returns the outputs."""
+        assert self.package is not None, "a form without a package is not taken"
+        inputs = self._inputs.copy()
+        for place, tensor in zip(self.held_places, self.held(policy)):
+            inputs[place] = tensor
+        for place, path in self._column_places:
+            inputs[place] = columns[path[0]] if len(path) == 1 else _column(columns, path)
+        rates = [group["lr"] for group in policy.optimizer.param_groups]
+        if rates != self._rates:
+            self._rates = rates
+            for place, group in self._rate_places:
+                self._inputs[place] = inputs[place] = torch.tensor(float(rates[group]), dtype=torch.float64)
+        for place, name in self._coefficient_places:
+            inputs[place] = torch.tensor(vars(policy)[name], dtype=self.step.program.metas[place].dtype)
+        for drawn_place, draw in self._draws:
+            numbers = draw.draw()
+            if drawn_place is not None:
+                inputs[drawn_place] = numbers
+        return self.package.run(inputs)  # type: ignore[no-any-return]
+
+
+def _column(columns: Any, path: Sequence[str]) -> Any:
+    for name in path:
+        columns = columns[name]
+    return columns
+
+
+class _Columns:
+    """The columns of a batch, to compare others with.
+
+    Args:
+        metas: the layout of each column; None for those that the step does not read.
+    """
+
+    def __init__(self, metas: Mapping[tuple[str, ...], Meta | None]) -> None:
+        self._paths = list(metas)
+        inner: dict[str, dict[tuple[str, ...], Meta | None]] = {}
+        for path, meta in metas.items():
+            if len(path) > 1:
+                inner.setdefault(path[0], {})[path[1:]] = meta
+        self._inner = [(name, _Columns(parts)) for name, parts in inner.items()]
+        self._flat = [(path[0], meta) for path, meta in metas.items() if len(path) == 1 and meta is not None]
+        self._names = {path[0] for path in metas}
+
+    def misfit(self, columns: Mapping[str, Any]) -> str | None:
+        """How these columns differ; None if they fit."""
+        if columns.keys() != self._names:
+            return f"the batch has the columns {sorted(columns)}, and had {sorted(self._names)}"
+        for name, meta in self._flat:
+            leaf = columns[name]
+            if (
+                type(leaf) is not Tensor
+                or leaf.shape != meta.shape
+                or leaf.stride() != meta.stride
+                or leaf.dtype is not meta.dtype
+                or leaf.device != meta.device
+                or leaf.requires_grad
+            ):
+                found = f"{leaf.dtype} of shape {list(leaf.shape)}" if isinstance(leaf, Tensor) else f"a {type(leaf).__name__}"
+                return (
+                    f"the column {name} is {found}, and was {meta.dtype} of shape {list(meta.shape)} and strides {meta.stride}"
+                )
+        for name, inner in self._inner:
+            if not isinstance(columns[name], dict):
+                return f"the column {name} is not nested"
+            if misfit := inner.misfit(columns[name]):
+                return misfit
+        return None

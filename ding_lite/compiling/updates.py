@@ -1,0 +1,133 @@
+"""The steps of optimizers as functions of tensors: Adam, AdamW and RMSprop."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from ding_lite import nn as own
+from ding_lite.compiling.tracing import NotCompiledError
+
+Moments = Mapping[str, Tensor]
+_IMPLEMENTATION = frozenset({"params", "lr", "foreach", "fused", "capturable", "initial_lr"})
+
+
+def require_supported(optimizer: Optimizer) -> None:
+    """Check that the steps of an optimizer can be compiled.
+
+    Raises:
+        NotCompiledError: it is of another class, or has a setting or a hook that cannot be compiled.
+    """
+    if type(optimizer) not in _STEPS:
+        kinds = "Adam, AdamW and RMSprop"
+        raise NotCompiledError(
+            f"the optimizer is a {type(optimizer).__module__}.{type(optimizer).__name__}, not one of {kinds}."
+        )
+    if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
+        raise NotCompiledError("the optimizer has hooks (register_step_pre_hook, register_step_post_hook).")
+    for group in optimizer.param_groups:
+        for name in ("amsgrad", "maximize", "centered", "differentiable"):
+            if group.get(name):
+                raise NotCompiledError(f"the optimizer has {name}=True.")
+        if isinstance(group.get("betas", (0.9,))[0], Tensor):
+            raise NotCompiledError("the betas of the optimizer are tensors.")
+
+
+def settings_of(optimizer: Optimizer) -> tuple[Any, ...]:
+    """The settings that a compiled step holds for: all but the learning rates."""
+    return tuple(
+        tuple((name, value) for name, value in group.items() if name not in _IMPLEMENTATION) for group in optimizer.param_groups
+    )
+
+
+def moment_names(optimizer: Optimizer, group: Mapping[str, Any]) -> tuple[str, ...]:
+    """Keys of the moments of a parameter."""
+    if isinstance(optimizer, torch.optim.RMSprop):
+        return ("step", "square_avg", "momentum_buffer") if group["momentum"] > 0 else ("step", "square_avg")
+    return "step", "exp_avg", "exp_avg_sq"
+
+
+def begin_moments(optimizer: Optimizer, group: Mapping[str, Any], param: Tensor) -> bool:
+    """Make the moments of a parameter as the first step of the optimizer would. Returns False if it had some."""
+    state = optimizer.state[param]
+    if state:
+        return False
+    for name in moment_names(optimizer, group):
+        state[name] = torch.zeros((), dtype=torch.float32) if name == "step" else torch.zeros_like(param.detach())
+    return True
+
+
+def stepped(
+    optimizer: Optimizer,
+    group: Mapping[str, Any],
+    params: Sequence[Tensor],
+    grads: Sequence[Tensor],
+    moments: Sequence[Moments],
+    rate: Tensor,
+) -> list[tuple[Tensor, dict[str, Tensor]]]:
+    """The parameters and moments of a group after a step.
+
+    Args:
+        optimizer: the optimizer, for its class.
+        group: the parameter group, for its settings.
+        params, grads: parameters and their gradients.
+        moments: their moments.
+        rate: learning rate, a float64 scalar.
+    """
+    return _STEPS[type(optimizer)](group, params, grads, moments, rate)
+
+
+def _adam(
+    group: Mapping[str, Any], params: Sequence[Tensor], grads: Sequence[Tensor], moments: Sequence[Moments], rate: Tensor
+) -> list[tuple[Tensor, dict[str, Tensor]]]:
+    """Kingma and Ba (2015), https://arxiv.org/abs/1412.6980, algorithm 1; Loshchilov and Hutter (2019),
+    https://arxiv.org/abs/1711.05101, for decoupled weight decay."""
+    (beta1, beta2), eps, decay = group["betas"], group["eps"], group["weight_decay"]
+    is_decoupled = bool(group.get("decoupled_weight_decay", False))
+    # Together, and by exp instead of pow, so that the corrections are computed once for each parameter.
+    steps = torch.stack([it["step"] for it in moments]).double() + 1
+    sizes = (rate / (1 - torch.exp(steps * math.log(beta1)))).unbind()
+    roots = (1 - torch.exp(steps * math.log(beta2))).sqrt().unbind()
+    counts, found = steps.float().unbind(), []
+    for place, (param, grad, own_moments) in enumerate(zip(params, grads, moments)):
+        if decay and not is_decoupled:
+            grad = grad + decay * param
+        first = own_moments["exp_avg"].lerp(grad, 1 - beta1)
+        second = own_moments["exp_avg_sq"] * beta2 + (1 - beta2) * grad * grad
+        kept = param * (1 - rate * decay).to(param.dtype) if decay and is_decoupled else param
+        root, size = roots[place].to(param.dtype), sizes[place].to(param.dtype)
+        new = kept - size * (first / (second.sqrt() / root + eps))
+        found.append((new, {"step": counts[place], "exp_avg": first, "exp_avg_sq": second}))
+    return found
+
+
+def _rmsprop(
+    group: Mapping[str, Any], params: Sequence[Tensor], grads: Sequence[Tensor], moments: Sequence[Moments], rate: Tensor
+) -> list[tuple[Tensor, dict[str, Tensor]]]:
+    """RMSProp as in torch.optim.RMSprop."""
+    alpha, eps, momentum, decay = group["alpha"], group["eps"], group["momentum"], group["weight_decay"]
+    found = []
+    for param, grad, own_moments in zip(params, grads, moments):
+        if decay:
+            grad = grad + decay * param
+        square = own_moments["square_avg"] * alpha + (1 - alpha) * grad * grad
+        change, size = grad / (square.sqrt() + eps), rate.to(param.dtype)
+        new_moments = {"step": own_moments["step"] + 1, "square_avg": square}
+        if momentum > 0:
+            change = new_moments["momentum_buffer"] = own_moments["momentum_buffer"] * momentum + change
+        found.append((param - size * change, new_moments))
+    return found
+
+
+_STEPS: Mapping[type[Optimizer], Callable[..., list[tuple[Tensor, dict[str, Tensor]]]]] = {
+    torch.optim.Adam: _adam,
+    torch.optim.AdamW: _adam,
+    own.Adam: _adam,
+    torch.optim.RMSprop: _rmsprop,
+    own.RMSprop: _rmsprop,
+}

@@ -1,0 +1,143 @@
+"""Verification: a compiled step beside the same step without compilation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Generator, Tensor
+
+from ding_lite.compiling.forms import Form
+from ding_lite.compiling.functional_steps import Moment, Slot
+from ding_lite.compiling.tracing import NotCompiledError
+from ding_lite.policy_check.restoring import restoring_state
+
+_OF_WEIGHTS = 1e-5  # largest difference, relative to the largest element of a tensor or to 1
+_OF_SUMS = {torch.float64: 1e-6}  # of moments and statistics, by dtype: sums over a batch, in another order
+_OF_OTHER_SUMS = 1e-4
+_NOISE = 1e-6  # of the largest gradient: rounding, which Adam turns into whole steps where gradients are as small
+
+
+class Reference(NamedTuple):
+    """A step that was taken without compilation, and undone."""
+
+    stats: Mapping[str, Any]
+    tensors: Sequence[Tensor]
+    """Copies of the tensors that the step has changed or may have changed, in the order of the form's inputs."""
+
+
+class Saved:
+    """Copies of the tensors that a step changes, and of the random generators that it draws from, to undo it.
+
+    Args:
+        form: the form of the step.
+        policy: the policy, after `form.begin`.
+    """
+
+    def __init__(self, form: Form, policy: Any) -> None:
+        self._tensors = form.held(policy)
+        self.before = [tensor.detach().clone() for tensor in self._tensors]
+        found = {id(draw.generator): draw.generator or torch.default_generator for draw in form.step.draws}
+        self._generators: list[tuple[Generator, Tensor]] = [(it, it.get_state()) for it in found.values()]
+
+    def restore(self) -> None:
+        """Undo the step."""
+        with torch.no_grad():
+            for tensor, before in zip(self._tensors, self.before):
+                tensor.copy_(before)
+        for generator, state in self._generators:
+            generator.set_state(state)
+
+
+def reference_step(form: Form, policy: Any, take: Callable[[], Mapping[str, Any]]) -> Reference:
+    """Take a step without compilation, and undo it.
+
+    Args:
+        form: the form of the step.
+        policy: the policy, after `form.begin`.
+        take: takes the step, without hooks before and after it and without counting it, and returns its statistics.
+    """
+    saved = Saved(form, policy)
+    try:
+        with restoring_state(policy):
+            stats = {name: it.detach().clone() if isinstance(it, Tensor) else it for name, it in take().items()}
+            tensors = [tensor.detach().clone() for tensor in form.held(policy)]
+    finally:
+        saved.restore()
+    return Reference(stats, tensors)
+
+
+def require_equal(form: Form, before: Saved, reference: Reference, stats: Mapping[str, Any], now: Sequence[Tensor]) -> None:
+    """Check that a compiled step had the result of the reference.
+
+    Args:
+        form: the form of the step.
+        before: the tensors before the step.
+        reference: the same step without compilation.
+        stats: the statistics of the compiled step.
+        now: the tensors after it.
+
+    Raises:
+        NotCompiledError: a statistic, weight or moment differs; the message names it.
+    """
+    if set(stats) != set(reference.stats):
+        raise NotCompiledError(f"it returns {sorted(stats)}, and without compilation {sorted(reference.stats)}.")
+    for name, value in stats.items():
+        _compare(name, torch.as_tensor(value), torch.as_tensor(reference.stats[name]), at_least=1.0)
+    sources = [form.step.sources[place] for place in form.held_places]
+    gradients = _gradients(sources, reference.tensors, before.before)
+    for source, tensor, other, old in zip(sources, now, reference.tensors, before.before):
+        if isinstance(source, Moment):
+            _compare(f"the optimizer's {source.name}", tensor, other, at_least=0.0)
+        elif isinstance(source, Slot):
+            error = gradients.get(id(source.tensor))
+            change = torch.zeros(()) if error is None else (other - old).abs()
+            _compare(source.name, tensor, other, 1.0, _OF_WEIGHTS, 0.0 if error is None else error * change.amax())
+
+
+def _gradients(sources: Sequence[Any], after: Sequence[Tensor], before: Sequence[Tensor]) -> dict[int, Tensor]:
+    """By the id of a parameter, the share of its update that is rounding: its relative error, where the gradient is small."""
+    found: dict[int, Tensor] = {}
+    for source, new, old in zip(sources, after, before):
+        if isinstance(source, Moment) and source.name in ("exp_avg", "square_avg", "momentum_buffer"):
+            size = (new - old).abs()
+            error = _NOISE * size.max() / size.clamp(min=1e-38)
+            found[id(source.param)] = error.clamp(max=2.0)
+    return found
+
+
+def _compare(
+    name: str,
+    found: Tensor,
+    expected: Tensor,
+    at_least: float,
+    tolerance: float | None = None,
+    more: Tensor | float = 0.0,
+) -> None:
+    """Raise NotCompiledError if two tensors differ by more than rounding.
+
+    Args:
+        name: what they are, for the message.
+        found, expected: of the compiled step, and of the other one.
+        at_least: the tolerance is relative to the largest expected element, or to this.
+        tolerance: None for that of sums.
+        more: added to the tolerance of each element.
+    """
+    if found.shape != expected.shape or found.dtype != expected.dtype:
+        raise NotCompiledError(
+            f"{name} is {found.dtype} of shape {list(found.shape)}, and without compilation {expected.dtype} of shape "
+            f"{list(expected.shape)}."
+        )
+    if not found.numel():
+        return
+    if not found.is_floating_point():
+        is_equal = torch.equal(found, expected)
+    else:
+        relative = _OF_SUMS.get(found.dtype, _OF_OTHER_SUMS) if tolerance is None else tolerance
+        allowed = relative * expected.abs().nan_to_num().amax().clamp(min=at_least) + more + 1e-30
+        alike = ((found - expected).abs() <= allowed) | (found == expected) | (found.isnan() & expected.isnan())
+        is_equal = bool(alike.all())
+    if not is_equal:
+        difference = (found.double() - expected.double()).abs().max().item()
+        raise NotCompiledError(f"its {name} differs from that of a step without compilation, by up to {difference:.3g}.")

@@ -1,0 +1,24 @@
+"""Whether the operations of this thread are recorded, to be compiled."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+
+_STATE = threading.local()
+
+
+def is_traced() -> bool:
+    """Whether a gradient step is being traced, so that a function must not make Python numbers of tensors."""
+    return getattr(_STATE, "is_traced", False)
+
+
+@contextlib.contextmanager
+def tracing() -> Iterator[None]:
+    """A block in which `is_traced()` is true."""
+    before, _STATE.is_traced = is_traced(), True
+    try:
+        yield
+    finally:
+        _STATE.is_traced = before

@@ -1,0 +1,115 @@
+"""Compiled gradient steps of every policy, beside the same steps without compilation."""
+
+import warnings
+
+import pytest
+import rank_policies
+import torch
+from interpreted_steps import interpreting
+
+from ding_lite.data import tree
+
+MORE = {
+    "DQNPolicy": {"learn.lr_schedule": [(0, 1e-3), (30, 1e-4)], "learn.grad_clip_norm": 1.0},
+    "PPOPolicy": {
+        "learn.kl_coeff": 0.2,
+        "learn.entropy_schedule": [(0, 0.02), (30, 0.001)],
+        "learn.lr_schedule": [(0, 1e-3), (30, 1e-4)],
+    },
+    "A2CPolicy": {"learn.optimizer": "rmsprop", "learn.entropy_weight": 0.01},
+    "SACPolicy": {"learn.grad_clip_norm": 1.0},
+    "DDPGPolicy": {"learn.optimizer": "rmsprop", "learn.rmsprop_momentum": 0.9},
+    "TD3Policy": {"learn.learning_rate_actor": 1e-4},
+    "CQLPolicy, imitation": {"learn.bc_steps": 3},
+}
+FORMS = {"TD3Policy": 2, "TD3BCPolicy": 2, "CQLPolicy, imitation": 2}
+REFUSED = {
+    "DecisionTransformerPolicy": r"x\[mask\]",
+    "R2D2Policy": "makes a condition of a tensor",
+    "PPOPolicy, LSTM": "makes a condition of a tensor",
+    "IMPALAPolicy, LSTM": "makes a condition of a tensor",
+}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def made(monkeypatch, case, mode):
+    settings = {**rank_policies.CASES[case], **MORE.get(case, {}), "learn.compile": mode}
+    monkeypatch.setitem(rank_policies.CASES, case, settings)
+    return rank_policies.made(case)
+
+
+def learned(monkeypatch, case, mode, steps):
+    """A policy after some gradient steps, and the statistics of the last one."""
+    policy, stats = made(monkeypatch, case, mode), {}
+    for step in range(steps):
+        batch, _ = rank_policies.rows_of(policy, step)
+        if "IMPALA" in case:
+            batch.pop("valid")
+        batch, policy.num_steps = tree(batch), {}
+        stats = policy.gradient_step(policy.postprocess(batch))
+        policy.after_learning(batch)
+    return policy, stats
+
+
+def assert_equal(one, stats, other, other_stats):
+    """Everything that a step may change, and the random numbers that it has drawn."""
+    state, other_state = one.state_dict(), other.state_dict()
+    for name in ("train_iter", "version"):
+        assert state[name] == other_state[name]
+    assert torch.equal(state["learn"]["generator"], other_state["learn"]["generator"])
+    found, wanted = (dict(leaves({k: it for k, it in s.items() if k not in _OTHER})) for s in (state, other_state))
+    assert found.keys() == wanted.keys()
+    for name, tensor in found.items():
+        assert torch.allclose(tensor.double(), wanted[name].double(), rtol=1e-5, atol=1e-7), name
+    assert stats.keys() == other_stats.keys()
+    for name, value in stats.items():
+        assert torch.allclose(torch.as_tensor(value).double(), torch.as_tensor(other_stats[name]).double(), 1e-5, 1e-6), name
+
+
+_OTHER = "metrics", "learn", "collect", "evaluate", "made_with", "attached", "train_iter", "version"
+
+
+def leaves(part, place=""):
+    if isinstance(part, dict):
+        for name, inner in part.items():
+            yield from leaves(inner, f"{place}/{name}")
+    elif isinstance(part, torch.Tensor):
+        yield place, part
+
+
+@pytest.mark.parametrize("case", rank_policies.CASES)
+def test_the_traced_steps_of_every_policy_are_its_steps(case, monkeypatch):
+    plain, stats = learned(monkeypatch, case, "off", 5)
+    with interpreting(), warnings.catch_warnings():
+        warnings.simplefilter("ignore" if case in REFUSED else "error")
+        policy, found = learned(monkeypatch, case, "on", 5)
+    taken = policy.compiled_steps
+    if case in REFUSED:
+        assert taken.taken == 0
+    else:
+        assert (taken.taken, len(taken._forms)) == (5, FORMS.get(case, 1))
+    assert_equal(policy, found, plain, stats)
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_policy_that_cannot_be_compiled_says_so(case, monkeypatch):
+    with pytest.warns(UserWarning, match=f"{REFUSED[case]}.*Its gradient steps are not compiled"):
+        learned(monkeypatch, case, "on", 1)
+
+
+@pytest.mark.compiled
+@pytest.mark.parametrize("case", [case for case in rank_policies.CASES if case not in REFUSED])
+def test_the_compiled_steps_of_every_policy_are_its_steps(case, monkeypatch):
+    plain, stats = learned(monkeypatch, case, "off", 100)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        policy, found = learned(monkeypatch, case, "on", 100)
+    assert policy.compiled_steps.taken == 100
+    assert_equal(policy, found, plain, stats)
