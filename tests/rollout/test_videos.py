@@ -1,5 +1,6 @@
 """VideoRecorder: it films what was evaluated when it is time, changes nothing by that, and stops nothing."""
 
+import copy
 import itertools
 import json
 import os
@@ -148,7 +149,7 @@ def warnings_of(action):
 def test_a_video_of_cartpole_has_a_frame_after_the_reset_and_each_step(tmp_path):
     env = make_envs("CartPole-v1")
     policy = Balancing(PolicyConfig(seed=0), env.single_observation_space, env.single_action_space)
-    spec = gymnasium.spec("CartPole-v1")
+    spec = copy.deepcopy(gymnasium.spec("CartPole-v1"))
     spec.max_episode_steps = 60
     path = record(recorder(tmp_path, spec), policy, evaluation=8)
     about, frames = decoded(path)
