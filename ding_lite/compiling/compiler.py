@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import sys
 import warnings
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import torch
 
 from ding_lite.compiling.programs import Program, graph_of
+from ding_lite.processes.pickles import loads
 
 
 class _Step(torch.nn.Module):
@@ -40,7 +40,7 @@ def compile_program(program: Program, path: Path) -> None:
 def main(source: str, result: str) -> None:
     """Read a program from a file, and write the package to another one."""
     warnings.simplefilter("ignore")
-    program, threads, precision = pickle.loads(Path(source).read_bytes())
+    program, threads, precision = loads(Path(source).read_bytes())
     torch.set_num_threads(threads)
     torch.set_float32_matmul_precision(precision)
     compile_program(program, Path(result))

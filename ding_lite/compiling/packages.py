@@ -12,7 +12,6 @@ import functools
 import hashlib
 import json
 import os
-import pickle
 import platform
 import shlex
 import shutil
@@ -27,6 +26,7 @@ import torch
 
 from ding_lite.compiling.programs import Program
 from ding_lite.compiling.tracing import NotCompiledError
+from ding_lite.processes.pickles import dumps
 
 FOLDER_VARIABLE, SIZE_VARIABLE = "DING_LITE_CACHE", "DING_LITE_CACHE_MB"
 _MEGABYTES = 512  # of all packages
@@ -135,7 +135,7 @@ class Compilation:
         try:
             self._folder = tempfile.TemporaryDirectory(prefix="ding_lite_")
             source, self._result, self._errors = (Path(self._folder.name, name) for name in ("in.pkl", "step.pt2", "errors"))
-            source.write_bytes(pickle.dumps((program, torch.get_num_threads(), torch.get_float32_matmul_precision())))
+            source.write_bytes(dumps((program, torch.get_num_threads(), torch.get_float32_matmul_precision())))
             with self._errors.open("wb") as errors:
                 self._process = subprocess.Popen(
                     [sys.executable, "-m", "ding_lite.compiling.compiler", str(source), str(self._result)],
@@ -144,7 +144,7 @@ class Compilation:
                     stdout=errors,
                     stderr=errors,
                 )
-        except (OSError, pickle.PicklingError, TypeError, AttributeError) as error:
+        except Exception as error:
             raise NotCompiledError(f"the compiler cannot be started ({type(error).__name__}: {error}).") from error
         self._finalizer = weakref.finalize(self, _end, self._process)
 

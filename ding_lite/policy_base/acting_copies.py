@@ -38,7 +38,7 @@ def acting_copy(policy: Any, role: str, index: int = 0, device: torch.device | N
         device: device of the copy; None for the policy's device.
     """
     actor = copy.copy(policy)
-    actor.is_copy, actor.learners = True, None
+    actor.is_copy, actor.learners, actor.constructed_with = True, None, None
     copies: dict[int, Any] = {}
     actor.device = device or policy.device
     with torch.inference_mode(False):  # the weights are overwritten later, which inference tensors do not allow

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import warnings
-import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -221,20 +220,14 @@ def recipe_of(policy: Any, learners: int) -> Recipe:
     own = {f"learners.{name}": value for name, value in type(cfg.learners)().to_dict().items()}
     own["learn.batch_size"] = _divided(cfg.learn.batch_size, learners)
     cfg.override(own)
-    given = policy.given_cfg
-    settings = {**given, **own} if isinstance(given, Mapping) else cfg
-    args, kwargs = constructed_with(policy)
-    places = [place for place, it in enumerate(args) if it is given]
-    names = [name for name, it in kwargs.items() if it is given]
-    if places:
-        args = (*args[: places[0]], settings, *args[places[0] + 1 :])
-    elif names:
-        kwargs = {**kwargs, names[0]: settings}
-    else:
+    try:
+        given = policy.constructed_with.cfg
+    except LookupError:
         raise ValueError(
             f"the constructor of {type(policy).__name__} does not get its configuration as an argument, so that its learners "
             "would have learners too: pass cfg to it."
-        )
+        ) from None
+    args, kwargs = policy.constructed_with.with_cfg({**given, **own} if isinstance(given, Mapping) else cfg)
     timeout_s, owner = policy.cfg.learners.timeout_s, policy.hook_metrics.owner
     return Recipe(type(policy), cfg, args, kwargs, torch_threads_here(), timeout_s, owner)
 
@@ -246,21 +239,3 @@ def _divided(batch_size: int, learners: int) -> int:
             "multiple."
         )
     return batch_size // learners
-
-
-_constructed: weakref.WeakKeyDictionary[Any, tuple[tuple[Any, ...], dict[str, Any]]] = weakref.WeakKeyDictionary()
-
-
-def note_construction(policy: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Note the arguments of a policy's constructor, with which its learners make theirs."""
-    if args or kwargs:  # otherwise it is a copy
-        _constructed[policy] = args, kwargs
-
-
-def constructed_with(policy: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of a policy's constructor; of a copy, those of a constructor that takes only the usual ones."""
-    usual: tuple[tuple[Any, ...], dict[str, Any]] = (
-        (policy.given_cfg, policy.observation_space, policy.action_space),
-        {} if policy.given_model is None else {"model": copy.deepcopy(policy.model)},
-    )
-    return _constructed.get(policy, usual)

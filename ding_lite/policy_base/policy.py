@@ -21,12 +21,12 @@ from ding_lite.metrics import MetricsLogger
 from ding_lite.nn import BoundDistribution, action_distribution, seeded
 from ding_lite.policy_base.acting import CollectMode
 from ding_lite.policy_base.configs import PolicyConfig
+from ding_lite.policy_base.constructions import noting_arguments
 from ding_lite.policy_base.data_parallel import StepAverage
 from ding_lite.policy_base.derivations import Hook, derive
 from ding_lite.policy_base.devices import available_device
 from ding_lite.policy_base.hooks import Hooks
 from ding_lite.policy_base.learner_groups import LearnerGroup
-from ding_lite.policy_base.learner_workers import note_construction
 from ding_lite.policy_base.live_settings import FixedSettingError, is_of_optimizer
 from ding_lite.policy_base.nonfinite_steps import NonfiniteSteps
 from ding_lite.policy_base.short_names import resolve
@@ -110,11 +110,7 @@ class Policy(PolicyState):
         ValueError: the device is not available.
     """
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> Policy:
-        self = super().__new__(cls)
-        note_construction(self, args, kwargs)
-        return self
-
+    @noting_arguments
     def __init__(
         self,
         cfg: PolicyConfig | Mapping[str, Any] | None = None,
@@ -140,8 +136,7 @@ class Policy(PolicyState):
                     f"{type(self).__name__} wants a space as {name}, got {space!r:.60} of type {type(space).__name__}{fix}"
                 )
         action_masks(observation_space, action_space)  # raises SpaceError if a mask does not fit the actions
-        self.given_cfg = cfg
-        """The argument `cfg`."""
+        self.constructed_with.note_cfg(cfg)
         self.config = resolve(cfg, self.default_config(), self.config_type)
         """The configuration by short names, for example `policy.config["gamma"]`."""
         self.cfg = self.config.cfg
@@ -208,6 +203,8 @@ class Policy(PolicyState):
             "learn_on_batch": functools.partial(_counting, is_learning=True),
             "load_state_dict": all_or_nothing,
         }
+        if "__init__" in vars(cls):
+            cls.__init__ = noting_arguments(cls.__init__)  # type: ignore[method-assign]
         for name, wrap in wrappers.items():
             owner = next(base for base in cls.__mro__ if name in vars(base))
             if owner is cls:
@@ -448,7 +445,13 @@ class Policy(PolicyState):
         self.before_step()
         stats = None if self.compiled_steps is None else self._compiled_step(self.compiled_steps, batch)
         if stats is None:
-            stats = self._plain_step(batch, is_checked)
+            averaging = self.averaging = self._new_average(batch)
+            try:
+                loss, stats = with_stats(self.loss(batch))
+                self._set_gradients(loss, stats, is_checked)
+            finally:
+                self.averaging = None
+            self._optimize(stats, averaging, is_checked)
         self.train_iter += 1
         self.version += 1
         self.after_step()
@@ -456,37 +459,40 @@ class Policy(PolicyState):
             self.num_steps[name] = self.num_steps.get(name, 0) + 1
         return stats
 
-    def _plain_step(self, batch: Tree, is_checked: bool) -> dict[str, Any]:
+    def _plain_step(self, batch: Tree) -> dict[str, Any]:
         """`gradient_step` without compilation, without the hooks before and after it, and without counting it."""
-        guard = self._nonfinite_steps
-        averaging = self.averaging = self._new_average(batch)
-        try:
-            loss, stats = with_stats(self.loss(batch))
-            if averaging is not None:
-                averaging.begin(loss, stats, self._require_finite_loss if is_checked else None)
-            elif is_checked:
-                self._require_finite_loss(loss)
-            for param in self.params:
-                param.grad = None  # as optimizer.zero_grad() does, without the cost of its profiler
-            for name in self._stats_of_weights(stats):
-                stats[name] = stats[name].clone()
-            stats.update(self.compute_gradients(loss) or {})
-        finally:
-            self.averaging = None
+        loss, stats = with_stats(self.loss(batch))
+        self._set_gradients(loss, stats, is_checked=True)
+        self._optimize(stats, None, is_checked=True)
+        return stats
+
+    def _set_gradients(self, loss: Tensor, stats: dict[str, Any], is_checked: bool) -> None:
+        """Compute the gradients of a loss, and add what `compute_gradients` logs to the statistics."""
+        if self.averaging is not None:
+            self.averaging.begin(loss, stats, self._require_finite_loss if is_checked else None)
+        elif is_checked:
+            self._require_finite_loss(loss)
+        for param in self.params:
+            param.grad = None  # as optimizer.zero_grad() does, without the cost of its profiler
+        for name in self._stats_of_weights(stats):
+            stats[name] = stats[name].clone()
+        stats.update(self.compute_gradients(loss) or {})
+
+    def _optimize(self, stats: Mapping[str, Any], averaging: StepAverage | None, is_checked: bool) -> None:
+        """Take a step of the optimizer, if the gradients are finite and, of several processes, averaged."""
         if averaging is not None:
             averaging.require_done(type(self).__name__)
         if is_checked and "grad_norm" in stats:
             self._require_finite("gradient", stats["grad_norm"])
-        elif guard is not None and not are_finite([it.grad for it in self.params if it.grad is not None]):
+        elif self._nonfinite_steps is not None and not are_finite([it.grad for it in self.params if it.grad is not None]):
             raise loss_error(f"the gradient of {type(self).__name__} is not finite in gradient step {self.train_iter}")
         self.optimizer.step()
-        return stats
 
     def _compiled_step(self, compiled: CompiledSteps, batch: Tree) -> dict[str, Any] | None:
         """`_plain_step` as a compiled step; None if it cannot be compiled."""
         if not compiled.refused and current_ranks() is not None:
             compiled.refuse(self, "several processes learn together, which exchange gradients within a step.")
-        outputs = compiled.take(self, batch, self._nonfinite_steps is not None, lambda: self._plain_step(batch, True))
+        outputs = compiled.take(self, batch, self._nonfinite_steps is not None, lambda: self._plain_step(batch))
         if outputs is None:
             return None
         self._require_finite_loss(outputs.loss)

@@ -17,6 +17,7 @@ from ding_lite.envs import load_random_state, random_state
 from ding_lite.metrics import MetricsLogger
 from ding_lite.policy_base.acting import ActMode, CollectMode, EvalMode
 from ding_lite.policy_base.acting_copies import ROLES, acting_copy
+from ding_lite.policy_base.constructions import Construction
 from ding_lite.policy_base.learner_groups import LearnerGroup
 from ding_lite.policy_base.learning import LearnMode
 from ding_lite.policy_base.live_settings import change_settings, live_changes, restored_settings, values_of
@@ -54,6 +55,9 @@ class PolicyState(PolicyWeights):
 
     set_by_settings: ClassVar[tuple[str, ...]] = ()
     """Entries of the state that follow from the settings and counters, so that `load_learned_state` does not take them."""
+
+    constructed_with: Construction
+    """The arguments of the constructor."""
 
     learners: LearnerGroup | None = None
     """The processes that learn in place of this one, if `cfg.learners` has some."""
