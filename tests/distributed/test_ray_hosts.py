@@ -201,7 +201,8 @@ def test_a_lost_shared_value_is_stored_again(hosted, tmp_path, spilled):
     ask(host, make, 0, tmp_path / "closed", lasting=True)
     ask(host, read_soon, 1.0)
     amounts = host.share(np.arange(5_000_000))
-    others = [host.share(np.arange(5_000_000)) for _ in range(8)]  # the store has 200 MB, so the first one is written to disk
+    # The store has 200 MB, so all but the last four are written to disk, the first one among them.
+    others = [host.share(np.arange(5_000_000)) for _ in range(14)]
     time.sleep(1)
     files = [path for path in spilled.rglob("*") if path.is_file()]
     for path in files:
