@@ -21,6 +21,20 @@ def global_random_states() -> dict[str, Any]:
     return states
 
 
+def set_global_random_states(states: Mapping[str, Any]) -> None:
+    """Restore a result of `global_random_states`."""
+    random.setstate(states["random"])
+    if "numpy.random" in states:
+        import numpy as np
+
+        kind, keys, *rest = states["numpy.random"]
+        np.random.set_state((kind, np.frombuffer(keys, np.uint32), *rest))  # noqa: NPY002
+    if "torch" in states:
+        import torch
+
+        torch.set_rng_state(torch.frombuffer(bytearray(states["torch"]), dtype=torch.uint8))
+
+
 def save_global_random() -> dict[str, Any]:
     """The states of the global generators as plain data, for `load_global_random`."""
     import numpy as np

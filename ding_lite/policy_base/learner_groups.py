@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ding_lite.basics import add_note, require_extra
-from ding_lite.basics.global_random import load_global_random, save_global_random
+from ding_lite.basics.global_random import global_random_states, set_global_random_states
 from ding_lite.data import Tree, flatten, map_leaves, nested
 from ding_lite.engine import interpreter_released
 from ding_lite.policy_base.configs import LearnersConfig
@@ -172,7 +172,7 @@ class LearnerGroup:
             try:
                 self._prepare()
                 self._is_ahead = True  # also after an error, since learners may have changed
-                randoms = Copied(save_global_random())
+                randoms = global_random_states()
                 answers = self._asked(learn, [(part, randoms, self._cfg.restart) for part in parts])
                 if self._cfg.restart:
                     self._policy.hook_metrics.log_value("learners_restarted", attempts, reduce="sum")
@@ -269,7 +269,7 @@ class LearnerGroup:
         """Take the weights of a learner."""
         assert answer.weights is not None
         assert answer.randoms is not None
-        load_global_random(answer.randoms)
+        set_global_random_states(answer.randoms)
         weights = answer.weights
         if weights.are_tensors:
             weights = weights._replace(weights=[torch.from_numpy(np.array(one)) for one in weights.weights])

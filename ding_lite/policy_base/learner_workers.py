@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ding_lite.basics.global_random import load_global_random, save_global_random
+from ding_lite.basics.global_random import global_random_states, set_global_random_states
 from ding_lite.basics.torch_threads import torch_threads, torch_threads_here
 from ding_lite.data import map_leaves
 from ding_lite.policy_base.configs import PolicyConfig
@@ -100,7 +100,7 @@ class Learner:
         """Learn from a batch of arrays, with these states of the global random generators if this is the first learner."""
         policy = self.policy
         if self._is_first:
-            load_global_random(randoms)
+            set_global_random_states(randoms)
         try:
             with torch_threads(self._threads):
                 output = policy.learn_mode.forward(map_leaves(_own, batch))
@@ -116,7 +116,7 @@ class Learner:
             dict(policy.num_steps),
             policy.hook_metrics.reduce(),
             policy.snapshot().as_arrays() if self._is_first else None,
-            save_global_random() if self._is_first else None,
+            global_random_states() if self._is_first else None,
             self.state() if wants_state else None,
         )
 
@@ -199,9 +199,9 @@ def load_state(objects: dict[str, Any], state: Copied[Any], generators: Copied[A
     objects[_LEARNER].load(state.value, generators.value)
 
 
-def learn(objects: dict[str, Any], batch: Any, randoms: Copied[Any], wants_state: bool) -> Any:
+def learn(objects: dict[str, Any], batch: Any, randoms: dict[str, Any], wants_state: bool) -> Any:
     """Learn from a batch, as `Learner.learn`."""
-    return objects[_LEARNER].learn(batch, randoms.value, wants_state)
+    return objects[_LEARNER].learn(batch, randoms, wants_state)
 
 
 def read_state(objects: dict[str, Any]) -> Any:
