@@ -22,7 +22,7 @@ test: lint
 test-ray: .venv/.dev
 	$(TEST) -m ray $(or $(ARGS),tests/distributed)
 
-# Compiles the gradient steps of all policies, which takes a quarter of an hour; packages are kept in DING_LITE_CACHE.
+# Compiles the gradient steps of all policies, which takes eight minutes; packages are kept in DING_LITE_CACHE.
 test-compiled: .venv/.dev
 	$(TEST) -m compiled $(or $(ARGS),tests/compiling)
 
