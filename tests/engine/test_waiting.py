@@ -238,24 +238,29 @@ class TestWaitFor:
 @pytest.mark.parametrize("mode", [{}, {"async_mode": True}], ids=["plain", "threads"])
 def test_stop_from_another_thread_ends_a_run_whose_parts_begin_threads(mode):
     for _ in range(25):
-        loop, errors, counts = Task(), [], []
+        loop, errors, counts, learning = Task(), [], [], threading.Event()
 
-        def stops(loop=loop, errors=errors):
-            time.sleep(0.01)
+        def stops(loop=loop, errors=errors, learning=learning):
+            learning.wait()
+            time.sleep(0.005)
             try:
                 loop.stop()
             except RuntimeError as error:
                 errors.append(error)
 
+        def learn(ctx, counts=counts, learning=learning):
+            counts.append(1)
+            learning.set()
+
         thread = threading.Thread(target=stops)
         with loop.start(**mode):
             part = contract(stage="collect")(lambda ctx: time.sleep(0.001))
-            loop.use(loop.parallel(part, part)).use(contract(uses=(counts,), stage="learn")(lambda ctx: counts.append(1)))  # noqa: B023
+            loop.use(loop.parallel(part, part)).use(contract(uses=(counts,), stage="learn")(learn))
             thread.start()
-            loop.run(400)
+            loop.run(10**6)
         thread.join()
         assert errors == []
-        assert len(counts) < 400
+        assert 0 < len(counts) < 10**6
     assert [it.name for it in threading.enumerate() if it.name.startswith("task.")] == []
 
 
