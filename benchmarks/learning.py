@@ -1,12 +1,13 @@
 """Every reference learning run: does each algorithm reach its return, on every seed, within its environment steps?
 
 Runs the examples as a user would, each in a separate process, and writes the results to docs/learning: a table, the curves as
-numbers, and a plot. Results of a reference are replaced after all its seeds have finished. The exit status is 1 if any run does
-not reach its return.
+numbers, and a plot. Results of a reference are replaced after all its seeds have finished; with --seeds, those of other seeds
+stay. The exit status is 1 if any run does not reach its return.
 
     python benchmarks/learning.py                              # all but the long ones
     python benchmarks/learning.py --long                       # those of which a seed takes more than 15 minutes on a core
     python benchmarks/learning.py --only sac_pendulum td3_pendulum
+    python benchmarks/learning.py --only td3_hopper --seeds 1 2
 """
 
 from __future__ import annotations
@@ -166,16 +167,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=names, metavar="NAME", help="just these")
     parser.add_argument("--long", action="store_true", help="those with more than 15 minutes a seed, instead of the others")
+    parser.add_argument("--seeds", nargs="+", type=int, metavar="N", help="just these (default: 0 and on, as many as listed)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="runs at a time (default: one a core)")
     arguments = parser.parse_args()
     chosen = [it for it in REFERENCES if (it.name in arguments.only if arguments.only else it.long == arguments.long)]
     reached = True
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(arguments.jobs) as pool:
-        waiting = [[pool.submit(learn, it, seed, Path(folder)) for seed in range(it.seeds)] for it in chosen]
+        waiting = [[pool.submit(learn, it, seed, Path(folder)) for seed in arguments.seeds or range(it.seeds)] for it in chosen]
         for runs in waiting:
             outcomes = [run.result() for run in runs]
             reached = reached and all(outcome.reached is not None for outcome in outcomes)
-            keep(outcomes)
+            others = [it for it in kept(outcomes[0].reference) if arguments.seeds and it.seed not in arguments.seeds]
+            keep(sorted([*others, *outcomes], key=lambda it: it.seed))
     by_name = {reference.name: kept(reference) for reference in REFERENCES}
     (KEPT / "README.md").write_text(table(by_name), encoding="utf-8")
     draw(by_name)
