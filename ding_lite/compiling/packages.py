@@ -204,6 +204,7 @@ def _keep(program: Program, content: bytes) -> None:
 
 def _write(path: Path, content: bytes) -> None:
     """Write a file that is whole at every moment."""
+    # Not write_atomically: threads of one process may write the same package, and only its owner may write what is loaded.
     handle, name = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:

@@ -37,9 +37,6 @@ from ding_lite.ranks import RankError, current_ranks
 _logger = logging.getLogger(__name__)
 
 _OF_RAY = ("ray_address", "num_cpus_per_learner", "num_gpus_per_learner", "learner_resources")
-_OF_ACTING = ("collect", "evaluate", "metrics", "made_with", "settings")
-"""Entries of a policy's state that its learners do not change."""
-
 _PATIENCE = Patience(attempts=6, backoff_s=1.0)
 
 
@@ -119,7 +116,7 @@ class LearnerGroup:
         if self._is_ahead:
             states = self._kept or self._asked(read_state)
             with self._following():
-                self._policy.take_learned({name: it for name, it in states[0].items() if name not in _OF_ACTING})
+                self._policy.take_learned(states[0])
             self._generators = [state["learn"] for state in states[1:]]
             self._is_ahead = False
 
@@ -275,7 +272,6 @@ class LearnerGroup:
             weights = weights._replace(weights=[torch.from_numpy(np.array(one)) for one in weights.weights])
         self._policy.copy_weights(weights)
         self._policy.num_steps = answer.num_steps
-        self._changes = self._policy.count_changes()
 
     def _parts(self, batch: Tree) -> tuple[list[Any], list[int]]:
         """The part of each learner, arrays by name, and its number of rows; of a rollout, some of the environments."""

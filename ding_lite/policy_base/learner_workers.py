@@ -19,6 +19,9 @@ from ding_lite.policy_base.weights import Weights
 from ding_lite.processes import Copied
 from ding_lite.ranks import RankError, Ranks, leave, meet, offer
 
+_OF_SCRIPT = ("collect", "evaluate", "metrics", "made_with", "settings")
+"""Entries of a policy's state that a learner does not change."""
+
 _LEARNER = "learner"
 """Name of the learner among the objects of its host."""
 
@@ -126,7 +129,7 @@ class Learner:
         if not self._is_first:
             return {"learn": _on_cpu(policy.generator_state())}
         state = policy.state_dict()
-        own = {name: part for name, part in state.items() if name not in ("collect", "evaluate", "metrics", "made_with")}
+        own = {name: part for name, part in state.items() if name not in _OF_SCRIPT}
         return _on_cpu({**own, "attached": {name: state["attached"][name] for name in policy.attachments}})  # type: ignore[no-any-return]
 
     def load(self, state: Mapping[str, Any], generators: Mapping[str, Any] | None) -> None:

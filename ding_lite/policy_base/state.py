@@ -362,7 +362,7 @@ class PolicyState(PolicyWeights):
         self.load_state_dict({**own, **state, "attached": attached})
 
     def state_to_learn_from(self) -> dict[str, Any]:
-        """The state that learners begin with: without what only acting has, and without objects that they do not have."""
+        """The state that learners begin with: without what acts, and without metrics."""
         state = self.state_dict()
         return {name: part for name, part in state.items() if name not in ("collect", "evaluate", "metrics", "learners")}
 

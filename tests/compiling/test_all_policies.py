@@ -31,14 +31,6 @@ REFUSED = {
 }
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def made(monkeypatch, case, mode):
     settings = {**rank_policies.CASES[case], **MORE.get(case, {}), "learn.compile": mode}
     monkeypatch.setitem(rank_policies.CASES, case, settings)

@@ -20,14 +20,6 @@ from ding_lite.compiling.functional_steps import trace_step
 from ding_lite.compiling.programs import graph_of
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(scope="session")
 def shared_cache(tmp_path_factory, worker_id):
     """A cache with the package of DQN's step, which is compiled once for all processes that test."""

@@ -7,6 +7,8 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from ding_lite.basics.torch_threads import torch_threads
+
 
 def _elements(space: spaces.Space, *lead: int, seed: int = 0):
     """Random elements [*lead, ...] as the engine stores them: nested dicts of arrays, float64 as float32."""
@@ -40,10 +42,8 @@ def _same(one, other) -> bool:
 @pytest.fixture(autouse=True, scope="module")
 def one_thread():
     """Small tensors gain nothing from threads, and lose much where the cores are busy."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+    with torch_threads(1):
+        yield
 
 
 @pytest.fixture(scope="session")
