@@ -22,11 +22,19 @@ from ray import exceptions
 from ding_lite.basics.messages import add_note, name_of
 from ding_lite.basics.torch_threads import torch_threads
 from ding_lite.distributed.clusters import Resources, available, kept_workers
-from ding_lite.distributed.references import count_loss, packed, stored_here, unpacked
+from ding_lite.distributed.references import (
+    Answer,
+    count_loss,
+    packed,
+    packed_answer,
+    stored_here,
+    unpacked,
+    unpacked_answer,
+)
 from ding_lite.processes import WorkerDied, WorkerHangs
 from ding_lite.processes.errors import pack, unpack
 from ding_lite.processes.launches import PRELOADED
-from ding_lite.processes.servers import close_objects, settle
+from ding_lite.processes.servers import close_objects, not_sent, settle
 
 _ASK_EVERY_S = 1.0
 _STACK_WAIT_S = 1.0
@@ -52,24 +60,28 @@ class WorkerActor:
         self._objects["progress"] = np.zeros(progress_size, np.int64)
         return os.getpid(), ray.get_runtime_context().get_node_id()
 
-    def run(self, data: bytes, refs: list[Any]) -> tuple[bool, Any]:
-        """Run a request of `packed`. Returns whether it succeeded, and its result or the packed error."""
+    def run(self, data: bytes, refs: list[Any]) -> Answer:
+        """Run a request of `packed`. Returns whether it succeeded, and its result or the packed error, of `packed_answer`."""
         self._working = threading.get_ident()
         try:
             with torch_threads(1):
-                return True, self._result(data, refs)
+                return self._answer(data, refs)
         except BaseException as error:  # noqa: BLE001  raised by the driver
-            return False, pack(error)
+            return packed_answer((False, pack(error)))
         finally:
             self._working = None
 
-    def _result(self, data: bytes, refs: list[Any]) -> Any:
+    def _answer(self, data: bytes, refs: list[Any]) -> Answer:
         try:
             function, args = unpacked(data, refs)
         except Exception as error:
             add_note(error, "The worker could not load its request: each machine must be able to import every module in it.")
             raise
-        return function(self._objects, *args)
+        value = function(self._objects, *args)
+        try:
+            return packed_answer((True, value))
+        except Exception as problem:
+            raise not_sent("the worker", function, value, problem) from problem
 
     @ray.method(concurrency_group="status")
     def progress(self) -> NDArray[np.int64]:
@@ -308,14 +320,14 @@ class RayWorker:
                 self._look()
                 return False
             try:
-                self._answer = ray.get(ref)
+                self._answer = unpacked_answer(ray.get(ref))
                 self._learn_of_start()
             except exceptions.RayError as error:
                 self._has_died(error)
         return True
 
     def result(self, is_stopping: Callable[[], bool] = lambda: False) -> Any:
-        """Wait for the result of the first request in flight; see `WorkerProcess.result`. Its arrays cannot be changed."""
+        """Wait for the result of the first request in flight; see `WorkerProcess.result`. Large arrays cannot be changed."""
         self._require_alive()
         if not self._flying:
             raise RuntimeError(f"{self} has no request in flight: submit() one before result().")

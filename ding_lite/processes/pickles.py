@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, TypeVar
 
 import cloudpickle
@@ -99,9 +99,9 @@ def dumps(value: Any, by_value: bool = False, apart: list[memoryview] | None = N
     return _dumps(cloudpickle.dumps, value, apart)
 
 
-def loads(pickled: bytes) -> Any:
-    """The value of `dumps`, in a process that trusts its sender."""
-    return pickle.loads(pickled)
+def loads(pickled: bytes, apart: Iterable[Any] = ()) -> Any:
+    """The value of `dumps`, in a process that trusts its sender. Buffers that were kept apart are used where they are."""
+    return pickle.loads(pickled, buffers=apart)
 
 
 def _dumps(dump: Callable[..., bytes], value: Any, apart: list[memoryview] | None) -> bytes:

@@ -87,13 +87,19 @@ def _answer(channel: Channel, message: Message, objects: dict[str, Any]) -> None
     except ConnectionError:
         raise
     except Exception as problem:  # noqa: BLE001 (pickling runs user code)
-        name = getattr(function, "__name__", type(function).__name__)
-        unsent = WorkerError(
-            f"worker {multiprocessing.current_process().name!r}: the result of {name}(), a {type(value).__name__}, cannot be "
-            f"sent: {type(problem).__name__}: {problem}. Return numbers, strings, arrays, and lists and dicts of them."
-        )
-        unsent.__cause__ = problem
+        unsent = not_sent(f"worker {multiprocessing.current_process().name!r}", function, value, problem)
         channel.send(message.number, FAILURE, pack(unsent), slot=message.slot)
+
+
+def not_sent(worker: str, function: Callable[..., Any], value: Any, problem: Exception) -> WorkerError:
+    """The error to raise in the parent, if the result of a function cannot be pickled."""
+    name = getattr(function, "__name__", type(function).__name__)
+    error = WorkerError(
+        f"{worker}: the result of {name}(), a {type(value).__name__}, cannot be sent: {type(problem).__name__}: "
+        f"{problem}. Return numbers, strings, arrays, and lists and dicts of them."
+    )
+    error.__cause__ = problem
+    return error
 
 
 def _run(message: Message, objects: dict[str, Any]) -> tuple[Any, Callable[..., Any]]:

@@ -15,7 +15,7 @@ from ding_lite.distributed import Resources, clusters, references
 from ding_lite.distributed.ray_hosts import RayHost
 from ding_lite.distributed.worker_actors import Actors
 from ding_lite.envs import make_envs
-from ding_lite.processes import LocalHost, WorkerDied, WorkerHangs, gather_results, release_hosts
+from ding_lite.processes import LocalHost, WorkerDied, WorkerError, WorkerHangs, gather_results, release_hosts
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("cluster")]
 
@@ -121,6 +121,11 @@ def test_a_host_runs_functions_on_its_objects_and_gives_and_takes_their_state(ho
     assert "no number" in str(caught.value.__cause__)  # its traceback in the worker
     with pytest.raises(TypeError, match="cannot pickle"):
         ask(host, add, (one for one in "ab"))
+    with pytest.raises(WorkerError, match="cannot be sent: TypeError: cannot pickle .generator. object. Return numbers"):
+        ask(host, lambda objects: (one for one in "ab"))
+    small, large = ask(host, lambda objects: (array[:3], array))
+    np.testing.assert_array_equal(large[:3], small)
+    assert not large.flags.writeable  # it lies in the object store, where others may read it
     host.release()
     workers = worker_pids()
     assert (tmp_path / "closed").exists()
