@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -17,6 +18,10 @@ _OF_WEIGHTS = 1e-5  # largest difference, relative to the largest element of a t
 _OF_SUMS = {torch.float64: 1e-6}  # of moments and statistics, by dtype: sums over a batch, in another order
 _OF_OTHER_SUMS = 1e-4
 _NOISE = 1e-6  # of the largest gradient: rounding, which Adam turns into whole steps where gradients are as small
+
+
+_SQUARES = "exp_avg_sq", "max_exp_avg_sq", "square_avg"
+"""Moments of squared gradients."""
 
 
 class Reference(NamedTuple):
@@ -87,13 +92,33 @@ def require_equal(form: Form, before: Saved, reference: Reference, stats: Mappin
         _compare(name, torch.as_tensor(value), torch.as_tensor(reference.stats[name]), at_least=1.0)
     sources = [form.step.sources[place] for place in form.held_places]
     gradients = _gradients(sources, reference.tensors, before.before)
+    noise = _noise(sources, reference.tensors)
     for source, tensor, other, old in zip(sources, now, reference.tensors, before.before):
         if isinstance(source, Moment):
-            _compare(f"the optimizer's {source.name}", tensor, other, at_least=0.0)
+            _compare(f"the optimizer's {source.name}", tensor, other, 0.0, None, noise[source.name](other))
         elif isinstance(source, Slot):
             error = gradients.get(id(source.tensor))
             change = torch.zeros(()) if error is None else (other - old).abs()
             _compare(source.name, tensor, other, 1.0, _OF_WEIGHTS, 0.0 if error is None else error * change.amax())
+
+
+def _noise(sources: Sequence[Any], after: Sequence[Tensor]) -> dict[str, Callable[[Tensor], Tensor]]:
+    """By the name of a moment, the rounding of one of its tensors: that of the largest gradient of all parameters, because a
+    gradient that ought to be 0, such as that of a bias before a softmax, is what others leave when they cancel."""
+    largest: dict[str, Tensor] = {}
+    for source, tensor in zip(sources, after):
+        if isinstance(source, Moment):
+            size = tensor.abs().amax() if tensor.numel() else tensor.new_zeros(())
+            largest[source.name] = torch.maximum(largest.get(source.name, size), size)
+
+    def of_squares(size: Tensor, tensor: Tensor) -> Tensor:
+        error = _NOISE * size.sqrt()  # (gradient + error)^2 - gradient^2
+        return error.square() + 2 * error * tensor.abs().sqrt()
+
+    def of_gradients(size: Tensor, _: Tensor) -> Tensor:
+        return _NOISE * size
+
+    return {name: partial(of_squares if name in _SQUARES else of_gradients, size) for name, size in largest.items()}
 
 
 def _gradients(sources: Sequence[Any], after: Sequence[Tensor], before: Sequence[Tensor]) -> dict[int, Tensor]:

@@ -10,10 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from ding_lite.data import map_leaves, nested
+from ding_lite.functional import is_traced
 from ding_lite.nn.initialization import fill_orthogonal
 
 _SHUT = 1e4  # added to a gate's input, so that its sigmoid is exactly 1 or (negative) exactly 0, in half precision too
 _FEW = 64  # largest batch for which numpy computes a step faster than torch
+_LONGEST = 128  # steps of a sequence in a compiled program, where each step is some ten operations
 
 
 class RecurrentFeatures(nn.Module):
@@ -98,6 +100,9 @@ class RecurrentFeatures(nn.Module):
         Returns:
             Features [T, B, size], and the state after the last step.
         """
+        if is_traced():
+            hidden, cell = self._stepwise(self._encoded(obs), state, restart)
+            return hidden, [hidden[-1], cell[-1]]
         if not restart.any():
             return self._straight(obs, state)
         plan = _planned(restart, torch.zeros_like(restart))
@@ -118,6 +123,11 @@ class RecurrentFeatures(nn.Module):
         Returns:
             Features of obs, and of next_obs with the state after the step, each [T, B, size].
         """
+        if is_traced():
+            hidden, cell = self._stepwise(self._encoded(obs), state, restart)
+            ended = torch.cat([restart[1:], torch.ones_like(restart[:1])]).unsqueeze(-1)
+            beyond, _ = self._cell(self._gates(self._encoded(next_obs), restart.shape), hidden, cell)
+            return hidden, torch.where(ended, beyond, torch.cat([hidden[1:], hidden[:1]]))
         if not restart.any():
             all_obs = map_leaves(lambda leaf, after: torch.cat([leaf, after[-1:]]), nested(obs), nested(next_obs))
             features = self._straight(all_obs, state)[0]
@@ -135,6 +145,38 @@ class RecurrentFeatures(nn.Module):
         x = self._encoded(obs)
         out, (h, c) = self.lstm(x.view(-1, len(state[0]), x.shape[1]), (state[0].unsqueeze(0), state[1].unsqueeze(0)))
         return out, [h[0], c[0]]
+
+    def _stepwise(self, x: Tensor, state: Sequence[Tensor], restart: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute T steps of rows x [T * B, width] one after another. Returns h and c after each step, [T, B, size].
+
+        This is for compiled programs, whose shapes cannot depend on where episodes start.
+
+        Raises:
+            NotImplementedError: there are more than 128 steps.
+        """
+        if len(restart) > _LONGEST:
+            raise NotImplementedError(
+                f"an LSTM unrolls {len(restart)} steps, and a compiled program has at most {_LONGEST}: learn from shorter "
+                "sequences or rollouts (PPO: learn.unroll_len)."
+            )
+        h, c = state
+        hidden, cells = [], []
+        for gates, starts in zip(self._gates(x, restart.shape).unbind(), restart.unsqueeze(-1).unbind()):
+            h, c = self._cell(gates, h.masked_fill(starts, 0), c.masked_fill(starts, 0))
+            hidden.append(h)
+            cells.append(c)
+        return torch.stack(hidden), torch.stack(cells)
+
+    def _gates(self, x: Tensor, lead: Sequence[int]) -> Tensor:
+        """What rows x [N, width] add to the inputs of the gates, [*lead, 4 * size]."""
+        weight, _, bias_ih, bias_hh = self._weights()
+        return nn.functional.linear(x, weight, bias_ih + bias_hh).view(*lead, 4 * self.size)
+
+    def _cell(self, gates: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+        """h and c after a step, [..., size]."""
+        enters, keeps, candidate, leaves = (gates + h @ self._weights()[1].T).chunk(4, -1)
+        c = keeps.sigmoid() * c + enters.sigmoid() * candidate.tanh()
+        return leaves.sigmoid() * c.tanh(), c
 
     def _encoded(self, obs: Any) -> Tensor:
         flat: Tensor = self.encoder(map_leaves(lambda leaf: leaf.flatten(0, 1), nested(obs)))

@@ -6,6 +6,7 @@ Pomerleau (1991), "Efficient Training of Artificial Neural Networks for Autonomo
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 
 from ding_lite.basics import ranged_field
 from ding_lite.data import Tree, first_leaf, flatten, has_leaf
-from ding_lite.functional import weighted_mean
+from ding_lite.functional import masked_mean, weighted_mean
 from ding_lite.nn import action_distribution
 from ding_lite.policy_base import LearnConfig, Policy, PolicyConfig
 from ding_lite.policy_check import require_members, require_output
@@ -105,19 +106,29 @@ class BCPolicy(ScheduledLearningRate, Policy):
         return loss, {"loss": loss.detach(), "entropy": entropy.detach().mean(), **errors}
 
 
-def imitation_errors(guess: Any, action: Any) -> dict[str, Tensor]:
+def imitation_errors(guess: Any, action: Any, valid: Tensor | None = None) -> dict[str, Tensor]:
     """How far the most likely actions are from those of the data.
 
     Args:
         guess, action: [B, *action_shape], nested like the space.
+        valid: False for rows that do not count, [B] bool; None if all count.
 
     Returns:
         accuracy, the fraction of equal numbers, of all parts that are not a Box; and mse, the mean squared error of all Box
         parts. Each is left out if there is no such part.
     """
     wanted = dict(flatten(action))
-    pairs = [(leaf.detach().flatten(), wanted[path].flatten()) for path, leaf in flatten(guess)]
-    equal = [one == other for one, other in pairs if not one.is_floating_point()]
-    errors = [(one - other).square() for one, other in pairs if one.is_floating_point()]
-    found = {"accuracy": torch.cat(equal).float().mean()} if equal else {}
-    return {**found, "mse": torch.cat(errors).mean()} if errors else found
+    equal: list[Tensor] = []
+    errors: list[Tensor] = []
+    for path, leaf in flatten(guess):
+        one, other = (part.detach().reshape(len(leaf), -1) for part in (leaf, wanted[path]))
+        is_box = leaf.is_floating_point()
+        (errors if is_box else equal).append((one - other).square() if is_box else (one == other).float())
+    found = {"accuracy": _mean_of_rows(equal, valid)} if equal else {}
+    return {**found, "mse": _mean_of_rows(errors, valid)} if errors else found
+
+
+def _mean_of_rows(parts: Sequence[Tensor], valid: Tensor | None) -> Tensor:
+    """The mean of all elements of the parts [B, width], in the rows that count."""
+    rows = torch.cat(list(parts), -1)
+    return masked_mean(rows.mean(-1), valid)

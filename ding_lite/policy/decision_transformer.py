@@ -9,13 +9,15 @@ import dataclasses
 import math
 import numbers
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from ding_lite.basics import Config, di_engine_settings, ranged_field
-from ding_lite.data import Tree, first_leaf, flatten, map_leaves, nested, tree, with_leaves
+from ding_lite.data import Tree, first_leaf, flatten, map_leaves, merge_lead, nested, tree, with_leaves
+from ding_lite.functional import masked_mean
 from ding_lite.nn import DecisionTransformer
 from ding_lite.policy.bc import imitation_errors
 from ding_lite.policy_base import LearnConfig, Policy, PolicyConfig
@@ -259,13 +261,20 @@ class DecisionTransformerPolicy(ScheduledLearningRate, Policy):
             Chen et al. (2021), algorithm 1, with the likelihood of actions instead of the squared error, so that all action
             spaces have the same loss.
         """
-        returns = batch.return_to_go / self.cfg.return_scale
-        logit = self.model(batch.obs, batch.action, returns, batch.timestep, batch.valid)[batch.valid]
-        action = map_leaves(lambda leaf: leaf[batch.valid], nested(batch.action))
+        returns, valid = batch.return_to_go / self.cfg.return_scale, batch.valid.flatten()
+        logit = self.model(batch.obs, batch.action, returns, batch.timestep, batch.valid).flatten(0, 1)
+        mode = self.model.distribution.mode(logit.detach())
+        # Places without a step get an action of the space, so that its probability is a number.
+        action = map_leaves(partial(_where, valid), map_leaves(merge_lead, nested(batch.action)), mode)
         log_prob, entropy = self.model.distribution.evaluate(logit, action)
-        loss = -log_prob.mean()
-        errors = imitation_errors(self.model.distribution.mode(logit.detach()), action)
-        return loss, {"loss": loss.detach(), "entropy": entropy.detach().mean(), **errors}
+        loss = -masked_mean(log_prob, valid)
+        errors = imitation_errors(mode, action, valid)
+        return loss, {"loss": loss.detach(), "entropy": masked_mean(entropy.detach(), valid), **errors}
+
+
+def _where(valid: Tensor, leaf: Tensor, other: Tensor) -> Tensor:
+    """The rows of `leaf` that are valid, and those of `other` in place of the rest."""
+    return torch.where(valid.view(-1, *[1] * (leaf.ndim - 1)), leaf, other.to(leaf.dtype))
 
 
 def _with_last(steps: Tensor, last: Tensor) -> Tensor:

@@ -23,12 +23,8 @@ MORE = {
     "CQLPolicy, imitation": {"learn.bc_steps": 3},
 }
 FORMS = {"TD3Policy": 2, "TD3BCPolicy": 2, "CQLPolicy, imitation": 2}
-REFUSED = {
-    "DecisionTransformerPolicy": r"x\[mask\]",
-    "R2D2Policy": "makes a condition of a tensor",
-    "PPOPolicy, LSTM": "makes a condition of a tensor",
-    "IMPALAPolicy, LSTM": "makes a condition of a tensor",
-}
+WITHOUT_VALID = "IMPALAPolicy", "PPOPolicy, LSTM", "IMPALAPolicy, LSTM"
+"""Cases whose steps are not compiled if some rows are not steps."""
 
 
 def made(monkeypatch, case, mode):
@@ -42,7 +38,7 @@ def learned(monkeypatch, case, mode, steps):
     policy, stats = made(monkeypatch, case, mode), {}
     for step in range(steps):
         batch, _ = rank_policies.rows_of(policy, step)
-        if "IMPALA" in case:
+        if case in WITHOUT_VALID:
             batch.pop("valid")
         batch, policy.num_steps = tree(batch), {}
         stats = policy.gradient_step(policy.postprocess(batch))
@@ -80,24 +76,32 @@ def leaves(part, place=""):
 def test_the_traced_steps_of_every_policy_are_its_steps(case, monkeypatch):
     plain, stats = learned(monkeypatch, case, "off", 5)
     with interpreting(), warnings.catch_warnings():
-        warnings.simplefilter("ignore" if case in REFUSED else "error")
+        warnings.simplefilter("error")
         policy, found = learned(monkeypatch, case, "on", 5)
     taken = policy.compiled_steps
-    if case in REFUSED:
-        assert taken.taken == 0
-    else:
-        assert (taken.taken, len(taken._forms)) == (5, FORMS.get(case, 1))
+    assert (taken.taken, len(taken._forms)) == (5, FORMS.get(case, 1))
     assert_equal(policy, found, plain, stats)
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_a_policy_that_cannot_be_compiled_says_so(case, monkeypatch):
-    with pytest.warns(UserWarning, match=f"{REFUSED[case]}.*Its gradient steps are not compiled"):
-        learned(monkeypatch, case, "on", 1)
+def learns_once(case, monkeypatch):
+    policy = made(monkeypatch, case, "on")
+    policy.gradient_step(policy.postprocess(tree(rank_policies.rows_of(policy, 0)[0])))
+
+
+@pytest.mark.parametrize("case", WITHOUT_VALID)
+def test_rows_that_are_no_steps_are_left_out_without_compiling(case, monkeypatch):
+    with pytest.warns(UserWarning, match=r"(x\[mask\]|makes a condition).*Its gradient steps are not compiled"):
+        learns_once(case, monkeypatch)
+
+
+def test_a_sequence_that_is_too_long_for_a_program_is_named(monkeypatch):
+    monkeypatch.setattr("ding_lite.nn.recurrent._LONGEST", 2)
+    with pytest.warns(UserWarning, match="an LSTM unrolls 3 steps, and a compiled program has at most 2: learn from shorter"):
+        learns_once("R2D2Policy", monkeypatch)
 
 
 @pytest.mark.compiled
-@pytest.mark.parametrize("case", [case for case in rank_policies.CASES if case not in REFUSED])
+@pytest.mark.parametrize("case", rank_policies.CASES)
 def test_the_compiled_steps_of_every_policy_are_its_steps(case, monkeypatch):
     plain, stats = learned(monkeypatch, case, "off", 100)
     with warnings.catch_warnings():
