@@ -254,6 +254,7 @@ class Policy(PolicyState):
         Raises:
             ObservationError: a ValueError; the observation does not fit the policy's space, or contains NaN.
             ActionMaskError: a ValueError; the `action_mask` of an observation allows no action.
+            TypeError: deterministic is no bool, or a setting is unknown.
 
         Example:
             >>> policy = PPOPolicy(None, env.observation_space, env.action_space)  # doctest: +SKIP

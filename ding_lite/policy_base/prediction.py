@@ -43,6 +43,11 @@ class PredictMode(ActMode):
         **settings: Any,
     ) -> tuple[Any, Sequence[Any] | None]:
         """See `Policy.predict`."""
+        if not isinstance(deterministic, (bool, np.bool_)):
+            raise TypeError(
+                f"predict(deterministic={deterministic!r:.60}) wants True or False. If this is the third argument as of "
+                "Stable-Baselines3, name it: predict(obs, state, episode_start=...)."
+            )
         self.require_known(settings)
         if not deterministic:
             self.require_settings(settings)

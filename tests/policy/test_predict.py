@@ -119,6 +119,8 @@ def test_a_recurrent_state_is_passed_on_and_starts_anew_where_an_episode_does(ki
         assert torch.allclose(element[0], first[0])
         assert torch.allclose(element[1], second[1])
         assert not torch.allclose(element[0], second[0])
+    with pytest.raises(TypeError, match=r"wants True or False. If this is the third argument as of Stable-Baselines3, name it"):
+        policy.predict(obs[1], one_step, np.array([True, False]))
 
 
 def test_predictions_follow_the_newest_weights_and_change_nothing_in_training():
