@@ -18,7 +18,7 @@ from measure import compare, one_thread
 
 from ding_lite.policy import Policy
 
-NAMES = ("dqn", "c51", "qrdqn", "iqn", "rainbow", "ddpg", "td3", "sac", "ppo", "a2c", "reinforce", "impala")
+NAMES = ("dqn", "c51", "qrdqn", "iqn", "rainbow", "r2d2", "ddpg", "td3", "sac", "ppo", "ppo_lstm", "a2c", "reinforce", "impala")
 
 
 def main(names: list[str]) -> None:
