@@ -8,7 +8,7 @@ Each row of docs/learning/populations.csv is a population of four members, with 
 learning rates and seeds of examples/pbt.py. Its score is a mean return of 16 episodes by the final weights: of the best member
 by the last evaluation with PBT, and of each member with fixed settings.
 
-`--exploit` measures instead, on each of these backends, how long a member takes to take over a policy of 4 MB, with 8 MB of
+`--exploit` measures instead, on each of these backends, how long a member takes to copy a policy of 4 MB, with 8 MB of
 moments of Adam: wall-clock time from the decision to the answer of the member.
 """
 
@@ -84,7 +84,7 @@ def large(cfg: PPOConfig) -> PPOPolicy:
 
 
 def take_over(backend: str, repeats: int, folder: str) -> None:
-    """Print how long it takes until a member has taken over."""
+    """Print how long it takes until a member has copied another one."""
     small = {"policy.collect.n_sample": 8, "policy.learn.batch_size": 8, "policy.learn.epoch_per_collect": 1}
     cfg = PPOConfig().override({**small, "policy.model.encoder_hidden_size_list": [4, 700, 700]})
     cfg = cfg.override({"env.stop_value": None, "env.collector_env_num": 2})
@@ -101,7 +101,7 @@ def take_over(backend: str, repeats: int, folder: str) -> None:
     population.close()
     low, _, high = statistics.quantiles(spent, n=4)
     spread = f"median of {repeats}, quartiles {low:.0f} and {high:.0f}"
-    print(f"{backend}: a member takes over in {statistics.median(spent):.0f} ms ({spread})")
+    print(f"{backend}: a member copies another one in {statistics.median(spent):.0f} ms ({spread})")
 
 
 def main() -> None:
@@ -110,10 +110,10 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3, help="number of seeds")
     parser.add_argument("--rounds", type=int, default=30, help="rounds of each population")
     parser.add_argument("--table", type=Path, default=TABLE, help="file to write")
+    parser.add_argument("--exploit", nargs="+", choices=("local", "process", "ray"), help="measure copying on these backends")
     parser.add_argument(
-        "--exploit", nargs="+", choices=("local", "process", "ray"), help="measure taking over on these backends"
+        "--repeats", type=int, default=30, help="number of times that a member copies another one, with --exploit"
     )
-    parser.add_argument("--repeats", type=int, default=30, help="number of times that a member takes over, with --exploit")
     arguments = parser.parse_args()
     rows = []
     with tempfile.TemporaryDirectory() as folder:

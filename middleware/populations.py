@@ -1,4 +1,4 @@
-"""Populations: a round in which every member advances, and the worse members take over from the better ones."""
+"""Populations: a round in which every member advances, and the worse members copy the better ones."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def population_counts(known: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
 
 
 def population_exploiter(population: SteppedPopulation) -> Callable[[PopulationContext], None]:
-    """Let the worse members take over weights and settings from better ones, and explore other settings.
+    """Let the worse members copy weights and settings from better ones, and explore other settings.
 
     Each decision is a line of `decisions.jsonl`.
 

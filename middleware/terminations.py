@@ -1,4 +1,4 @@
-"""Terminations: end a run at a limit of steps, in one process or in several together."""
+"""Terminations: end a run at a limit of steps, in one or several processes; for stop_value, see evaluation_schedules.py."""
 
 from __future__ import annotations
 

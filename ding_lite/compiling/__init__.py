@@ -1,4 +1,7 @@
-"""Compiled gradient steps: loss, backward pass, clipping and optimizer of any policy as one graph, compiled ahead of time."""
+"""Compiled gradient steps: loss, backward pass, clipping and optimizer of any policy as one program, compiled ahead of time.
+
+Only steps on the CPU are compiled.
+"""
 
 from ding_lite.compiling.functional_steps import CompilablePolicy
 from ding_lite.compiling.packages import cache_folder

@@ -1,4 +1,4 @@
-"""Forms of a gradient step: a compiled step with the shapes and the Python values that it holds for."""
+"""Forms of a gradient step: a compiled step with the shapes and the Python values that it is valid for."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class UnfitError(Exception):
 
 
 class Form:
-    """A compiled step, with what it holds for.
+    """A compiled step, with what it is valid for.
 
     Args:
         step: the traced step.

@@ -1,4 +1,4 @@
-"""Python values that a gradient step reads or changes: a compiled step holds for these values only."""
+"""Python values that a gradient step reads or changes: a compiled step is valid for these values only."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from ding_lite.run_configs import LogConfig
 
 @dataclasses.dataclass
 class PopulationConfig(Config):
-    """Population-based training: several runs beside each other, of which the worse take over from the better ones."""
+    """Population-based training: several runs beside each other. Worse ones copy weights and settings from better ones."""
 
     exp_name: str = "runs/population"
     """Folder of the population, for metrics, decisions, configuration and checkpoints. Those of a member are in its
@@ -39,22 +39,22 @@ class PopulationConfig(Config):
     """Whether a larger or a smaller score is better."""
 
     quantile_fraction: float = ranged_field(0.25, low=0, high=0.5)
-    """Share of the members that take over from another one, and share of those that these choose from."""
+    """Share of the members that copy another one, and share of the members that these choose from."""
 
     resample_probability: float = ranged_field(0.25, low=0, high=1)
-    """Probability that a setting of a member that takes over is drawn anew, instead of being perturbed."""
+    """Probability that a setting of a member that copies another one is drawn anew, instead of being perturbed."""
 
     perturbation_factors: list[float] = ranged_field(default_factory=lambda: [1.2, 0.8], low=0)
     """Factors for perturbed numbers, of which one is drawn."""
 
     burn_in: int = ranged_field(0, low=0)
-    """Rounds before the first member may take over."""
+    """Rounds before the first member may copy another one."""
 
     min_members: int = ranged_field(1, low=1)
     """Least number of members that have not failed; with fewer, the run ends with an error."""
 
     replace_failed: bool = True
-    """Replace a failed member by a new one that takes over from a good member."""
+    """Replace a failed member by a new one that copies a good member."""
 
     backend: Literal["local", "process", "ray"] = "local"
     """Where members run: one after another in this process, each in a process of its own, or each on a Ray cluster."""

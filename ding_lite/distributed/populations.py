@@ -1,4 +1,4 @@
-"""Populations: members on hosts, of which the worse take over weights and settings from the better ones."""
+"""Populations: members on hosts, of which the worse copy weights and settings from the better ones."""
 
 from __future__ import annotations
 
@@ -76,14 +76,14 @@ def member_configs(
 
 
 class Population:
-    """Members that run beside each other. After each round, the worse ones take over from the better ones (PBT).
+    """Members that run beside each other. After each round, the worse ones copy the better ones (PBT).
 
-    In `evolve`, each member of the bottom quantile takes over the weights and the moments of the optimizer of a member of the
-    top quantile, drawn at random, and explores near its settings. The weights are those that the member has at this moment,
+    In `evolve`, each member of the bottom quantile copies the weights and the moments of the optimizer of a member of the top
+    quantile, drawn at random, and explores near its settings. The weights are those that the member has at this moment,
     in this round; nothing is kept from round to round. Counters, data, random generators and environments stay those of the
-    member that takes over.
+    member that copies.
 
-    A member that has failed is left out, and replaced by a new one that takes over from a good one. A population is part of
+    A member that has failed is left out, and replaced by a new one that copies a good one. A population is part of
     the state of a run: `CkptSaver(population, cfg.exp_name)` saves it, and the same script continues it.
 
     Args:
@@ -136,7 +136,7 @@ class Population:
         self._generations = dict.fromkeys(self.names, 0)
         self._finished: set[str] = set()
         self._learned_at: dict[str, int] = {}
-        """Gradient steps of members when they last took over from another one."""
+        """Gradient steps of members when they last copied another one."""
         self._rng = np.random.default_rng([cfg.seed, 0])
         self._make_host = make_host or _host_maker(cfg, len(configs))
         self._log = _Log(Path(cfg.exp_name) / "decisions.jsonl")
@@ -213,7 +213,7 @@ class Population:
             evaluated_at = int(result.get("last_eval_iter", -1))
             is_evaluation = self.cfg.metric == "eval_value" or self.cfg.metric.startswith("evaluate/")
             if is_evaluation and evaluated_at < self._learned_at.get(name, -1):
-                continue  # of the weights before it took over, because an evaluation may end some iterations later
+                continue  # of the weights before it copied others, because an evaluation may end some iterations later
             found[name] = Score(name, float(value), self.round, env_step, train_iter, evaluated_at, time.time())
         if results and not found and not self._has_warned:
             self._has_warned = True
@@ -226,7 +226,7 @@ class Population:
         return found
 
     def evolve(self, scores: Mapping[str, Score]) -> list[dict[str, Any]]:
-        """Replace failed members, and let the worse ones take over from better ones. Returns the decisions, as in the log.
+        """Replace failed members, and let the worse ones copy better ones. Returns the decisions, as in the log.
 
         Args:
             scores: of this round; members without a score stay as they are.
@@ -283,7 +283,7 @@ class Population:
         )
 
     def _carry_out(self, decision: Mapping[str, Any], scores: Mapping[str, Score]) -> dict[str, Any]:
-        """Let a member take over. Returns the decision, with the scores and the old values."""
+        """Let a member copy another one. Returns the decision, with the scores and the old values."""
         name, source, new = decision["member"], decision["source"], decision["new"]
         for one in (name, source):
             is_lost = one in self.failed and (one == source or decision["kind"] != "replace")
@@ -294,11 +294,11 @@ class Population:
         done = {**decision, "score": score, "source_score": source_score, "old": old, "new": dict(new)}
         error = self._take_over(decision)
         if error is not None:
-            warnings.warn(f"{name} has taken over nothing from {source}, and is as before: {error}", stacklevel=4)
+            warnings.warn(f"{name} has copied nothing from {source}, and is unchanged: {error}", stacklevel=4)
         return done if error is None else {**done, "error": error}
 
     def _take_over(self, decision: Mapping[str, Any]) -> str | None:
-        """Let a member take over. Returns None, or why what the source has learned is lost; then nothing has changed.
+        """Let a member copy another one. Returns None, or why what the source has learned is lost; then nothing has changed.
 
         What the source has learned goes from host to host. If it is lost on the way, the source is asked once more.
         """
@@ -495,7 +495,7 @@ def _learned(objects: dict[str, Any]) -> Shared[Any]:
 def _take_over(
     objects: dict[str, Any], learned: Shared[Any], values: Mapping[str, Any]
 ) -> tuple[dict[str, Any] | None, int, str]:
-    """Take over what another member has learned, with these settings: completely, or not at all.
+    """Load what another member has learned, with these settings: completely, or not at all.
 
     Returns:
         The settings, or None if what was learned is lost; the gradient steps that the member has taken; the reason.

@@ -28,8 +28,7 @@ def threads_of_torch(max_lag: int) -> tuple[int | None, int | None]:
     The number belongs to the lane, on any thread that runs it, because some results differ in their last bits with another
     number. With `max_lag=0` it is the same as in a plain loop. Where iterations overlap, the learn lane gets half of the cores,
     because an operation on all cores waits for the busy ones: with one worker process on two cores, a gradient step took 1 ms
-        on
-    one thread and up to 66 ms on two. The other lanes get one thread, because on a new thread torch starts a team of threads
+    on one thread and up to 66 ms on two. The other lanes get one thread, because on a new thread torch starts a team of threads
     for each operation, which takes several times as long as a small operation.
     """
     torch: Any = sys.modules.get("torch")

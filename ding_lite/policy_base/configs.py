@@ -129,7 +129,7 @@ class LearnConfig(Config):
     fixed_settings: ClassVar[Mapping[str, str]] = {
         "optimizer": "the moments of one optimizer do not fit another: start a new run.",
         "rmsprop_momentum": "the moments of RMSProp with and without momentum differ: start a new run.",
-        "compile": "what is compiled is part of the policy's state: start a new run.",
+        "compile": "the policy is made with it: resume the saved run with the new value.",
         "on_nonfinite": "the copies of the weights that it needs are part of the policy's state: start a new run.",
     }
 
@@ -160,8 +160,8 @@ class LearnConfig(Config):
 
     compile: Literal["off", "on", "auto"] = "off"
     """Compile the whole gradient step, ahead of time; see docs/compile.md. It takes 10 to 60 seconds, once for each network,
-    shape of the batch and machine. With "on", the first step waits for it; with "auto", it runs beside the first 10,000 steps.
-    What cannot be compiled is not, with a warning."""
+    shape of the batch and machine. With "on", the first step waits for it; with "auto", it runs in the background during the
+    first 10,000 steps. A step that cannot be compiled causes a warning, and is taken without compilation."""
 
     on_nonfinite: Literal["raise", "skip", "restore"] = "raise"
     """If a loss or gradient is NaN or infinite: "raise" an error, "skip" the gradient step, or "restore" the weights and the

@@ -218,8 +218,9 @@ class Hooks:
         raise NotImplementedError(f"{type(self).__name__} has no loss: override loss or learn_on_batch.")
 
     def step_variant(self) -> Hashable:
-        """What `loss` makes of `train_iter`, such as whether the actor learns in this step. With `learn.compile`, there is a
-        compiled step for each value; `loss` calls this method and does not read `train_iter`, which changes in each step."""
+        """The value, derived from `train_iter`, on which `loss` branches, such as whether the actor learns in this step. With
+        `learn.compile`, each value has its own compiled step; `loss` calls this method and does not read `train_iter`, which
+        changes in each step."""
         return ()
 
     def compute_gradients(self, loss: Tensor) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Populations: who takes over from whom, what comes with it, and that the same seed gives the same decisions."""
+"""Populations: who copies whom, what comes with it, and that the same seed gives the same decisions."""
 
 import json
 import os
@@ -287,7 +287,7 @@ class TestLosses:
         target = member(population, "member_1")
         before, values = learned(target), dict(population.values["member_1"])
         with pytest.warns(
-            UserWarning, match="member_1 has taken over nothing from member_0, and is as before: the machine is gone"
+            UserWarning, match="member_1 has copied nothing from member_0, and is unchanged: the machine is gone"
         ):
             (decision,) = population.evolve(given(population, [2.0, 1.0]))
         assert same(learned(target), before)
@@ -307,7 +307,7 @@ class TestLosses:
         population.advance()
         before = population.state_dict()["members"]["member_1"]["run"]["parts"]
         os.kill(population._hosts["member_0"].pid, signal.SIGKILL)
-        with pytest.warns(UserWarning, match="member_0 has failed|member_1 has taken over nothing from member_0"):
+        with pytest.warns(UserWarning, match="member_0 has failed|member_1 has copied nothing from member_0"):
             (decision,) = population.evolve(given(population, [2.0, 1.0]))
         assert decision["error"].startswith("WorkerDied: ")
         assert population.live == ["member_1"]
@@ -321,7 +321,7 @@ class TestLosses:
         population = lossy(10**9)
         with pytest.warns(UserWarning, match="member_1 has failed"):
             population._fail("member_1", RuntimeError("broken"))
-        with pytest.warns(UserWarning, match="member_1 has failed|member_1 has taken over nothing"):
+        with pytest.warns(UserWarning, match="member_1 has failed|member_1 has copied nothing"):
             (decision,) = population.evolve(given(population, [1.0]))
         assert (decision["kind"], decision["error"]) == ("replace", "the machine is gone")
         assert population.failed == {"member_1": "LostValueError: the machine is gone"}

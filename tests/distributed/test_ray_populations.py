@@ -62,7 +62,7 @@ def test_what_a_member_has_learned_is_passed_on_by_reference_and_lost_with_its_w
         os.kill(population._hosts[source].pid, signal.SIGKILL)
         while "the object store has lost" not in (error := population._ask(target, populations._take_over, learned, {})[2]):
             assert error == ""  # the cluster has not noticed yet
-        with pytest.warns(UserWarning, match=f"{source} has failed|{target} has taken over nothing from {source}"):
+        with pytest.warns(UserWarning, match=f"{source} has failed|{target} has copied nothing from {source}"):
             (decision,) = population.evolve(scores)
         assert decision["error"].startswith("WorkerDied: ")
         assert population.live == [target]
