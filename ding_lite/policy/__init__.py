@@ -83,10 +83,10 @@ from ding_lite.policy_parts import (
     EntropyCoeffSchedule,
     EpsConfig,
     EpsilonGreedy,
+    EpsilonGreedyActing,
     ExplorationConfig,
     GaussianNoiseActing,
     GaussianNoiseCollectConfig,
-    GreedyActing,
     HeadModelConfig,
     KLCoeffMixin,
     LearningRateSchedule,
@@ -116,6 +116,7 @@ from ding_lite.policy_parts import (
     time_major,
     weighted_loss,
 )
+from ding_lite.policy_parts import GreedyActing as GreedyActing
 from ding_lite.policy_state import StateError
 from ding_lite.run_configs import EnvConfig, LogConfig, OfflineRunConfig, OnPolicyRunConfig, RunConfig
 
@@ -172,6 +173,7 @@ __all__ = [
     "EpochsLearnConfig",
     "EpsConfig",
     "EpsilonGreedy",
+    "EpsilonGreedyActing",
     "EvalConfig",
     "EvalMode",
     "EvaluatorConfig",
@@ -179,7 +181,6 @@ __all__ = [
     "ExportError",
     "GaussianNoiseActing",
     "GaussianNoiseCollectConfig",
-    "GreedyActing",
     "GreedyPolicy",
     "HeadModelConfig",
     "HookError",

@@ -19,7 +19,13 @@ from ding_lite.policy.dqn import DQNModelConfig
 from ding_lite.policy.qrdqn import QRDQNPolicyConfig
 from ding_lite.policy_base import Policy
 from ding_lite.policy_check import require_output
-from ding_lite.policy_parts import GreedyActing, HeadModelConfig, ScheduledLearningRate, TargetNetwork, quantile_regression
+from ding_lite.policy_parts import (
+    EpsilonGreedyActing,
+    HeadModelConfig,
+    ScheduledLearningRate,
+    TargetNetwork,
+    quantile_regression,
+)
 from ding_lite.run_configs import RunConfig
 
 
@@ -62,7 +68,7 @@ class IQNConfig(RunConfig):
     """The algorithm."""
 
 
-class IQNPolicy(GreedyActing, TargetNetwork, ScheduledLearningRate, Policy):
+class IQNPolicy(EpsilonGreedyActing, TargetNetwork, ScheduledLearningRate, Policy):
     """Distributional Q-learning with implicit quantiles, for Discrete actions and observations of any space."""
 
     config_type = IQNPolicyConfig

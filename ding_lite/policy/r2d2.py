@@ -23,8 +23,8 @@ from ding_lite.policy_base import CollectConfig, EvalConfig, EvaluatorConfig, Mo
 from ding_lite.policy_check import map_columns, require_members, require_output
 from ding_lite.policy_parts import (
     EpsConfig,
+    EpsilonGreedyActing,
     ExplorationConfig,
-    GreedyActing,
     OffPolicyLearnConfig,
     PriorityConfig,
     ScheduledLearningRate,
@@ -143,7 +143,7 @@ class R2D2Config(RunConfig):
     """The algorithm."""
 
 
-class R2D2Policy(GreedyActing, TargetNetwork, ScheduledLearningRate, Policy):
+class R2D2Policy(EpsilonGreedyActing, TargetNetwork, ScheduledLearningRate, Policy):
     """Recurrent Q-learning with a target network, for Discrete actions and observations of any space."""
 
     config_type = R2D2PolicyConfig

@@ -19,7 +19,8 @@ from ding_lite.policy_parts.coefficient_schedules import (
     is_in_use,
 )
 from ding_lite.policy_parts.column_names import Postprocessing, SampleBatch
-from ding_lite.policy_parts.epsilon_greedy import EpsilonGreedy, GreedyActing
+from ding_lite.policy_parts.epsilon_greedy import EpsilonGreedy, EpsilonGreedyActing
+from ding_lite.policy_parts.epsilon_greedy import GreedyActing as GreedyActing
 from ding_lite.policy_parts.param_groups import ParamGroupsMixin
 from ding_lite.policy_parts.postprocessing import compute_advantages
 from ding_lite.policy_parts.recurrence import (
@@ -56,10 +57,10 @@ __all__ = [
     "EntropyCoeffSchedule",
     "EpsConfig",
     "EpsilonGreedy",
+    "EpsilonGreedyActing",
     "ExplorationConfig",
     "GaussianNoiseActing",
     "GaussianNoiseCollectConfig",
-    "GreedyActing",
     "HeadModelConfig",
     "KLCoeffMixin",
     "LearningRateSchedule",

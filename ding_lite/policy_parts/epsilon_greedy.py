@@ -105,7 +105,7 @@ class EpsilonGreedy:
         self._prepare(np.array(drawn, np.float64) if len(drawn) else np.empty((0, 0)))
 
 
-class GreedyActing(Base):
+class EpsilonGreedyActing(Base):
     """A mixin for epsilon-greedy acting with Discrete actions.
 
     A policy that explores in another way sets `acting_settings = ()`.
@@ -173,3 +173,6 @@ class GreedyActing(Base):
         """Load the states of the random generators."""
         super().load_generator_state(state)
         self.exploration.load_state_dict(state["exploration"])
+
+
+GreedyActing = EpsilonGreedyActing  # its name in earlier versions

@@ -14,7 +14,7 @@ from torch import Generator, Tensor
 from ding_lite.data import Tree, is_tree, map_leaves, nested, to_device, tree
 from ding_lite.functional import squashed_gaussian_log_prob, unsquashed
 from ding_lite.nn import ActionDistribution, clipped_actions, mask_in, masked
-from ding_lite.policy import BoxActing, EvalMode, GreedyActing
+from ding_lite.policy import BoxActing, EpsilonGreedyActing, EvalMode
 
 _NEVER = -1e30  # a masked action has a lower logit, but not minus infinity
 
@@ -171,7 +171,7 @@ def evaluated_policy(policy: EvalMode, eps: float | None, who: str) -> Evaluated
     name, model = type(actor).__name__, actor.model
     if not isinstance(actor, BoxActing) and actor.get_initial_state():
         raise ValueError(f"{who} wants a policy whose actions depend on the observation alone, and {name} is recurrent.")
-    if isinstance(actor, GreedyActing):
+    if isinstance(actor, EpsilonGreedyActing):
         if eps is None or not 0 <= eps <= 1:
             raise ValueError(
                 f"{who} got eps={eps!r}, and {name} chooses the action with the highest value: pass the probability of a "

@@ -23,7 +23,7 @@ OLDER = {
     "EvalMode",
     "EvaluatorConfig",
     "ExplorationConfig",
-    "GreedyActing",
+    "EpsilonGreedyActing",
     "HeadModelConfig",
     "HookError",
     "KLCoeffMixin",
