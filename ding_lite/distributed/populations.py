@@ -99,7 +99,7 @@ class Population:
 
     Raises:
         ConfigError: a setting does not exist, or cannot be changed in a run.
-        ValueError: there are too few members, or two with one name.
+        ValueError: there are too few members, or their networks differ.
 
     Reference:
         Jaderberg et al. (2017), "Population Based Training of Neural Networks", https://arxiv.org/abs/1711.09846.
@@ -116,6 +116,7 @@ class Population:
     ) -> None:
         if len(configs) < max(1, cfg.min_members):
             raise ValueError(f"a population of {len(configs)} members, and cfg.min_members = {cfg.min_members}: add members.")
+        _require_same_networks(configs)
         self.cfg, self._pipeline, self._custom = cfg, pipeline, custom_explore_fn
         self._mutations = {name: as_mutation(name, given) for name, given in hyperparam_mutations.items()}
         width = len(str(len(configs) - 1))
@@ -293,7 +294,7 @@ class Population:
         score, source_score = (scores[one].stamp() if one in scores else None for one in (name, source))
         done = {**decision, "score": score, "source_score": source_score, "old": old, "new": dict(new)}
         error = self._take_over(decision)
-        if error is not None:
+        if error is not None and name not in self.failed:
             warnings.warn(f"{name} has copied nothing from {source}, and is unchanged: {error}", stacklevel=4)
         return done if error is None else {**done, "error": error}
 
@@ -313,10 +314,14 @@ class Population:
             except WorkerDied as died:
                 self._fail(source, died)
                 return self.failed[source]
-            if decision["kind"] == "replace" and name in self.failed:
-                self._replace(name, source)
             values = {**self.values[source], **decision["new"]}
-            found, learned_at, error = self._ask(name, _take_over, learned, values)
+            try:
+                if decision["kind"] == "replace" and name in self.failed:
+                    self._replace(name, source)
+                found, learned_at, error = self._ask(name, _take_over, learned, values)
+            except WorkerDied as died:
+                self._fail(name, died)
+                return self.failed[name]
             if found is not None:
                 self.values[name], self._learned_at[name] = found, learned_at
                 return None
@@ -490,6 +495,20 @@ def _learned(objects: dict[str, Any]) -> Shared[Any]:
     """What the member has learned now, packed, because the program only passes it on; on a cluster, a reference to it."""
     packed = dumps_apart(objects["member"].learned_state())
     return objects.get("share", Shared)(packed)  # type: ignore[no-any-return]
+
+
+def _require_same_networks(configs: Sequence[RunConfig]) -> None:
+    """Raise ValueError if settings of networks differ, because members copy each other's weights."""
+    models = [getattr(config.policy, "model", None) for config in configs]
+    for number, model in enumerate(models):
+        mine, first = (vars(it) if it is not None else {} for it in (model, models[0]))
+        differing = [name for name in {**first, **mine} if mine.get(name) != first.get(name)]
+        if differing:
+            name = differing[0]
+            raise ValueError(
+                f"configs[{number}] has policy.model.{name} = {mine.get(name)!r}, and configs[0] {first.get(name)!r}: members "
+                "copy each other's weights, so give them all the same network."
+            )
 
 
 def _take_over(

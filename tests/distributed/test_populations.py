@@ -316,6 +316,13 @@ class TestLosses:
         (decision,) = population.evolve(given(population, [1.0]))
         assert (decision["kind"], decision["member"], decision["source"]) == ("replace", "member_0", "member_1")
         assert population.live == ["member_0", "member_1"]
+        population.advance()
+        os.kill(population._hosts["member_1"].pid, signal.SIGKILL)  # the member that copies
+        with pytest.warns(UserWarning, match="member_1 has failed"):
+            (decision,) = population.evolve(given(population, [2.0, 1.0]))
+        assert decision["error"].startswith("WorkerDied: ")
+        assert population.live == ["member_0"]
+        population.advance()
 
     def test_a_new_member_that_gets_nothing_has_failed(self, lossy, monkeypatch):
         population = lossy(10**9)
@@ -325,6 +332,14 @@ class TestLosses:
             (decision,) = population.evolve(given(population, [1.0]))
         assert (decision["kind"], decision["error"]) == ("replace", "the machine is gone")
         assert population.failed == {"member_1": "LostValueError: the machine is gone"}
+
+
+def test_members_with_different_networks_are_refused_by_name(tmp_path):
+    configs = member_configs(ppo_config(), 2, RATE)
+    configs[1].override({"policy.model.encoder_hidden_size_list": [32]})
+    words = r"configs\[1\] has policy.model.encoder_hidden_size_list = \[32\], and configs\[0\] .*: members copy each other's"
+    with pytest.raises(ValueError, match=words):
+        Population(config(tmp_path), ppo, configs, RATE)
 
 
 def test_a_killed_process_is_a_failed_member_unless_it_is_restarted(make, tmp_path):
