@@ -130,8 +130,7 @@ class BatchedSteps:
     def begun(self, indices: Sequence[int]) -> None:
         """The environments whose episodes ended in the last step, these, have been reset."""
         if self._task is not None:
-            for index in indices:
-                self._task.read(index)
+            self._task.read(indices)
             self._taken[indices], self._left[indices] = 0, self._whole[indices]
             self._has_ended = False
 
@@ -188,7 +187,7 @@ def _kind_of(envs: Sequence[gymnasium.Env[Any, Any]]) -> type[BatchTask]:
     if kind is None:
         raise UnusualEnvError(f"{type(envs[0].unwrapped).__name__} is not an environment of gymnasium's classic control")
     if len(envs) < kind.pays_from:
-        raise UnusualEnvError(f"that is faster for less than {kind.pays_from}, and there are {len(envs)}")
+        raise UnusualEnvError(f"this is faster for fewer than {kind.pays_from}")
     if not _is_exact():
         raise UnusualEnvError(f"numpy {np.__version__} rounds arrays and single numbers differently here")
     return kind
@@ -206,10 +205,17 @@ def _new_task(kind: type[BatchTask], envs: Sequence[gymnasium.Env[Any, Any]]) ->
                 raise UnusualEnvError(f"{type(layer).__name__} is a wrapper, or an environment, with a step of its own")
             if replaced := vars(layer).keys() & _METHODS:
                 raise UnusualEnvError(f"the method {replaced.pop()} of an environment was replaced")
-    for owner, name in (*kind.functions, (gymnasium.Wrapper, "step"), *((wrapper, "step") for wrapper in _WRAPPERS)):
-        if not _is_known(getattr(owner, name)):
-            raise UnusualEnvError(f"{name} of {owner.__name__} is not that of gymnasium 1.1 to 1.4")
+    for function, is_known in step_functions(kind):
+        if not is_known:
+            raise UnusualEnvError(f"{function.__qualname__} is not that of gymnasium 1.1 to 1.4")
     return kind([env.unwrapped for env in envs])
+
+
+def step_functions(kind: type[BatchTask]) -> Iterator[tuple[Any, bool]]:
+    """The functions of gymnasium that are replaced, and whether each has a known source."""
+    for owner, name in (*kind.functions, (gymnasium.Wrapper, "step"), *((wrapper, "step") for wrapper in _WRAPPERS)):
+        function = getattr(owner, name)
+        yield function, _is_known(function)
 
 
 def _layers(env: Any) -> Iterator[Any]:

@@ -66,8 +66,6 @@ class BatchTask(abc.ABC):
     """Number of environments from which it is faster than one by one."""
     size: ClassVar[int]
     """Size of the state of an environment."""
-    states: ClassVar[tuple[type, ...]] = (np.ndarray,)
-    """Types of the state of an environment."""
     dtypes: ClassVar[tuple[Any, ...]] = (np.float64,)
     """Dtypes of the state of an environment."""
 
@@ -108,9 +106,9 @@ class BatchTask(abc.ABC):
             return fits and bool((action.view(np.uint64) < self.num_actions).all())
         return action.dtype == np.float32 and action.shape == (len(self.no), 1) and bool(np.isfinite(action).all())
 
-    def read(self, row: int) -> None:
-        """Read the state of an environment after its reset."""
-        self.state[:, row] = self.envs[row].state
+    def read(self, rows: Sequence[int]) -> None:
+        """Read the states of these environments, after their resets."""
+        self.state[:, rows] = np.array([self.envs[row].state for row in rows]).T
 
     def read_all(self) -> None:
         """Read the states of all environments, at any time.
@@ -118,12 +116,15 @@ class BatchTask(abc.ABC):
         Raises:
             UnusualEnvError: a state has an unexpected value.
         """
-        for row, env in enumerate(self.envs):
-            state: Any = getattr(env, "state", None)
-            array = np.asarray(state) if type(state) in self.states and len(state) == self.size else self.no
-            if array.shape != (self.size,) or array.dtype not in self.dtypes or not np.isfinite(array).all():
+        for env in self.envs:
+            state = getattr(env, "state", None)
+            if not self._is_usual_state(state):
                 raise UnusualEnvError(f"state is {state!r:.80}")
-            self.read(row)
+        self.read(range(len(self.envs)))
+
+    def _is_usual_state(self, state: Any) -> bool:
+        usual = type(state) is np.ndarray and state.shape == (self.size,) and state.dtype in self.dtypes
+        return usual and bool(np.isfinite(state).all())
 
     @abc.abstractmethod
     def step(self, action: Array) -> BatchStep:
@@ -175,7 +176,7 @@ class CartPole(BatchTask):
 
     env_class, functions = CartPoleEnv, ((CartPoleEnv, "step"),)
     num_actions, size = 2, 4
-    pays_from = 6
+    pays_from = 5
 
     def _require_usual(self, env: Any) -> None:
         super()._require_usual(env)
@@ -183,7 +184,7 @@ class CartPole(BatchTask):
             raise UnusualEnvError("an episode has ended")
 
     def _read_attributes(self) -> None:
-        self._fell = self.no
+        self._fell = np.zeros_like(self.no)
         self._is_euler = self._common("kinematics_integrator") == "euler"
         self._is_sutton_barto = self._common("_sutton_barto_reward")
         self._force, self._gravity = self._column("force_mag"), self._column("gravity")
@@ -192,11 +193,10 @@ class CartPole(BatchTask):
         self._tau = self._column("tau")
         self._thresholds = np.stack([self._column("x_threshold"), self._column("theta_threshold_radians")])
 
-    def read(self, row: int) -> None:
-        """Read the state of an environment after its reset."""
-        super().read(row)
-        if self._fell[row]:
-            self._fell[row] = False
+    def read(self, rows: Sequence[int]) -> None:
+        """Read the states of these environments, after their resets."""
+        super().read(rows)
+        self._fell[rows] = False
 
     def step(self, action: Array) -> BatchStep:
         """Step all environments."""
@@ -236,8 +236,7 @@ class MountainCar(BatchTask):
 
     env_class, functions = MountainCarEnv, ((MountainCarEnv, "step"),)
     num_actions, size = 3, 2
-    states = (np.ndarray, tuple)
-    pays_from = 6
+    pays_from = 4
 
     def _read_attributes(self) -> None:
         self._stopped = self.no
@@ -245,6 +244,11 @@ class MountainCar(BatchTask):
         self._min_position, self._max_position = self._column("min_position"), self._column("max_position")
         self._max_speed = self._column("max_speed")
         self._goal_position, self._goal_velocity = self._column("goal_position"), self._column("goal_velocity")
+
+    def _is_usual_state(self, state: Any) -> bool:
+        if type(state) is tuple and len(state) == 2:  # of a step; a reset makes an array
+            return all(type(one) in (float, np.float64) or (type(one) is int and one == 0) for one in state)
+        return super()._is_usual_state(state)
 
     def step(self, action: Array) -> BatchStep:
         """Step all environments."""
@@ -271,12 +275,12 @@ class MountainCarContinuous(BatchTask):
 
     env_class, functions = Continuous_MountainCarEnv, ((Continuous_MountainCarEnv, "step"),)
     size, dtypes = 2, (np.float32, np.float64)
-    pays_from = 6
+    pays_from = 16
 
     def _read_attributes(self) -> None:
         self._is_float64 = np.ones_like(self.no)
         self._power = self._column("power", np.float32)
-        self._low, self._high = self._column("min_action"), self._column("max_action")
+        self._low, self._high = self._column("min_action", np.float32), self._column("max_action", np.float32)
         self._slowest = self._derived(lambda env: env.min_action * env.power, "power")
         self._fastest = self._derived(lambda env: env.max_action * env.power, "power")
         names = ("min_position", "max_position", "max_speed", "goal_position", "goal_velocity")
@@ -291,11 +295,10 @@ class MountainCarContinuous(BatchTask):
             if ((one >= other) != (one.astype(np.float32) >= other.astype(np.float32))).any():
                 raise UnusualEnvError("limits of a state differ by less than float32 can hold")
 
-    def read(self, row: int) -> None:
-        """Read the state of an environment after its reset."""
-        state = self.envs[row].state
-        self.state[:, row] = state
-        self._is_float64[row] = state.dtype == np.float64
+    def read(self, rows: Sequence[int]) -> None:
+        """Read the states of these environments, after their resets."""
+        super().read(rows)
+        self._is_float64[rows] = [self.envs[row].state.dtype == np.float64 for row in rows]
 
     def step(self, action: Array) -> BatchStep:
         """Step all environments."""
@@ -308,10 +311,10 @@ class MountainCarContinuous(BatchTask):
                 first_state, first_terminated = self._moved(force, np.float64)
                 state = np.where(self._is_float64, first_state, state)
                 terminated = np.where(self._is_float64, first_terminated, terminated)
-        reward = np.where(terminated, 100.0, 0) - _squares(force.astype(np.float64)) * 0.1
+        reward = (np.where(terminated, 100.0, 0) - _squares(force.astype(np.float64)) * 0.1).astype(np.float32)
         obs = np.ascontiguousarray(state.T)
         self.state, self._is_float64 = state.astype(np.float64), np.zeros_like(self.no)
-        return BatchStep(obs, reward.astype(np.float32), terminated)
+        return BatchStep(obs, reward, terminated)
 
     def _moved(self, force: Array, dtype: Any) -> tuple[Array, Array]:
         """The next states as float32, and whether they are terminal, of environments whose states have this dtype."""
@@ -320,8 +323,8 @@ class MountainCarContinuous(BatchTask):
         slope = 0.0025 * _cosines(3 * position)
         push = (force * self._power - slope.astype(np.float32)).astype(np.float64)
         # A force beyond its limits becomes a limit, which is a Python number.
-        push = np.where(force < self._low.astype(np.float32), self._slowest - slope, push)
-        push = np.where(force > self._high.astype(np.float32), self._fastest - slope, push)
+        push = np.where(force < self._low, self._slowest - slope, push)
+        push = np.where(force > self._high, self._fastest - slope, push)
         velocity = np.clip(velocity + push.astype(dtype), -speed, speed)
         position = np.clip(position + velocity, lowest, highest)
         velocity = np.where((position == lowest) & (velocity < 0), dtype(0), velocity)
@@ -339,7 +342,7 @@ class Pendulum(BatchTask):
     env_class = PendulumEnv
     functions = ((PendulumEnv, "step"), (PendulumEnv, "_get_obs"), (pendulum, "angle_normalize"))
     size = 2
-    pays_from = 6
+    pays_from = 4
 
     def _read_attributes(self) -> None:
         self._torque = np.zeros(len(self.envs), np.float32)
@@ -379,7 +382,7 @@ class Acrobot(BatchTask):
         *((acrobot, name) for name in ("rk4", "wrap", "bound")),
     )
     num_actions, size, dtypes = 3, 4, (np.float32, np.float64)
-    pays_from = 3
+    pays_from = 5
 
     def _require_usual(self, env: Any) -> None:
         super()._require_usual(env)
