@@ -184,7 +184,7 @@ class CartPole(BatchTask):
             raise UnusualEnvError("an episode has ended")
 
     def _read_attributes(self) -> None:
-        self._fell = np.zeros_like(self.no)
+        self._fell = self.no
         self._is_euler = self._common("kinematics_integrator") == "euler"
         self._is_sutton_barto = self._common("_sutton_barto_reward")
         self._force, self._gravity = self._column("force_mag"), self._column("gravity")
@@ -192,11 +192,6 @@ class CartPole(BatchTask):
         self._polemass_length, self._length = self._column("polemass_length"), self._column("length")
         self._tau = self._column("tau")
         self._thresholds = np.stack([self._column("x_threshold"), self._column("theta_threshold_radians")])
-
-    def read(self, rows: Sequence[int]) -> None:
-        """Read the states of these environments, after their resets."""
-        super().read(rows)
-        self._fell[rows] = False
 
     def step(self, action: Array) -> BatchStep:
         """Step all environments."""
@@ -221,7 +216,7 @@ class CartPole(BatchTask):
         else:
             reward = np.ones(len(terminated), np.float32)
         obs = state.T.astype(np.float32, order="C")
-        self.state, self._fell = state, terminated.copy()
+        self.state, self._fell = state, terminated
         return BatchStep(obs, reward, terminated)
 
     def write(self, row: int) -> None:
