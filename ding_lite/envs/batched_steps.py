@@ -85,15 +85,15 @@ class BatchedSteps:
         self._taken = self._left = self._whole = np.zeros(0, np.int64)
         self._has_ended = False
         self._waits, self._wait = 0, 1
-        self._name = name
+        self._name, self._news = name, ""
         if vectorization == "auto":
             try:
                 self._kind = _kind_of(envs)
                 _new_task(self._kind, envs)
             except UnusualEnvError as reason:
-                self.stop(str(reason))
+                self._kind, self._news = None, f"{name}: environments are stepped one after the other: {reason}"
             else:
-                _logger.info("%s: %d environments are stepped at once, as arrays", name, len(envs))
+                self._news = f"{name}: {len(envs)} environments are stepped at once, as arrays"
 
     @property
     def is_used(self) -> bool:
@@ -123,9 +123,9 @@ class BatchedSteps:
         truncated = self._taken >= self._left
         self._has_ended = bool(terminated.any() or truncated.any())
         infos: tuple[Any, ...] = tuple([{} for _ in envs])
-        return (
-            Results(obs, reward, terminated, truncated, infos) if self._has_ended else Results(obs, reward, None, None, infos)
-        )
+        if not self._has_ended:
+            return Results(obs, reward, None, None, infos)
+        return Results(obs, reward, terminated, truncated, infos)
 
     def begun(self, indices: Sequence[int]) -> None:
         """The environments whose episodes ended in the last step, these, have been reset."""
@@ -153,11 +153,14 @@ class BatchedSteps:
     def stop(self, reason: str) -> None:
         """From now on, leave every step to the environments."""
         self.release()
-        self._kind = None
+        self._kind, self._news = None, ""
         _logger.info("%s: environments are stepped one after the other: %s", self._name, reason)
 
     def _taken_over(self, envs: Sequence[gymnasium.Env[Any, Any]]) -> BatchTask | None:
         """The task with the states of the environments; None if it cannot step them now."""
+        if self._news:  # not earlier, because a run opens its log after the environments are made
+            _logger.info(self._news)
+            self._news = ""
         if self._kind is None:
             return None
         if self._waits > 0:
@@ -205,6 +208,8 @@ def _new_task(kind: type[BatchTask], envs: Sequence[gymnasium.Env[Any, Any]]) ->
                 raise UnusualEnvError(f"{type(layer).__name__} is a wrapper, or an environment, with a step of its own")
             if replaced := vars(layer).keys() & _METHODS:
                 raise UnusualEnvError(f"the method {replaced.pop()} of an environment was replaced")
+            if any(vars(layer).get(name) is not None for name in ("_observation_space", "_action_space")):
+                raise UnusualEnvError(f"{type(layer).__name__} has a space of its own")
     for function, is_known in step_functions(kind):
         if not is_known:
             raise UnusualEnvError(f"{function.__qualname__} is not that of gymnasium 1.1 to 1.4")

@@ -66,6 +66,8 @@ class BatchTask(abc.ABC):
     """Number of environments from which it is faster than one by one."""
     size: ClassVar[int]
     """Size of the state of an environment."""
+    obs_size: ClassVar[int]
+    """Size of an observation."""
     dtypes: ClassVar[tuple[Any, ...]] = (np.float64,)
     """Dtypes of the state of an environment."""
 
@@ -85,12 +87,15 @@ class BatchTask(abc.ABC):
             raise UnusualEnvError(f"render_mode is {env.render_mode!r}")
         space = env.action_space
         is_usual = (
-            type(space) is Discrete and (space.n, space.start) == (self.num_actions, 0)
+            type(space) is Discrete and (space.n, space.start) == (self.num_actions, 0) and space.dtype == np.int64
             if self.num_actions
             else type(space) is Box and space.shape == (1,) and space.dtype == np.float32
         )
         if not is_usual:
             raise UnusualEnvError(f"action_space is {space}")
+        space = env.observation_space
+        if not (type(space) is Box and space.shape == (self.obs_size,) and space.dtype == np.float32):
+            raise UnusualEnvError(f"observation_space is {space}")
 
     @abc.abstractmethod
     def _read_attributes(self) -> None:
@@ -176,7 +181,7 @@ class CartPole(BatchTask):
 
     env_class, functions = CartPoleEnv, ((CartPoleEnv, "step"),)
     num_actions, size = 2, 4
-    pays_from = 5
+    obs_size, pays_from = 4, 5
 
     def _require_usual(self, env: Any) -> None:
         super()._require_usual(env)
@@ -231,7 +236,7 @@ class MountainCar(BatchTask):
 
     env_class, functions = MountainCarEnv, ((MountainCarEnv, "step"),)
     num_actions, size = 3, 2
-    pays_from = 4
+    obs_size, pays_from = 2, 4
 
     def _read_attributes(self) -> None:
         self._stopped = self.no
@@ -270,7 +275,7 @@ class MountainCarContinuous(BatchTask):
 
     env_class, functions = Continuous_MountainCarEnv, ((Continuous_MountainCarEnv, "step"),)
     size, dtypes = 2, (np.float32, np.float64)
-    pays_from = 16
+    obs_size, pays_from = 2, 16
 
     def _read_attributes(self) -> None:
         self._is_float64 = np.ones_like(self.no)
@@ -337,7 +342,7 @@ class Pendulum(BatchTask):
     env_class = PendulumEnv
     functions = ((PendulumEnv, "step"), (PendulumEnv, "_get_obs"), (pendulum, "angle_normalize"))
     size = 2
-    pays_from = 4
+    obs_size, pays_from = 3, 4
 
     def _read_attributes(self) -> None:
         self._torque = np.zeros(len(self.envs), np.float32)
@@ -377,7 +382,7 @@ class Acrobot(BatchTask):
         *((acrobot, name) for name in ("rk4", "wrap", "bound")),
     )
     num_actions, size, dtypes = 3, 4, (np.float32, np.float64)
-    pays_from = 5
+    obs_size, pays_from = 6, 5
 
     def _require_usual(self, env: Any) -> None:
         super()._require_usual(env)

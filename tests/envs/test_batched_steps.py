@@ -10,6 +10,7 @@ import pytest
 import torch
 from example_runs import small
 from gymnasium.envs.classic_control import CartPoleEnv, PendulumEnv
+from gymnasium.wrappers import TimeLimit
 from states import same
 
 from ding_lite.envs import EnvDataError, LocalVectorEnv, make_envs
@@ -265,6 +266,18 @@ def patched():
     return env
 
 
+def with_int32():
+    env = CartPoleEnv()
+    env.action_space = gymnasium.spaces.Discrete(2, dtype=np.int32)
+    return env
+
+
+def with_float16():
+    env = TimeLimit(CartPoleEnv(), 9)
+    env.observation_space = gymnasium.spaces.Box(-5, 5, (4,), np.float16)
+    return env
+
+
 @pytest.mark.parametrize(
     ("env", "options"),
     [
@@ -274,9 +287,11 @@ def patched():
         ("FrozenLake-v1", {}),
         (OwnCartPole, {"max_episode_steps": 9}),
         (patched, {}),
+        (with_int32, {}),
+        (with_float16, {}),
         (lambda: Shifted(CartPoleEnv()), {"max_episode_steps": 9}),
     ],
-    ids=["wrapper", "log_info", "render_mode", "other", "subclass", "patched", "function"],
+    ids=["wrapper", "log_info", "render_mode", "other", "subclass", "patched", "int32", "float16", "function"],
 )
 def test_any_other_environment_is_stepped_by_itself(env, options):
     if env is patched:
@@ -318,11 +333,18 @@ def test_the_functions_of_this_gymnasium_are_known(task: type[BatchTask]):
 def test_few_environments_are_stepped_one_by_one(monkeypatch, caplog):
     monkeypatch.setattr(TASKS[0], "pays_from", 5)
     with caplog.at_level(logging.INFO, "ding_lite"):
-        sizes = [make_envs("CartPole-v1", count, vectorization="auto").is_vectorized for count in (4, 5)]
-    assert sizes == [False, True]
+        few, more = (make_envs("CartPole-v1", count, vectorization="auto") for count in (4, 5))
+        assert [few.is_vectorized, more.is_vectorized, caplog.records] == [False, True, []]
+        for envs in (few, more, more):
+            envs.reset()
+            envs.step(np.zeros(envs.num_envs, np.int64))
+        assert more.envs
+        assert not more.is_vectorized
     assert [record.message for record in caplog.records] == [
         "CartPole-v1: environments are stepped one after the other: this is faster for fewer than 5",
         "CartPole-v1: 5 environments are stepped at once, as arrays",
+        "CartPole-v1: environments are stepped one after the other: `envs` was read, by which the script may change them at "
+        "any time",
     ]
 
 
