@@ -85,7 +85,7 @@ class BatchedSteps:
         self._taken = self._left = self._whole = np.zeros(0, np.int64)
         self._has_ended = False
         self._waits, self._wait = 0, 1
-        self._name, self._news = name, ""
+        self._name, self._news, self._reason = name, "", ""
         if vectorization == "auto":
             try:
                 self._kind = _kind_of(envs)
@@ -107,17 +107,23 @@ class BatchedSteps:
             The results; None if the environments must take this step themselves: for invalid actions, with unusual attributes,
             or if numbers become too large. They are up to date then.
         """
+        if self._news:  # not earlier, because a run opens its log after the environments are made
+            _logger.info(self._news)
+            self._news = ""
+        if self._kind is None:
+            return None
+        if self._has_ended or not self._kind.accepts(action, len(envs)):
+            self._write_back()
+            return None
         task = self._task or self._taken_over(envs)
         if task is None:
-            return None
-        if self._has_ended or not task.accepts(action):
-            self.release()
             return None
         try:
             with np.errstate(over="raise", invalid="raise", divide="raise"):
                 obs, reward, terminated = task.step(action)
-        except ArithmeticError:
-            self.release()
+        except ArithmeticError as error:
+            self._write_back()
+            self._try_later(f"{type(error).__name__}: {error}")
             return None
         self._taken += 1
         truncated = self._taken >= self._left
@@ -136,14 +142,8 @@ class BatchedSteps:
 
     def release(self) -> None:
         """Write the states to the environments, which others then may read and change until the next step."""
-        if self._task is not None:
-            for index, taken in enumerate(self._taken.tolist()):
-                if taken:
-                    self._task.write(index)
-                    for limit in self._limits[index]:
-                        limit._elapsed_steps += taken
-            self._task = None
-        self._waits = 0
+        self._write_back()
+        self._waits, self._wait = 0, 1
 
     def hand_out(self, values: Sequence[Any]) -> None:
         """Stop if an attribute of an environment, or the result of a method, could change an environment at any time."""
@@ -156,11 +156,24 @@ class BatchedSteps:
         self._kind, self._news = None, ""
         _logger.info("%s: environments are stepped one after the other: %s", self._name, reason)
 
+    def _write_back(self) -> None:
+        if self._task is not None:
+            for index, taken in enumerate(self._taken.tolist()):
+                if taken:
+                    self._task.write(index)
+                    for limit in self._limits[index]:
+                        limit._elapsed_steps += taken
+            self._task, self._has_ended = None, False
+
+    def _try_later(self, reason: str) -> None:
+        """Leave the next steps to the environments, more of them each time."""
+        self._waits, self._wait = self._wait, min(2 * self._wait, _LONGEST_WAIT)
+        if reason != self._reason:
+            self._reason = reason
+            _logger.info("%s: some steps are taken one environment after the other: %s", self._name, reason)
+
     def _taken_over(self, envs: Sequence[gymnasium.Env[Any, Any]]) -> BatchTask | None:
         """The task with the states of the environments; None if it cannot step them now."""
-        if self._news:  # not earlier, because a run opens its log after the environments are made
-            _logger.info(self._news)
-            self._news = ""
         if self._kind is None:
             return None
         if self._waits > 0:
@@ -170,12 +183,12 @@ class BatchedSteps:
             task = _new_task(self._kind, envs)
             task.read_all()
             self._limits = [_limits_of(env) for env in envs]
-        except UnusualEnvError:
-            self._waits, self._wait = self._wait, min(2 * self._wait, _LONGEST_WAIT)
+        except UnusualEnvError as reason:
+            self._try_later(str(reason))
             return None
         self._left = _fewest(self._limits, lambda limit: limit._max_episode_steps - limit._elapsed_steps)
         self._whole = _fewest(self._limits, lambda limit: limit._max_episode_steps)
-        self._taken, self._wait, self._has_ended = np.zeros_like(self._left), 1, False
+        self._taken, self._has_ended = np.zeros_like(self._left), False
         self._task = task
         return task
 

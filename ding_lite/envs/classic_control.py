@@ -101,15 +101,16 @@ class BatchTask(abc.ABC):
     def _read_attributes(self) -> None:
         """Read the attributes of the environments that `step` needs."""
 
-    def accepts(self, action: Any) -> bool:
-        """Whether all of these actions are valid. Others are left to the environments, which raise their own errors."""
+    @classmethod
+    def accepts(cls, action: Any, count: int) -> bool:
+        """Whether these are valid actions of `count` environments. Others are left to the environments, for their errors."""
         if type(action) is not np.ndarray:
             return False
-        if self.num_actions:
+        if cls.num_actions:
             # As unsigned numbers, negative ones are large.
-            fits = action.dtype == np.int64 and action.shape == self.no.shape
-            return fits and bool((action.view(np.uint64) < self.num_actions).all())
-        return action.dtype == np.float32 and action.shape == (len(self.no), 1) and bool(np.isfinite(action).all())
+            fits = action.dtype == np.int64 and action.shape == (count,)
+            return fits and bool((action.view(np.uint64) < cls.num_actions).all())
+        return action.dtype == np.float32 and action.shape == (count, 1) and bool(np.isfinite(action).all())
 
     def read(self, rows: Sequence[int]) -> None:
         """Read the states of these environments, after their resets."""
@@ -221,7 +222,7 @@ class CartPole(BatchTask):
         else:
             reward = np.ones(len(terminated), np.float32)
         obs = state.T.astype(np.float32, order="C")
-        self.state, self._fell = state, terminated
+        self.state, self._fell = state, terminated.copy()
         return BatchStep(obs, reward, terminated)
 
     def write(self, row: int) -> None:
@@ -365,7 +366,7 @@ class Pendulum(BatchTask):
         obs = np.array((np.cos(theta), np.sin(theta), theta_dot)).T.astype(np.float32, order="C")
         reward = (-costs).astype(np.float32)
         self.state, self._torque = np.array((theta, theta_dot)), torque
-        return BatchStep(obs, reward, self.no)
+        return BatchStep(obs, reward, self.no.copy())
 
     def write(self, row: int) -> None:
         """Write the state of an environment that was stepped."""

@@ -13,6 +13,7 @@ from gymnasium.envs.classic_control import CartPoleEnv, PendulumEnv
 from gymnasium.wrappers import TimeLimit
 from states import same
 
+from ding_lite.config import ConfigError, DQNConfig
 from ding_lite.envs import EnvDataError, LocalVectorEnv, make_envs
 from ding_lite.envs.batched_steps import BatchedSteps, step_functions
 from ding_lite.envs.classic_control import TASKS, BatchTask
@@ -348,6 +349,18 @@ def test_few_environments_are_stepped_one_by_one(monkeypatch, caplog):
     ]
 
 
+def test_the_log_says_why_steps_are_taken_one_by_one(caplog):
+    with caplog.at_level(logging.INFO, "ding_lite"):
+        both = Both("CartPole-v1")
+        both.agree(lambda envs: envs.set_attr("gravity", "9.8"))
+        for _ in range(3):
+            both.step()
+    assert [record.message for record in caplog.records] == [
+        "CartPole-v1: 5 environments are stepped at once, as arrays",
+        "CartPole-v1: some steps are taken one environment after the other: gravity is '9.8' of type str",
+    ]
+
+
 @pytest.mark.parametrize("name", ["envs", "unwrapped", "np_random", "action_space", "spec", "AVAIL_TORQUE", "render_mode"])
 def test_environments_that_a_script_holds_are_stepped_by_themselves(name):
     both = Both("Acrobot-v1")
@@ -440,6 +453,8 @@ def test_an_unknown_value_is_an_error_with_the_known_ones():
         make_envs("CartPole-v1", 2, vectorization="fast")
     with pytest.raises(ValueError, match=r"LocalVectorEnv\(vectorization='aut'\): .* did you mean 'auto'"):
         LocalVectorEnv([CartPoleEnv], vectorization="aut")
+    with pytest.raises(ConfigError, match=r"env.vectorization: .*'fast' .* Literal\['none', 'auto'\]"):
+        DQNConfig().override({"env.vectorization": "fast"})
 
 
 def test_no_environment_is_changed_by_reading():
