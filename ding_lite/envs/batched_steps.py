@@ -121,7 +121,7 @@ class BatchedSteps:
         try:
             with np.errstate(over="raise", invalid="raise", divide="raise"):
                 obs, reward, terminated = task.step(action)
-        except ArithmeticError as error:
+        except (ArithmeticError, ValueError) as error:  # math.cos raises the latter
             self._write_back()
             self._try_later(f"{type(error).__name__}: {error}")
             return None

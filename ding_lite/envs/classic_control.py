@@ -137,7 +137,7 @@ class BatchTask(abc.ABC):
         """Step all environments with actions that it accepts. If an error is raised, nothing has changed.
 
         Raises:
-            ArithmeticError: a number is too large.
+            ArithmeticError, ValueError: a number is too large.
         """
 
     def write(self, row: int) -> None:
@@ -248,7 +248,9 @@ class MountainCar(BatchTask):
 
     def _is_usual_state(self, state: Any) -> bool:
         if type(state) is tuple and len(state) == 2:  # of a step; a reset makes an array
-            return all(type(one) in (float, np.float64) or (type(one) is int and one == 0) for one in state)
+            return all(
+                (type(one) in (float, np.float64) and np.isfinite(one)) or (type(one) is int and one == 0) for one in state
+            )
         return super()._is_usual_state(state)
 
     def step(self, action: Array) -> BatchStep:

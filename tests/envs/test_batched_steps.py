@@ -161,6 +161,8 @@ ALONE = [
     ("CartPole-v1", "state", [np.zeros(3)] * 5),
     ("CartPole-v1", "_max_episode_steps", 3.5),
     ("MountainCar-v0", "state", [(0.3, [1])] * 5),
+    ("MountainCar-v0", "state", [(np.inf, 0.0)] * 5),
+    ("MountainCar-v0", "state", [(1e308, 0.0)] * 5),
     ("MountainCarContinuous-v0", "goal_velocity", 1e-60),
     ("MountainCarContinuous-v0", "min_action", 1.0),
     ("MountainCarContinuous-v0", "max_action", 1e300),
