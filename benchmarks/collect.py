@@ -2,26 +2,30 @@
 
 The limit steps the same environments in a plain loop, with one batched forward pass per step, and does nothing else. Each of
 its resets is seeded, as ours are; those of a second limit are not. If stable-baselines3 is installed, its DQN is measured too.
+
+Rows with `vectorization` compare environments that are stepped all at once with our plain loop: in the pipeline, and without a
+policy, with random actions.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import itertools
+import statistics
 from collections.abc import Callable
 from typing import Any
 
 import gymnasium
 import numpy as np
 import torch
-from measure import compare, one_thread
+from measure import compare, cpu_seconds, one_thread, report
 from torch import nn
 
 from ding_lite import Task
 from ding_lite.config import DQNConfig
 from ding_lite.contexts import OnlineRLContext
 from ding_lite.data import ReplayBuffer
-from ding_lite.envs import make_envs
+from ding_lite.envs import LocalVectorEnv, make_envs
 from ding_lite.middleware import StepCollector, data_pusher, eps_greedy_handler
 from ding_lite.policy import DQNPolicy
 
@@ -107,6 +111,38 @@ def stable_baselines3(num_envs: int, steps: int, rollout: int) -> Callable[[], o
     return lambda: model.learn(steps * num_envs, reset_num_timesteps=False)
 
 
+def random_steps(env: LocalVectorEnv, steps: int) -> Callable[[], None]:
+    """Steps with random actions, without a policy."""
+    env.action_space.seed(0)
+    env.begin(env.new_obs())
+    actions, out = [env.action_space.sample() for _ in range(steps)], env.new_obs()
+
+    def run() -> None:
+        for action in actions:
+            env.advance(action, out)
+
+    return run
+
+
+def compare_vectorized() -> None:
+    """Environments that are stepped all at once, and the plain loop."""
+    for num_envs in (8, 64):
+        for name in ("CartPole-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1", "Acrobot-v1"):
+            made = {way: make_envs(name, num_envs, vectorization=way) for way in ("none", "auto")}
+            cases = {"random actions": {way: random_steps(env, 100) for way, env in made.items()}}
+            if name == "CartPole-v1":
+                made = {way: make_envs(name, num_envs, vectorization=way) for way in ("none", "auto")}
+                cases["pipeline"] = {way: ours(env, 640, 64) for way, env in made.items()}
+            for case, functions in cases.items():
+                samples = cpu_seconds(functions, 20)
+                work = num_envs * (640 if case == "pipeline" else 100)
+                for way, seconds in samples.items():
+                    params = {"env": name, "envs": num_envs, "vectorization": way}
+                    report("collect", case, "env_steps_per_s", work / statistics.median(seconds), **params)
+                ratio = statistics.median([plain / fast for plain, fast in zip(samples["none"], samples["auto"])])
+                report("collect", case, "times_the_plain_loop", ratio, env=name, envs=num_envs)
+
+
 def main() -> None:
     one_thread()
     for num_envs, steps, rollout in ((8, 640, 64), (64, 640, 64)):
@@ -123,6 +159,7 @@ def main() -> None:
     functions = {"limit": vector_loop(one, 1280), "ours": ours(other, 1280, 64)}
     params = {"envs": 64, "steps_a_rollout": 64, "env": "gymnasium's vectorised CartPole"}
     compare("collect", "env_steps_per_s", functions, 1280 * 64, **params)
+    compare_vectorized()
 
 
 if __name__ == "__main__":

@@ -40,12 +40,14 @@ class BoxBounds:
         """
         for leaf in self._leaves:
             part = leaf.part_of(batch)
-            np.maximum(part, leaf.low, out=leaf.clipped)
-            np.minimum(leaf.clipped, leaf.high, out=leaf.clipped)
-            if not _same(part, leaf.clipped) and (wrong := np.argwhere(part != leaf.clipped)).size:
+            if not _same(part, leaf.clip(part)) and (wrong := np.argwhere(part != leaf.clipped)).size:
                 row, *place = wrong[0].tolist()
                 self._warn(leaf, row, part[row], place, where)
                 return
+
+    def hold(self, batch: Any) -> bool:
+        """Whether the observations [rows, ...], nested arrays, are inside their bounds."""
+        return all(_same(part := leaf.part_of(batch), leaf.clip(part)) for leaf in self._leaves)
 
     def check_row(self, row: int, element: Any, where: Where) -> None:
         """The same for one observation, nested arrays."""
@@ -82,6 +84,11 @@ class _Leaf:
                 low = (low - _ROUNDING * np.maximum(1, np.abs(low.astype(np.float64)))).astype(dtype)
                 high = (high + _ROUNDING * np.maximum(1, np.abs(high.astype(np.float64)))).astype(dtype)
         self.low, self.high, self.clipped = low, high, np.empty_like(low)
+
+    def clip(self, part: Any) -> Any:
+        """The part [rows, ...] inside the bounds, in an array that the next call overwrites."""
+        np.maximum(part, self.low, out=self.clipped)
+        return np.minimum(self.clipped, self.high, out=self.clipped)
 
     def part_of(self, batch: Any) -> Any:
         for name in self.path:

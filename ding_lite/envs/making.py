@@ -19,6 +19,7 @@ from ding_lite.basics import add_note, did_you_mean, require_extra, seed_of
 from ding_lite.envs.action_masks import ActionMask
 from ding_lite.envs.adapters import VectorEnvAdapter
 from ding_lite.envs.atari import AtariMode, AtariPreprocessing, atari_mode, make_atari
+from ding_lite.envs.batched_steps import Vectorization, require_vectorization
 from ding_lite.envs.factories import EnvFactory, called, copied_settings, require_one_agent, settings_of
 from ding_lite.envs.info_columns import require_names
 from ding_lite.envs.infos import MeanInfo
@@ -47,6 +48,7 @@ def make_envs(
     info_columns: Sequence[str] = (),
     action_mask: bool = False,
     atari: AtariMode | None = None,
+    vectorization: Vectorization = "none",
     workers: int = 1,
     backend: Backend = "local",
     restart: bool = False,
@@ -78,6 +80,10 @@ def make_envs(
         atari: for Atari games, which are preprocessed, see `AtariPreprocessing`: "eval", the default, for whole games with
             their own rewards; "train", in which a lost life ends an episode, and rewards are clipped to their sign; "raw" for
             the game without preprocessing. The true score of each game is logged as custom_metrics/score_mean, _min, _max.
+        vectorization: "auto" to step environments of gymnasium's classic control (CartPole, MountainCar,
+            MountainCarContinuous, Pendulum and Acrobot) all at once, as arrays, with the same results bit for bit. It is
+            used if there are enough of them, without wrappers and `render_mode`; `envs.is_vectorized` says whether. "none"
+            for a plain loop over the environments.
         info_columns: names in the infos of steps whose values a collector records as columns, such as
             `batch.info.x_position`; see `InfoColumns`.
         workers: number of pieces into which the environments are split, each with its own random generator for acting. Results
@@ -99,8 +105,8 @@ def make_envs(
             for no limit of its own.
 
     Raises:
-        ValueError: num_envs < 1, the seed is out of range, workers is not in 1 to num_envs, the backend is unknown, or `atari`
-            does not fit the environment or its other arguments.
+        ValueError: num_envs < 1, the seed is out of range, workers is not in 1 to num_envs, the backend or the
+            vectorization is unknown, or `atari` does not fit the environment or its other arguments.
         TypeError: `env` is neither an id nor a function, kwargs are passed with a function, num_envs or seed is not an
             integer, or the environment does not know a keyword argument.
         gymnasium.error.Error: the id does not exist.
@@ -121,6 +127,7 @@ def make_envs(
     if isinstance(log_info, str):
         raise TypeError(f"make_envs(log_info={log_info!r}) wants several names, got one string: write ({log_info!r},).")
     require_names(info_columns, "make_envs")
+    require_vectorization(vectorization, "make_envs")
     if action_mask:
         wrappers = (ActionMask, *wrappers)
     if log_info:
@@ -146,8 +153,8 @@ def make_envs(
     name = env if isinstance(env, str) else getattr(env, "__name__", "make_envs")
     pieces = sizes_and_hosts("make_envs", name, num_envs, settings)
     if pieces is None:
-        return LocalVectorEnv(factories, seed, info_columns=info_columns)
-    return SplitVectorEnv(factories, seed, *pieces, info_columns)
+        return LocalVectorEnv(factories, seed, info_columns=info_columns, vectorization=vectorization)
+    return SplitVectorEnv(factories, seed, *pieces, info_columns, vectorization)
 
 
 def env_factory(

@@ -10,7 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ding_lite.data import flatten, map_leaves
+from ding_lite.envs.batched_steps import Vectorization
 from ding_lite.envs.factories import EnvFactory
+from ding_lite.envs.results import Results
 from ding_lite.envs.vectors import LocalVectorEnv
 
 _ACTION = 64  # maximum size of a recorded action
@@ -68,9 +70,10 @@ class ProgressVectorEnv(LocalVectorEnv):
         first_env: int,
         progress: NDArray[np.int64],
         info_columns: Sequence[str] = (),
+        vectorization: Vectorization = "none",
     ) -> None:
         self._fields = ProgressFields(progress, len(factories))
-        super().__init__(factories, seed, first_env, info_columns)
+        super().__init__(factories, seed, first_env, info_columns, vectorization)
         self._fields.place[:2] = NOWHERE, STEPS
         place = memoryview(self._fields.place)  # type: ignore[arg-type]  # setting a numpy element takes twice as long
         self._steps = [_watched(step, place, index) for index, step in enumerate(self._steps)]
@@ -95,7 +98,7 @@ class ProgressVectorEnv(LocalVectorEnv):
         finally:
             self._place[0], self._place[1] = NOWHERE, STEPS
 
-    def _play(self, action: Any) -> list[Any]:
+    def _play(self, action: Any) -> list[Any] | Results:
         place = self._place
         place[2], place[3] = self._clock, _write(action, self._fields.actions)
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numbers
 from collections.abc import Mapping, Sequence
 from math import isfinite
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -13,8 +13,49 @@ import numpy as np
 from ding_lite.data import LeafSpec, Spec, map_leaves
 from ding_lite.envs.env_data_checks import EnvDataError, is_number, require_finite, require_in_range, shown, to_element, to_leaf
 
+
+class Results(NamedTuple):
+    """The checked results of one step of B environments."""
+
+    obs: Any
+    """B observations of the space, which are not checked yet; or an array [B, ...] with the layout of the space, all finite."""
+
+    reward: np.ndarray[Any, Any]
+    """[B] float32."""
+
+    terminated: np.ndarray[Any, Any] | None
+    """[B] bool; None if no episode ended."""
+
+    truncated: np.ndarray[Any, Any] | None
+    """[B] bool; None if no episode ended."""
+
+    infos: tuple[Any, ...]
+
+
 _PARTS = "(obs, reward, terminated, truncated, info)"
 _FALSE, _FLAGS = frozenset({False}), frozenset({False, True})
+
+
+def checked(results: Sequence[Any], first: int = 0, is_first: bool = False) -> Results:
+    """B results of `env.step` as arrays; `first` is the index of the first environment.
+
+    Args:
+        results: B tuples.
+        first: index of the first environment.
+        is_first: whether it is their first step, in which the types of flags are checked too.
+
+    Raises:
+        EnvDataError: a result does not have five parts, or a reward, flag or info is invalid.
+    """
+    obs, rewards, terminations, truncations, infos = columns(results, first)
+    reward = to_rewards(rewards, first)
+    if is_first:
+        require_flags(terminations, truncations, first)
+    if none_true(terminations) and none_true(truncations):
+        return Results(obs, reward, None, None, infos)
+    if not are_flags(terminations + truncations):
+        require_flags(terminations, truncations, first)
+    return Results(obs, reward, np.array(terminations, np.bool_), np.array(truncations, np.bool_), infos)
 
 
 def columns(results: Sequence[Any], first: int = 0) -> tuple[tuple[Any, ...], ...]:

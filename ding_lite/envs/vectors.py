@@ -13,8 +13,9 @@ import gymnasium
 import numpy as np
 
 from ding_lite.basics import add_note, arrays, plain, seed_of
-from ding_lite.data import allocate, flatten, map_leaves
+from ding_lite.data import allocate, map_leaves
 from ding_lite.envs.action_masks import ACTION_MASK
+from ding_lite.envs.batched_steps import BatchedSteps, Vectorization
 from ding_lite.envs.bounds import BoxBounds
 from ding_lite.envs.changes import Change, EnvChanges
 from ding_lite.envs.env_data_checks import EnvDataError, require_in_range, shown
@@ -23,7 +24,8 @@ from ding_lite.envs.error_locations import EnvLocation, ErrorLocation, with_loca
 from ding_lite.envs.factories import EnvFactory, made_by, require_alike
 from ding_lite.envs.info_columns import InfoColumns
 from ding_lite.envs.recipes import recipe_of
-from ding_lite.envs.results import are_flags, columns, final_obs, none_true, require_flags, to_rewards, write_obs
+from ding_lite.envs.replay_checks import are_same, require_same_obs, require_same_return, sum_of
+from ding_lite.envs.results import Results, checked, final_obs, write_obs
 from ding_lite.envs.saved_states import only_piece_of, require_action, require_env_state
 from ding_lite.envs.spaces import integer_bounds, is_scalar, splitter, to_gymnasium
 from ding_lite.envs.steps import RunningEpisode, Step
@@ -43,13 +45,20 @@ class LocalVectorEnv(SameStepVectorEnv):
         seed: random seed of the run.
         first_env: index of the first environment, if this is one of several pieces.
         info_columns: keys of infos whose values a collector records.
+        vectorization: "none" for a plain loop, "auto" to step environments of classic control all at once; see `make_envs`.
 
     Raises:
         SpaceError: the environments have different spaces, or a space has no fixed layout.
+        ValueError: the value of `vectorization` is unknown.
     """
 
     def __init__(
-        self, factories: Sequence[EnvFactory], seed: int = 0, first_env: int = 0, info_columns: Sequence[str] = ()
+        self,
+        factories: Sequence[EnvFactory],
+        seed: int = 0,
+        first_env: int = 0,
+        info_columns: Sequence[str] = (),
+        vectorization: Vectorization = "none",
     ) -> None:
         if not factories:
             raise ValueError("a vector environment needs at least one environment, got no factories.")
@@ -58,15 +67,18 @@ class LocalVectorEnv(SameStepVectorEnv):
         self.info_columns = tuple(info_columns)
         self._info_columns = InfoColumns(info_columns, first_env)
         self._step_infos: tuple[Any, ...] = ()
-        self.envs = [made_by(factory, index) for index, factory in enumerate(factories, first_env)]
-        require_alike(self.envs)
-        self._describe(len(self.envs), Traits.of(self.envs[0]))
-        first = self.envs[0]
+        self._envs = [made_by(factory, index) for index, factory in enumerate(factories, first_env)]
+        require_alike(self._envs)
+        first = self._envs[0]
+        self.traits = Traits.of(first)
+        """The attributes that all of its environments share."""
+        self._describe(len(self._envs), self.traits)
+        self._batch = BatchedSteps(self._envs, vectorization, self.env_name)
         self._obs_bounds = integer_bounds(first.observation_space)
-        self._boxes = BoxBounds([env.observation_space for env in self.envs])
+        self._boxes = BoxBounds([env.observation_space for env in self._envs])
         self._split = splitter(first.action_space)
         self._actions_are_values = is_scalar(first.action_space)
-        self._steps: list[Callable[[Any], Any]] = [env.step for env in self.envs]
+        self._steps: list[Callable[[Any], Any]] = [env.step for env in self._envs]
         self._paused_steps: dict[int, Callable[[Any], Any]] = {}  # step functions of paused environments
         self._has_begun = False
         self._dirty: set[int] = set()  # environments that were changed since they were made, which no replay can begin with
@@ -84,12 +96,25 @@ class LocalVectorEnv(SameStepVectorEnv):
         """How one of its environments is made, as plain data; or a text that says why another program cannot make it."""
         return recipe_of(self._factories[0])
 
+    @property
+    def envs(self) -> list[gymnasium.Env[Any, Any]]:
+        """The environments. From then on, a plain loop steps them, because a script may change them at any time; `call`,
+        `get_attr` and `set_attr` do not have this cost."""
+        if self._batch.is_used:
+            self._batch.stop("`envs` was read, by which the script may change them at any time")
+        return self._envs
+
+    @property
+    def is_vectorized(self) -> bool:
+        """Whether all environments are stepped at once, as arrays; see `vectorization` of `make_envs`."""
+        return self._batch.is_used
+
     def _seed(self, seed: int) -> None:
         self.run_seed = seed
         earlier = [start.changes for start in self.starts]
         self.starts = [
             EpisodeStarts(env, seed, self.first_env + index, earlier[index] if earlier else None)
-            for index, env in enumerate(self.envs)
+            for index, env in enumerate(self._envs)
         ]
         self._remember = [start.actions.append for start in self.starts]
         self._returns = np.zeros(self.num_envs)
@@ -115,6 +140,7 @@ class LocalVectorEnv(SameStepVectorEnv):
             options: options of each `env.reset`.
         """
         self.resume()
+        self._batch.release()
         if seed is not None:
             self._seed(seed_of(seed, "reset(seed={})"))
             self.action_space.seed(self.run_seed)
@@ -163,38 +189,42 @@ class LocalVectorEnv(SameStepVectorEnv):
         except EnvDataError as error:
             raise self._placed(error)  # noqa: B904  the same error
 
-    def _seen(self, results: list[Any], out: Any) -> Step:
+    def _seen(self, results: list[Any] | Results, out: Any) -> Step:
         """The checked results of a step; environments whose episode ended start the next one."""
-        obs, rewards, terminations, truncations, self._info = columns(results, self.first_env)
-        self._step_infos = self._info
-        reward = to_rewards(rewards, self.first_env)
-        if not self._flags_checked:
-            require_flags(terminations, truncations, self.first_env)
+        if not isinstance(results, Results):
+            results = checked(results, self.first_env, not self._flags_checked)
             self._flags_checked = True
+        obs, reward, terminated, truncated, self._info = results
+        self._step_infos = self._info
         self._returns += reward
         self.current, self.restarted, self.last, self.stepped_by = out, self._is_paused, None, None
-        if none_true(terminations) and none_true(truncations):
+        if terminated is None or truncated is None:
             self._write(obs, out)
             return Step(reward, self._no, self._no, {}, None, [])
-        if not are_flags(terminations + truncations):
-            require_flags(terminations, truncations, self.first_env)
-        terminated, truncated = np.array(terminations, np.bool_), np.array(truncations, np.bool_)
         truncated = truncated > terminated  # if both are set, termination counts
         ended = terminated | truncated
         self.restarted = ended if self._is_paused is None else ended | self._is_paused
-        current, infos = list(obs), list(self._info)
+        is_array = isinstance(obs, np.ndarray)
+        are_usual = is_array and self._boxes.hold(obs)
+        current: Any = obs if is_array else list(obs)
+        infos = list(self._info)
         finals: dict[int, Any] = {}
         finished: list[EpisodeResult] = []
-        for index in ended.nonzero()[0].tolist():
-            finals[index] = final_obs(
-                obs[index], self.first_env + index, self.single_observation_space, self._obs_spec, self._obs_bounds
-            )
-            self._boxes.check_row(index, finals[index], self._where)
+        indices = ended.nonzero()[0].tolist()
+        for index in indices:
+            finals[index] = obs[index].copy() if are_usual else self._final(index, obs[index])
             finished.append(self._finish(index))
             current[index], infos[index] = self._begin(index)
+        self._batch.begun(indices)
         self._info = tuple(infos)
         self._write(current, out)
         return Step(reward, terminated, truncated, finals, None, finished)
+
+    def _final(self, index: int, obs: Any) -> Any:
+        """The checked final observation of an episode, nested."""
+        final = final_obs(obs, self.first_env + index, self.single_observation_space, self._obs_spec, self._obs_bounds)
+        self._boxes.check_row(index, final, self._where)
+        return final
 
     def step_info(self) -> dict[str, np.ndarray[Any, Any]]:
         """The columns [B, ...] of `info_columns` in the infos of the last step.
@@ -221,6 +251,7 @@ class LocalVectorEnv(SameStepVectorEnv):
 
         Their observations do not change, their rewards are 0, and `restarted` stays true.
         """
+        self._batch.release()
         for index in indices:
             row = map_leaves(lambda leaf, at=index: np.copy(leaf[at]), self.current)
             info = self._info[index] if self._info else {}  # none right after loading a saved state
@@ -251,7 +282,7 @@ class LocalVectorEnv(SameStepVectorEnv):
         return result
 
     def _who(self, index: int) -> str:
-        return f"environment {self.first_env + index} ({self.envs[index]})"
+        return f"environment {self.first_env + index} ({self._envs[index]})"
 
     def _in_episode(self, index: int) -> ErrorLocation:
         """The place of the reset of its current episode."""
@@ -290,7 +321,11 @@ class LocalVectorEnv(SameStepVectorEnv):
         place = self._in_episode(index)
         return place._replace(step=step, action=start.actions[-1]) if start.actions else place
 
-    def _play(self, action: Any) -> list[Any]:
+    def _play(self, action: Any) -> list[Any] | Results:
+        if self._is_paused is None and (batch := self._batch.step(self._envs, action)) is not None:
+            for remember, one in zip(self._remember, self._split(np.copy(action))):
+                remember(one)
+            return batch
         actions = self._split(action if self._actions_are_values else map_leaves(np.copy, action))
         # Copies, because the environment or the caller may change the array.
         kept = actions if self._actions_are_values else self._split(map_leaves(np.copy, action))
@@ -324,27 +359,32 @@ class LocalVectorEnv(SameStepVectorEnv):
         """Apply and record one change per environment. Returns their results."""
         for start, change in zip(self.starts, changes):
             start.require_possible(change)
+        self._batch.release()
         results: list[Any] = []
         for index, (start, change) in enumerate(zip(self.starts, changes)):
             self._dirty.add(index)
             results.append(start.change(change))
+        self._batch.hand_out(results)
         return tuple(results)
 
     def read_attribute(self, name: str) -> tuple[Any, ...]:
         """An attribute of each environment."""
-        return tuple(start.read(name) for start in self.starts)
+        self._batch.release()
+        values = tuple(start.read(name) for start in self.starts)
+        self._batch.hand_out(values)
+        return values
 
     def _renew_changed(self) -> None:
         """Make the environments anew that were changed, before a replay."""
         for index in sorted(self._dirty):
             with suppress(Exception):
-                self.envs[index].close()
+                self._envs[index].close()
             self._use(index, made_by(self._factories[index], self.first_env + index))
         self._dirty.clear()
 
     def _use(self, index: int, env: gymnasium.Env[Any, Any]) -> None:
         """Use this environment from now on."""
-        self.envs[index] = env
+        self._envs[index] = env
         steps: Any = self._paused_steps if index in self._paused_steps else self._steps
         steps[index] = env.step
         self.starts[index].use(env)
@@ -380,20 +420,21 @@ class LocalVectorEnv(SameStepVectorEnv):
         """
         state = only_piece_of(state)
         require_env_state(state, self.num_envs, self._obs_spec)
+        self._batch.release()
         before = {name: copy(value) if isinstance(value, (list, dict)) else value for name, value in vars(self).items()}
         earlier, last, stepped_by = self._episodes(), self.last, self.stepped_by
         try:
             self.resume()
             self._go_to(state)
         except Exception as error:
-            envs = self.envs
+            envs = self._envs
             vars(self).update(before)
             for index, env in enumerate(envs):
-                if env is not self.envs[index]:  # it was made anew
+                if env is not self._envs[index]:  # it was made anew
                     self._use(index, env)
             self._come_back(error)
             raise
-        if _is_same(earlier, self._episodes()):
+        if are_same(earlier, self._episodes()):
             self.last, self.stepped_by = last, stepped_by
         self.action_space.seed(self.run_seed)
 
@@ -446,37 +487,12 @@ class LocalVectorEnv(SameStepVectorEnv):
         self._info = tuple(dict(start.info) for start in self.starts)
         try:
             self._write([obs for obs, _ in played], found)
-            self._require_same(found, current)
+            require_same_obs(found, current, self.first_env)
             for index, ((_, now), then) in enumerate(zip(played, returns.tolist())):
-                self._require_same_return(index, now, then)
+                require_same_return(self.first_env + index, now, then)
         except EnvDataError as error:
             raise self._placed(error)  # noqa: B904  the same error
         return found
-
-    def _require_same(self, found: Any, current: Any) -> None:
-        """Raise an error if the replayed observations differ from the saved ones."""
-        for (path, now), (_, then) in zip(flatten(found), flatten(current)):
-            same = (now == then).reshape(self.num_envs, -1).all(axis=1)
-            if not same.all():
-                env = self.first_env + int(np.argmin(same))
-                raise EnvDataError(
-                    f"environment {env} did not come back to its observation{'/'.join(('', *path))}: replayed from its seed it "
-                    "returned other observations, so a saved run cannot continue in it. Make its steps depend only on its "
-                    "seed.",
-                    env,
-                )
-
-    def _require_same_return(self, index: int, now: float, then: float) -> None:
-        """Raise an error if the replayed return differs from the saved one."""
-        if now != then:
-            env = self.first_env + index
-            raise EnvDataError(
-                f"environment {env} did not come back to its rewards: replayed from its seed, its episode has the return "
-                f"{now}, before it was {then}, so a saved run cannot continue in it. The cause may be a wrapper that keeps "
-                "statistics across episodes, such as NormalizeReward: remove it, and scale collected rewards with "
-                "reward_normalizer().",
-                env,
-            )
 
     def _restore(self, index: int, state: Mapping[str, Any], played: Callable[[int], None] | None = None) -> tuple[Any, float]:
         """Replay a saved episode. Returns its current observation and its return."""
@@ -486,9 +502,9 @@ class LocalVectorEnv(SameStepVectorEnv):
         try:
             if previous:
                 _, rewards = start.load_state_dict(arrays(previous), played)
-                self._require_same_return(index, _sum_of(rewards, start.index), previous["return"])
+                require_same_return(start.index, sum_of(rewards, start.index), previous["return"])
             obs, rewards = start.load_state_dict(arrays(state), played, follows=bool(previous))
-            return obs, _sum_of(rewards, start.index)
+            return obs, sum_of(rewards, start.index)
         except (Exception, SystemExit) as error:  # noqa: BLE001  user code; raised below
             place = self._in_episode(index)._replace(is_replay=True)
             if start.replayed is not None and start.replayed < len(start.actions):
@@ -499,27 +515,11 @@ class LocalVectorEnv(SameStepVectorEnv):
 
     def render(self) -> tuple[Any, ...]:
         """The frame of each environment."""
-        return tuple(env.render() for env in self.envs)
+        self._batch.release()
+        return tuple(env.render() for env in self._envs)
 
     def close_extras(self, **kwargs: Any) -> None:
         """Close each environment."""
-        for env in self.envs:
+        self._batch.release()
+        for env in self._envs:
             env.close()
-
-
-def _is_same(one: Any, other: Any) -> bool:
-    """Whether two nested structures of lists, mappings and arrays are equal."""
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return one.keys() == other.keys() and all(_is_same(part, other[name]) for name, part in one.items())
-    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
-        return len(one) == len(other) and all(map(_is_same, one, other))
-    return bool(np.array_equal(one, other))
-
-
-def _sum_of(rewards: Sequence[Any], env: int) -> float:
-    """The sum of these rewards in float32, added one by one as in rollouts, because `sum` of the originals rounds
-    differently."""
-    total = 0.0
-    for reward in rewards:
-        total += float(to_rewards((reward,), env)[0])
-    return total

@@ -11,6 +11,7 @@ import numpy as np
 
 from ding_lite.basics import seed_of
 from ding_lite.data import allocate, flatten, map_leaves
+from ding_lite.envs.batched_steps import Vectorization
 from ding_lite.envs.factories import EnvFactory
 from ding_lite.envs.info_columns import require_same_columns
 from ding_lite.envs.pieces import ENV, MakeHost, Pieces, len_of
@@ -35,6 +36,7 @@ class SplitVectorEnv(Pieces, SameStepVectorEnv):
         sizes: number of environments in each piece.
         make_host: function of a piece's first environment and size that returns its host.
         info_columns: keys of infos whose values a collector records.
+        vectorization: how the environments of a piece are stepped; see `make_envs`.
 
     Raises:
         Exception: the error of an environment's constructor.
@@ -51,13 +53,14 @@ class SplitVectorEnv(Pieces, SameStepVectorEnv):
         sizes: Sequence[int],
         make_host: MakeHost,
         info_columns: Sequence[str] = (),
+        vectorization: Vectorization = "none",
     ) -> None:
         self.info_columns = tuple(info_columns)
         first: Traits = self._start(
             sizes,
             make_host,
             _make,
-            lambda piece: (factories[piece], seed, piece.start, self.info_columns),
+            lambda piece: (factories[piece], seed, piece.start, self.info_columns, vectorization),
             self._require_alike,
         )
         self._describe(self.num_envs, first)
@@ -136,6 +139,11 @@ class SplitVectorEnv(Pieces, SameStepVectorEnv):
         """The current episode of each environment."""
         return [RunningEpisode(*row) for copied in self.ask(_running_episodes) for row in copied.value]
 
+    @property
+    def is_vectorized(self) -> bool:
+        """Whether all environments of each piece are stepped at once, as arrays; see `vectorization` of `make_envs`."""
+        return all(self.ask(_is_vectorized))
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore each environment by replaying its saved episode.
 
@@ -177,16 +185,21 @@ class SplitVectorEnv(Pieces, SameStepVectorEnv):
 
 
 def _make(
-    objects: dict[str, Any], factories: Sequence[EnvFactory], seed: int, first_env: int, info_columns: Sequence[str]
+    objects: dict[str, Any],
+    factories: Sequence[EnvFactory],
+    seed: int,
+    first_env: int,
+    info_columns: Sequence[str],
+    vectorization: Vectorization,
 ) -> Copied[Traits]:
     progress = objects.get("progress")
     env = (
-        LocalVectorEnv(factories, seed, first_env, info_columns)
+        LocalVectorEnv(factories, seed, first_env, info_columns, vectorization)
         if progress is None
-        else ProgressVectorEnv(factories, seed, first_env, progress, info_columns)
+        else ProgressVectorEnv(factories, seed, first_env, progress, info_columns, vectorization)
     )
     objects[ENV] = env
-    traits = Traits.of(env.envs[0])
+    traits = env.traits
     try:
         cloudpickle.dumps(traits)
     except Exception:  # noqa: BLE001  only for display
@@ -214,6 +227,11 @@ def _current(objects: dict[str, Any]) -> tuple[Any, Any, Copied[Any]]:
 
 def _running_episodes(objects: dict[str, Any]) -> Copied[list[tuple[Any, ...]]]:
     return Copied([tuple(episode) for episode in objects[ENV].running_episodes])
+
+
+def _is_vectorized(objects: dict[str, Any]) -> bool:
+    env: LocalVectorEnv = objects[ENV]
+    return env.is_vectorized
 
 
 def _render(objects: dict[str, Any]) -> Copied[tuple[Any, ...]]:

@@ -19,7 +19,10 @@ RETURNS = ("evaluate/episode_return_mean", SCORE, "collect/episode_return_mean")
 """Default metrics of curves; the first available one is used."""
 
 _OF_A_SEED = ("seed", "policy.seed", "exp_name", "storage_path")
-_OF_NO_RESULT = ("log.", "env.backend", "env.restart", "env.ray_", "env.num_cpus_", "env.num_gpus_", "env.worker_r")
+_OF_NO_RESULT = (
+    *("log.", "env.backend", "env.restart", "env.ray_", "env.num_cpus_", "env.num_gpus_", "env.worker_r"),
+    "env.vectorization",
+)
 """Beginnings of options that do not change results."""
 _WORDS = re.compile(r"([/_\-.\s]*)([^/_\-.\s]+)")  # each word, with the separators before it
 _MOST_OPTIONS = 3  # in a name

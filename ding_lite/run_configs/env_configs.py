@@ -80,6 +80,10 @@ class EnvConfig(Config):
     """Keys of the infos of steps to record in rollouts and replay, as `batch.info.NAME`: numbers as float32, NaN where missing;
     arrays as they are."""
 
+    vectorization: Literal["none", "auto"] = "none"
+    """"auto" to step environments of gymnasium's classic control all at once, as arrays, with the same results; all others are
+    stepped one by one, as with "none"."""
+
     n_evaluator_episode: int = ranged_field(8, low=1, high=1_000_000)
     """Episodes per evaluation."""
 
@@ -131,9 +135,10 @@ class EnvConfig(Config):
     def options(self) -> dict[str, Any]:
         """Keyword arguments of `make_envs` that are the same for collection and evaluation.
 
-        They are those of `worker_options`, max_episode_steps, log_info, info_columns, action_mask and env_config.
+        They are those of `worker_options`, max_episode_steps, log_info, info_columns, action_mask, env_config and
+        vectorization.
         """
-        names = ("max_episode_steps", "log_info", "info_columns", "action_mask", "env_config")
+        names = ("max_episode_steps", "log_info", "info_columns", "action_mask", "env_config", "vectorization")
         return {**self.worker_options(), **{name: copy.deepcopy(getattr(self, name)) for name in names}}
 
     def worker_options(self) -> dict[str, Any]:

@@ -1,0 +1,64 @@
+"""Replay checks: whether environments come back to their observations and rewards when their episodes are replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ding_lite.data import flatten
+from ding_lite.envs.env_data_checks import EnvDataError
+from ding_lite.envs.results import to_rewards
+
+
+def require_same_obs(found: Any, current: Any, first_env: int = 0) -> None:
+    """Raise an error if the replayed observations [B, ...], nested, differ from the saved ones.
+
+    Raises:
+        EnvDataError: naming the first environment; `first_env` is the index of that of the first row.
+    """
+    for (path, now), (_, then) in zip(flatten(found), flatten(current)):
+        same = (now == then).reshape(len(now), -1).all(axis=1)
+        if not same.all():
+            env = first_env + int(np.argmin(same))
+            raise EnvDataError(
+                f"environment {env} did not come back to its observation{'/'.join(('', *path))}: replayed from its seed it "
+                "returned other observations, so a saved run cannot continue in it. Make its steps depend only on its "
+                "seed.",
+                env,
+            )
+
+
+def require_same_return(env: int, now: float, then: float) -> None:
+    """Raise an error if the replayed return of an environment differs from the saved one.
+
+    Raises:
+        EnvDataError: naming the environment.
+    """
+    if now != then:
+        raise EnvDataError(
+            f"environment {env} did not come back to its rewards: replayed from its seed, its episode has the return "
+            f"{now}, before it was {then}, so a saved run cannot continue in it. The cause may be a wrapper that keeps "
+            "statistics across episodes, such as NormalizeReward: remove it, and scale collected rewards with "
+            "reward_normalizer().",
+            env,
+        )
+
+
+def are_same(one: Any, other: Any) -> bool:
+    """Whether two nested structures of lists, mappings and arrays are equal."""
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(are_same(part, other[name]) for name, part in one.items())
+    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
+        return len(one) == len(other) and all(map(are_same, one, other))
+    return bool(np.array_equal(one, other))
+
+
+def sum_of(rewards: Sequence[Any], env: int) -> float:
+    """The sum of these rewards in float32, added one by one as in rollouts, because `sum` of the originals rounds
+    differently."""
+    total = 0.0
+    for reward in rewards:
+        total += float(to_rewards((reward,), env)[0])
+    return total
