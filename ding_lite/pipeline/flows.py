@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import FunctionType
 from typing import Any
 
+from ding_lite.basics.closures import content_of
 from ding_lite.basics.messages import name_of
 from ding_lite.pipeline.contexts import Context
 from ding_lite.pipeline.contracts import Contract
@@ -162,17 +164,9 @@ def is_same_again(one: Any, other: Any, depth: int = _DEPTH) -> bool:
     return all(is_same_again(own[name], others[name], depth - 1) for name in own)
 
 
-def _captured(fn: Callable[..., Any]) -> list[Any]:
+def _captured(fn: FunctionType) -> list[Any]:
     """The closure and the defaults of a function."""
-    cells: Sequence[Any] = getattr(fn, "__closure__", None) or ()
-    return [*(_content(cell) for cell in cells), *(getattr(fn, "__defaults__", None) or ())]
-
-
-def _content(cell: Any) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # not filled yet
-        return None
+    return [*map(content_of, fn.__closure__ or ()), *(fn.__defaults__ or ())]
 
 
 def _attributes(it: Any) -> dict[str, Any] | None:
