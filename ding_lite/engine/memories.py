@@ -15,8 +15,8 @@ from ding_lite.basics.closures import closure_of
 from ding_lite.engine.run_parts import environments_of, has_state, holder_of
 from ding_lite.pipeline.contexts import Context
 from ding_lite.pipeline.contracts import state_groups
+from ding_lite.pipeline.entries import Entry
 from ding_lite.pipeline.fingerprints import Print, changed, fingerprint, is_data, usual_parts
-from ding_lite.pipeline.pipeline_checks import Entry
 from ding_lite.pipeline.suggestions import objects_inside
 from ding_lite.pipeline.used_middleware import UsedMiddleware, middleware_of
 
@@ -76,7 +76,7 @@ def _saved_by(used: Sequence[UsedMiddleware], pipeline: Sequence[Entry]) -> dict
 
     While they are held here, no other object gets their id.
     """
-    named = [thing for it in used if it.terms is not None for thing in it.terms.uses]
+    named = [thing for it in used if it.contract is not None for thing in it.contract.uses]
     groups = state_groups(named)
     leaders = [thing.leader for thing in named if getattr(thing, "leader", None) is not None]
     owners = [one for one in (*named, *leaders, *(holder_of(it.fn) for it in used)) if has_state(one)]

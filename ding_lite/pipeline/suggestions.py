@@ -16,8 +16,8 @@ from ding_lite.basics.closures import closure_of
 from ding_lite.basics.configs import Config
 from ding_lite.pipeline.contexts import is_scalar
 from ding_lite.pipeline.contracts import Contract, state_groups
+from ding_lite.pipeline.entries import Entry
 from ding_lite.pipeline.fingerprints import changed, fingerprint
-from ding_lite.pipeline.pipeline_checks import Entry
 
 _NO_STATE = (FunctionType, MethodType, BuiltinFunctionType, ModuleType, type, Config, Contract)
 _DATA = (list, dict, set, deque, bytearray)
