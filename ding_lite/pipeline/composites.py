@@ -46,7 +46,7 @@ class Serial:
             if not waiting:
                 raise
             unwind(waiting, error)
-        return named(self.__name__, at_yield(functools.partial(unwind, waiting))) if waiting else None
+        return named(self.__name__, at_yield(unwind, waiting)) if waiting else None
 
     def begin(self, ctx: Any, waiting: list[WaitingGenerator]) -> None:
         """Run the forward steps, and append waiting generators to `waiting`."""

@@ -148,22 +148,22 @@ class Backward:
             unwind([self._half])
 
 
-def at_yield(call: Callable[[BaseException | None], object]) -> Iterator[None]:
-    """A generator that waits at one bare `yield`. Resumed, it calls `call(None)`; with an error thrown in, `call(error)`, which
-    may handle the error."""
+def at_yield(call: Callable[..., object], *args: Any) -> Iterator[None]:
+    """A generator that waits at one bare `yield`. Resumed, it calls `call(*args, None)`; with an error thrown in,
+    `call(*args, error)`, which may handle the error."""
     try:
         yield
     except BaseException as error:  # noqa: BLE001  the call may handle it
-        call(error)
+        call(*args, error)
     else:
-        call(None)
+        call(*args, None)
 
 
 @contextmanager
 def run_inside(fn: Callable[..., Any], ctx: object) -> Iterator[None]:
     """Run one middleware inside another: its forward step on entry, its backward step on exit, errors thrown in."""
     generator = forward_step(fn, fn(ctx), ctx)
-    yield from at_yield(functools.partial(unwind, [] if generator is None else [generator]))
+    yield from at_yield(unwind, [] if generator is None else [generator])
 
 
 engaged = run_inside  # its name in earlier versions
@@ -208,7 +208,7 @@ def wrap_both_steps(fn: Callable[..., Any], wrapper: Callable[[Callable[..., Any
                 return None
         if generator is not None:
             waiting.append(generator)
-        return named(inner.__name__, at_yield(functools.partial(rest, waiting))) if waiting else None
+        return named(inner.__name__, at_yield(rest, waiting)) if waiting else None
 
     def rest(waiting: list[WaitingGenerator], error: BaseException | None) -> None:
         with collecting(waiting):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import operator
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,7 +14,7 @@ from ding_lite.pipeline.contracts import Contract, contract_of
 from ding_lite.pipeline.ended_contexts import EndedContexts
 from ding_lite.pipeline.entries import Entry
 from ding_lite.pipeline.fingerprints import Print, changed, fingerprint
-from ding_lite.pipeline.generators import at_yield, backward_step, forward_step, named
+from ding_lite.pipeline.generators import WaitingGenerator, backward_step, forward_step, named
 from ding_lite.pipeline.handovers import Handovers
 from ding_lite.pipeline.pending_work import PendingWork
 from ding_lite.pipeline.properties import expand_reads, expand_writes, is_property
@@ -177,13 +176,18 @@ class Guard:
         """The result of the call, with the contract enforced as well."""
         if isinstance(result, GeneratorType):
             generator = forward_step(self.fn, result, ctx)
-            if generator is None:
-                return None
-            rest = functools.partial(self._run, SECOND, ctx, backward_step, generator)
-            return named(generator.__qualname__, at_yield(rest))
+            return None if generator is None else named(generator.__qualname__, self._rest(generator, ctx))
         if isinstance(result, PendingWork):
             result.wrap_take(self._take)
         return result
+
+    def _rest(self, generator: WaitingGenerator, ctx: Any) -> Iterator[None]:
+        try:  # not at_yield(), which takes 5% more time for a checked step
+            yield
+        except BaseException as error:  # noqa: BLE001  the middleware may handle it
+            self._run(SECOND, ctx, backward_step, generator, error)
+        else:
+            self._run(SECOND, ctx, backward_step, generator)
 
     def _take(self, take: Callable[[Any], None], ctx: Any) -> None:
         self._run(LATE, ctx, take, ctx)
