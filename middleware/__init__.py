@@ -16,7 +16,8 @@ from ding_lite.middleware.learners import OffPolicyLearner, multistep_trainer, t
 from ding_lite.middleware.loggers import offline_logger, online_logger
 from ding_lite.middleware.metric_evaluators import metric_evaluator
 from ding_lite.middleware.multi_agent import AgentsCollector, agents_evaluator
-from ding_lite.middleware.policy_wrappers import for_policy, part
+from ding_lite.middleware.policy_wrappers import for_policy
+from ding_lite.middleware.policy_wrappers import part as part
 from ding_lite.middleware.populations import population_exploiter, population_stepper
 from ding_lite.middleware.pushers import data_pusher, sequence_pusher, sqil_data_pusher
 from ding_lite.middleware.reward_normalizers import reward_normalizer
@@ -53,7 +54,6 @@ __all__ = [
     "offpolicy_data_fetcher",
     "online_logger",
     "onpolicy_data_fetcher",
-    "part",
     "population_exploiter",
     "population_stepper",
     "priority_calculator",

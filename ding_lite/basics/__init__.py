@@ -7,7 +7,8 @@ from ding_lite.basics.checkpoints import (
     plain,
     save_checkpoint,
 )
-from ding_lite.basics.configs import Config, ConfigError, bounded, ranged_field, seed_field
+from ding_lite.basics.configs import Config, ConfigError, ranged_field, seed_field
+from ding_lite.basics.configs import bounded as bounded
 from ding_lite.basics.files import (
     UnsavedError,
     WriteError,
@@ -45,7 +46,6 @@ __all__ = [
     "WriteError",
     "add_note",
     "arrays",
-    "bounded",
     "command_line",
     "did_you_mean",
     "downloaded_run",

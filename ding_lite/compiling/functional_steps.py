@@ -16,9 +16,9 @@ from torch.optim import Optimizer
 from ding_lite.basics import Config
 from ding_lite.basics.global_random import global_random_states
 from ding_lite.compiling.programs import Program, program_of
-from ding_lite.compiling.reads import Guard, Reads, is_plain
+from ding_lite.compiling.reads import Guard, Reads, is_plain, parts_of
 from ding_lite.compiling.tracing import Draw, NotCompiledError, Trace, refusing_side_effects, user_line
-from ding_lite.compiling.updates import moment_names, require_supported, stepped
+from ding_lite.compiling.updates import moment_names, require_supported, stepped, zero_moment
 from ding_lite.data import Tree, flatten, nested
 from ding_lite.functional import tracing
 from ding_lite.policy_check import LossError, with_stats
@@ -147,19 +147,15 @@ def links_of(policy: Any) -> list[tuple[dict[str, Any], str, nn.Module]]:
 
 def lists_of(policy: Any) -> list[tuple[str, Any, list[Any]]]:
     """Each attribute of a policy that is a list, tuple or dict with networks: its name, the object, and what is in it."""
-    groups = [(name, it, _in(it)) for name, it in vars(policy).items() if isinstance(it, (list, tuple, dict))]
+    groups = [(name, it, parts_of(it)) for name, it in vars(policy).items() if isinstance(it, (list, tuple, dict))]
     return [group for group in groups if any(isinstance(part, nn.Module) for part in group[2])]
-
-
-def _in(group: Any) -> list[Any]:
-    return list(group.values()) if isinstance(group, dict) else list(group)
 
 
 def are_same_lists(policy: Any, lists: Sequence[tuple[str, Any, list[Any]]]) -> bool:
     """Whether these attributes are the same objects as in a result of `lists_of`, and have the same objects in them."""
     own = vars(policy)
     return all(
-        own.get(name) is group and len(group) == len(parts) and all(map(operator.is_, _in(group), parts))
+        own.get(name) is group and len(group) == len(parts) and all(map(operator.is_, parts_of(group), parts))
         for name, group, parts in lists
     )
 
@@ -238,10 +234,7 @@ class _Tracer:
     def _moments_of(self, group: Mapping[str, Any], param: Tensor) -> dict[str, Tensor]:
         held = self._policy.optimizer.state.get(param) or {}
         names = moment_names(self._policy.optimizer, group)
-        return {
-            name: held[name] if name in held else torch.zeros(()) if name == "step" else torch.zeros_like(param.detach())
-            for name in names
-        }
+        return {name: held[name] if name in held else zero_moment(name, param) for name in names}
 
     def traced(self) -> FunctionalStep:
         """The step."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import functools
 import operator
 import sys
 import threading
@@ -129,6 +128,7 @@ class Reads:
         self._thread, self._paused = 0, False
         self._found: dict[tuple[int, str], Guard] = {}
         self._before: dict[tuple[int, str], tuple[Any, Any]] = {}
+        self._writers: dict[tuple[int, str], str] = {}
         self._groups: dict[tuple[int, str], tuple[Any, Any, list[Any], str]] = {}
 
     @property
@@ -158,7 +158,7 @@ class Reads:
                 )
 
         for (_, name), (owner, group, contents, place) in self._groups.items():
-            if len(group) != len(contents) or not all(map(operator.is_, _parts(group), contents)):
+            if len(group) != len(contents) or not all(map(operator.is_, parts_of(group), contents)):
                 raise NotCompiledError(
                     f"{place} reads {type(owner).__name__}.{name}, whose contents the loss changes, which a compiled step "
                     "would not do: change it in before_step or after_step; or, if a network only writes it for others to read, "
@@ -191,7 +191,7 @@ class Reads:
             if name in getattr(type(owner), "scratch_attributes", ()):
                 return
             if isinstance(value, _GROUPS) and (id(owner), name) not in self._groups:
-                self._groups[id(owner), name] = owner, value, _parts(value), user_line()
+                self._groups[id(owner), name] = owner, value, parts_of(value), user_line()
             self._guard(owner, name, value)
         finally:
             self._paused = False
@@ -206,19 +206,6 @@ class Reads:
         if (id(owner), name) not in self._found and (is_plain(value) or is_group or _is_followed(value)):
             self._found[id(owner), name] = Guard(owner, name, contents_of(value), is_plain(value))
 
-    @contextlib.contextmanager
-    def paused(self) -> Iterator[None]:
-        """A block without recording."""
-        self._paused = True
-        try:
-            yield
-        finally:
-            self._paused = False
-
-    @functools.cached_property
-    def _writers(self) -> dict[tuple[int, str], str]:
-        return {}
-
     def _writer(self, original: Callable[[Any, str, Any], None]) -> Callable[[Any, str, Any], None]:
         def __setattr__(owner: Any, name: str, value: Any) -> None:
             if threading.get_ident() == self._thread and not self._paused:
@@ -231,7 +218,7 @@ class Reads:
         return __setattr__
 
 
-def _parts(group: Any) -> list[Any]:
+def parts_of(group: Any) -> list[Any]:
     """The elements of a list, tuple, set or deque; the values of a dict."""
     return list(group.values()) if isinstance(group, dict) else list(group)
 

@@ -52,13 +52,18 @@ def moment_names(optimizer: Optimizer, group: Mapping[str, Any]) -> tuple[str, .
     return "step", "exp_avg", "exp_avg_sq"
 
 
+def zero_moment(name: str, param: Tensor) -> Tensor:
+    """A moment of a parameter before the first step, by its key."""
+    return torch.zeros((), dtype=torch.float32) if name == "step" else torch.zeros_like(param.detach())
+
+
 def begin_moments(optimizer: Optimizer, group: Mapping[str, Any], param: Tensor) -> bool:
     """Make the moments of a parameter as the first step of the optimizer would. Returns False if it had some."""
     state = optimizer.state[param]
     if state:
         return False
     for name in moment_names(optimizer, group):
-        state[name] = torch.zeros((), dtype=torch.float32) if name == "step" else torch.zeros_like(param.detach())
+        state[name] = zero_moment(name, param)
     return True
 
 

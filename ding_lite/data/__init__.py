@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 from ding_lite.basics import unflatten
 from ding_lite.data.batches import Batch, Batches
+from ding_lite.data.column_arrays import Leaf as Leaf
 from ding_lite.data.column_arrays import (
-    Leaf,
     LeafSpec,
     Spec,
     allocate,
@@ -58,7 +58,6 @@ __all__ = [
     "Episodes",
     "GoalRewards",
     "HindsightSampler",
-    "Leaf",
     "LeafSpec",
     "Order",
     "PrioritizedReplayBuffer",

@@ -6,15 +6,17 @@ from ding_lite.basics import (
     ConfigError,
     UnsavedError,
     WriteError,
-    bounded,
     load_checkpoint,
     ranged_field,
     save_checkpoint,
 )
-from ding_lite.engine.deferrals import BrokenOff, Deferred, WorkCancelled
+from ding_lite.basics import bounded as bounded
+from ding_lite.engine.deferrals import BrokenOff as BrokenOff
+from ding_lite.engine.deferrals import Deferred, WorkCancelled
 from ding_lite.engine.endings import EndReason
 from ding_lite.engine.interrupts import RunInterrupted
-from ding_lite.engine.lanes import interpreter_released, released
+from ding_lite.engine.lanes import interpreter_released
+from ding_lite.engine.lanes import released as released
 from ding_lite.engine.roles import Role
 from ding_lite.engine.run_states import RunStateError
 from ding_lite.engine.tasks import Task, current_task, opened_for, task
@@ -23,20 +25,19 @@ from ding_lite.pipeline import (
     Context,
     Contract,
     ContractError,
-    Made,
     NestedContext,
     PendingWork,
     PipelineError,
-    Remainder,
     UndeclaredFieldError,
     contract,
     contract_of,
-    engaged,
     run_inside,
 )
+from ding_lite.pipeline import Made as Made
+from ding_lite.pipeline import Remainder as Remainder
+from ding_lite.pipeline import engaged as engaged
 
 __all__ = [
-    "BrokenOff",
     "CheckpointError",
     "Config",
     "ConfigError",
@@ -45,12 +46,10 @@ __all__ = [
     "ContractError",
     "Deferred",
     "EndReason",
-    "Made",
     "NestedContext",
     "OutOfMemoryError",
     "PendingWork",
     "PipelineError",
-    "Remainder",
     "Role",
     "RunInterrupted",
     "RunStateError",
@@ -60,16 +59,13 @@ __all__ = [
     "UnsavedError",
     "WorkCancelled",
     "WriteError",
-    "bounded",
     "contract",
     "contract_of",
     "current_task",
-    "engaged",
     "interpreter_released",
     "load_checkpoint",
     "opened_for",
     "ranged_field",
-    "released",
     "run_inside",
     "save_checkpoint",
     "task",

@@ -18,7 +18,7 @@ from ding_lite.basics.messages import HelperContext, add_note, call_of, describe
 from ding_lite.basics.torch_threads import torch_threads, use_torch_threads
 from ding_lite.engine.deferred_inputs import InputFingerprints
 from ding_lite.engine.lanes import enter
-from ding_lite.pipeline.pipeline_checks import Entry
+from ding_lite.pipeline.entries import Entry
 
 Result = TypeVar("Result")
 DEFERRED_THREAD = "task.deferred"

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Set
 from types import FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple, NoReturn
 
+from ding_lite.basics.closures import content_of
 from ding_lite.basics.messages import call_of, describe_call, location_of, name_of
 from ding_lite.pipeline.contexts import Context, is_scalar
 from ding_lite.pipeline.fingerprints import Print, changed, fingerprint, slots_of
@@ -47,7 +48,7 @@ def inputs_of(fn: Any, args: tuple[Any, ...]) -> list[Input]:
     code = getattr(fn, "__func__", fn)
     if isinstance(code, FunctionType):
         cells = zip(code.__code__.co_freevars, code.__closure__ or ())
-        found += [Input(name, functools.partial(_content_of, cell), "closure") for name, cell in cells]
+        found += [Input(name, functools.partial(content_of, cell), "closure") for name, cell in cells]
         positional = code.__code__.co_varnames[: code.__code__.co_argcount]
         defaults = code.__defaults__ or ()
         values = (*zip(positional[len(positional) - len(defaults) :], defaults), *(code.__kwdefaults__ or {}).items())
@@ -71,13 +72,6 @@ def _names_of_arguments(fn: Any, count: int) -> list[str]:
 
 def _constant(name: str, value: Any, kind: str) -> Input:
     return Input(name, lambda: value, kind)
-
-
-def _content_of(cell: Any) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # nothing is in it yet
-        return None
 
 
 # Refused inputs.

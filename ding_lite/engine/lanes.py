@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+from ding_lite.pipeline.entries import Entry
 from ding_lite.pipeline.generators import WaitingGenerator, backward_step, unwind
-from ding_lite.pipeline.pipeline_checks import Entry
 
 
 class Lane:

@@ -5,29 +5,28 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
-from collections import deque
 from collections.abc import Container, Iterator, Sequence
 from enum import Enum
 from pathlib import Path
-from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, MethodWrapperType, ModuleType
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, MethodWrapperType, ModuleType
 from typing import Any
 
+from ding_lite.basics.closures import closure_of
 from ding_lite.engine.run_parts import environments_of, has_state, holder_of
-from ding_lite.pipeline.contexts import Context, is_scalar
+from ding_lite.pipeline.contexts import Context
 from ding_lite.pipeline.contracts import state_groups
+from ding_lite.pipeline.entries import Entry
 from ding_lite.pipeline.fingerprints import Print, changed, fingerprint, is_data, usual_parts
-from ding_lite.pipeline.pipeline_checks import Entry
+from ding_lite.pipeline.suggestions import objects_inside
 from ding_lite.pipeline.used_middleware import UsedMiddleware, middleware_of
 
 Parts = Sequence[tuple[str, Any]]
 
-_EMPTY = CellType()
 _PLAIN_MODULES = {
     *("builtins", "types", "collections", "functools", "itertools", "random", "array", "_io", "datetime", "queue"),
     *("numpy", "torch", "treetensor"),
 }
 """Top-level modules whose objects hold data, or random numbers."""
-_MOST_INSIDE = 5_000  # objects inside those that are saved
 
 
 class Memories:
@@ -77,19 +76,16 @@ def _saved_by(used: Sequence[UsedMiddleware], pipeline: Sequence[Entry]) -> dict
 
     While they are held here, no other object gets their id.
     """
-    named = [thing for it in used if it.terms is not None for thing in it.terms.uses]
+    named = [thing for it in used if it.contract is not None for thing in it.contract.uses]
     groups = state_groups(named)
     leaders = [thing.leader for thing in named if getattr(thing, "leader", None) is not None]
     owners = [one for one in (*named, *leaders, *(holder_of(it.fn) for it in used)) if has_state(one)]
     shared = [thing for owner in owners for thing in groups.get(id(owner), (owner,))]
-    waiting = deque([*shared, *environments_of(pipeline)])
-    seen = {id(one): one for one in waiting}
-    while waiting and len(seen) < _MOST_INSIDE:
-        for _, inner in usual_parts(waiting.popleft()):
-            if not is_scalar(inner) and id(inner) not in seen and not isinstance(inner, (ModuleType, type, FunctionType)):
-                seen[id(inner)] = inner
-                waiting.append(inner)
-    return seen
+    return objects_inside([*shared, *environments_of(pipeline)], _usual_objects)
+
+
+def _usual_objects(value: Any) -> list[Any]:
+    return [inner for _, inner in usual_parts(value) if not isinstance(inner, (ModuleType, type, FunctionType))]
 
 
 def _inside(saved: Container[int], value: Any) -> Parts | None:
@@ -121,15 +117,13 @@ def _inside(saved: Container[int], value: Any) -> Parts | None:
 
 
 def _in_function(fn: FunctionType) -> Parts:
-    code = fn.__code__
-    cells = zip(code.co_freevars, fn.__closure__ or ())
-    found = [(f".{name}", cell.cell_contents) for name, cell in cells if cell != _EMPTY]
+    found = [(f".{name}", inner) for name, inner in closure_of(fn)]
     found += [(f".<defaults>[{index}]", inner) for index, inner in enumerate(fn.__defaults__ or ())]
     found += [(f".{name}", inner) for name, inner in (fn.__kwdefaults__ or {}).items()]
     if not is_of_script(fn.__module__):  # only what it calls
         return [(name, inner) for name, inner in found if _has_code_of_script(inner)]
     found += [(f".{fn.__name__}.{name}", inner) for name, inner in vars(fn).items() if not name.startswith("__")]
-    known, names = fn.__globals__, sorted(_names_in(code))
+    known, names = fn.__globals__, sorted(_names_in(fn.__code__))
     found += [(f".{name}", known.get(name, sys.modules.get(name))) for name in names if name in known or name in sys.modules]
     modules = [(place, it) for place, it in found if isinstance(it, ModuleType) and is_of_script(it.__name__)]
     return found + [(f"{place}.{name}", vars(it)[name]) for place, it in modules for name in names if name in vars(it)]

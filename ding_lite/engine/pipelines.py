@@ -19,10 +19,11 @@ from ding_lite.engine.run_parts import used_objects
 from ding_lite.pipeline.composites import Middleware, Parallel, Serial
 from ding_lite.pipeline.contexts import Context
 from ding_lite.pipeline.contracts import contract_of
+from ding_lite.pipeline.entries import Entry
 from ding_lite.pipeline.generators import end_of, locked, wrap_both_steps
 from ding_lite.pipeline.lifecycle import Lifecycle
 from ding_lite.pipeline.pictures import draw_pipeline, pipeline_table
-from ding_lite.pipeline.pipeline_checks import Entry, check_pipeline, require_middleware
+from ding_lite.pipeline.pipeline_checks import check_pipeline, require_middleware
 from ding_lite.pipeline.pools import Pool
 from ding_lite.pipeline.views import seen_whole
 

@@ -13,8 +13,8 @@ from ding_lite.engine.lags import source_of
 from ding_lite.engine.steps import LEARN, PROCESS, Edge, MiddlewareStep, make_steps
 from ding_lite.pipeline.contexts import Context, kept_fields, settable_fields
 from ding_lite.pipeline.contracts import LANES
+from ding_lite.pipeline.entries import Entry
 from ding_lite.pipeline.generators import may_yield
-from ding_lite.pipeline.pipeline_checks import Entry
 
 
 @dataclasses.dataclass

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ding_lite.pipeline.contracts import state_groups
-from ding_lite.pipeline.pipeline_checks import Entry
+from ding_lite.pipeline.entries import Entry
 from ding_lite.pipeline.used_middleware import middleware_of
 
 
@@ -17,11 +17,11 @@ def parts_of(entries: Sequence[Entry]) -> dict[str, Any]:
     objects that share their state, such as a policy and its learn_mode, only the owner is listed.
     """
     used = middleware_of(entries)
-    things = [thing for it in used if it.terms is not None for thing in it.terms.uses]
+    things = [thing for it in used if it.contract is not None for thing in it.contract.uses]
     owners = state_groups(things)
     found: dict[int, tuple[str, Any]] = {}
     for it in used:
-        for thing in () if it.terms is None else it.terms.uses:
+        for thing in () if it.contract is None else it.contract.uses:
             leader = getattr(thing, "leader", None)
             for one in (thing,) if leader is None else (leader, thing):
                 owner = owners.get(id(one), (one,))[0]
@@ -40,7 +40,7 @@ def parts_of(entries: Sequence[Entry]) -> dict[str, Any]:
 
 def used_objects(entries: Sequence[Entry]) -> list[tuple[str, Any]]:
     """(stage, object) for each object that the contracts of a pipeline name in `uses`; the stage is empty if none is named."""
-    used = [it.terms for it in middleware_of(entries) if it.terms is not None]
+    used = [it.contract for it in middleware_of(entries) if it.contract is not None]
     return [(terms.stage or "", thing) for terms in used for thing in terms.uses]
 
 
@@ -51,7 +51,7 @@ def holder_of(fn: Any) -> Any:
 
 def environments_of(entries: Sequence[Entry]) -> list[Any]:
     """The environments of a pipeline: the objects in the `alone` of contracts."""
-    things = [thing for it in middleware_of(entries) if it.terms is not None for thing in it.terms.alone]
+    things = [thing for it in middleware_of(entries) if it.contract is not None for thing in it.contract.alone]
     return list({id(thing): thing for thing in things}.values())
 
 

@@ -20,7 +20,7 @@ from ding_lite.engine.memories import Memories
 from ding_lite.engine.networks import Network
 from ding_lite.engine.run_parts import environments_of, environments_without_state, parts_of
 from ding_lite.pipeline.contexts import is_scalar, kept_fields
-from ding_lite.pipeline.pipeline_checks import Entry
+from ding_lite.pipeline.entries import Entry
 from ding_lite.pipeline.used_middleware import methods_of
 
 FORMAT = 2

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 
 from ding_lite.pipeline.contracts import LANES
-from ding_lite.pipeline.pipeline_checks import Entry
+from ding_lite.pipeline.entries import Entry
 
 
 class StageTimes:

@@ -11,9 +11,9 @@ from ding_lite.basics.messages import add_note
 from ding_lite.engine.lanes import Lane
 from ding_lite.engine.steps import MiddlewareStep
 from ding_lite.engine.timelines import Ran, Timeline
+from ding_lite.pipeline.entries import Entry
 from ding_lite.pipeline.generators import forward_step
 from ding_lite.pipeline.pending_work import PendingWork
-from ding_lite.pipeline.pipeline_checks import Entry
 
 
 @dataclasses.dataclass(slots=True)

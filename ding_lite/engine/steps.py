@@ -8,9 +8,9 @@ from typing import Any, Protocol
 
 from ding_lite.pipeline.contexts import Context
 from ding_lite.pipeline.contracts import LANES, state_groups
+from ding_lite.pipeline.entries import Entry
 from ding_lite.pipeline.generators import may_yield
 from ding_lite.pipeline.guards import FIRST, LATE, SECOND, step_fields
-from ding_lite.pipeline.pipeline_checks import Entry
 
 PROCESS, LEARN = LANES.index("process"), LANES.index("learn")
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from ding_lite.basics.messages import add_note
 from ding_lite.pipeline.contexts import Context
+from ding_lite.pipeline.entries import Entry
 from ding_lite.pipeline.generators import WaitingGenerator, forward_step, unwind
-from ding_lite.pipeline.pipeline_checks import Entry
 
 
 def iterate(ctx: Context, entries: Iterable[Entry], waiting: list[WaitingGenerator]) -> None:

@@ -16,7 +16,7 @@ from types import FrameType
 from ding_lite.engine.endings import EndingMixin, EndReason
 from ding_lite.engine.interrupts import Interrupts
 from ding_lite.engine.sync_loops import iterate
-from ding_lite.pipeline.pipeline_checks import Entry
+from ding_lite.pipeline.entries import Entry
 
 STUCK_STATUS = 75
 """Exit status of a program whose run was stuck."""

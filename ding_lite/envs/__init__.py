@@ -21,7 +21,8 @@ from ding_lite.envs.bit_flip import BIT_FLIP, BitFlip
 from ding_lite.envs.changes import ChangingEnvs
 from ding_lite.envs.env_data_checks import EnvDataError, all_finite, is_number
 from ding_lite.envs.env_memories import layers_with_state
-from ding_lite.envs.episode_starts import Episode, EpisodeResult, episode_seed, replay_episode
+from ding_lite.envs.episode_starts import Episode as Episode
+from ding_lite.envs.episode_starts import EpisodeResult, episode_seed, replay_episode
 from ding_lite.envs.error_locations import EnvLocation
 from ding_lite.envs.goals import goal_rewards
 from ding_lite.envs.info_columns import INFO, InfoColumns, require_same_columns
@@ -29,7 +30,8 @@ from ding_lite.envs.infos import number_of
 from ding_lite.envs.making import env_factory, make_envs, registered_spec, rendering, stepper
 from ding_lite.envs.multi_agent import AgentVectorEnv
 from ding_lite.envs.names import name_of_envs, threshold_of_envs
-from ding_lite.envs.partial_observations import OnlyElements, PartialObservation
+from ding_lite.envs.partial_observations import OnlyElements as OnlyElements
+from ding_lite.envs.partial_observations import PartialObservation
 from ding_lite.envs.pieces import ENV
 from ding_lite.envs.recipes import made_from
 from ding_lite.envs.replays import ReplayError, replay_error, save_env_error
@@ -72,12 +74,10 @@ __all__ = [
     "ChangingEnvs",
     "EnvDataError",
     "EnvLocation",
-    "Episode",
     "EpisodeResult",
     "InfoColumns",
     "LocalVectorEnv",
     "MultiAgentStep",
-    "OnlyElements",
     "PartialObservation",
     "ReplayError",
     "RunningEpisode",

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from ding_lite.basics.messages import HelperContext, add_note, location_of, name_of
 from ding_lite.pipeline.contracts import joint_contract
-from ding_lite.pipeline.generators import WaitingGenerator, end_of, forward_step, may_yield, named, unwind
+from ding_lite.pipeline.generators import WaitingGenerator, at_yield, end_of, forward_step, may_yield, named, unwind
 from ding_lite.pipeline.guards import under_contract
 from ding_lite.pipeline.pipeline_checks import require_middleware
 from ding_lite.pipeline.pools import Pool, WouldBlockError
@@ -46,16 +46,7 @@ class Serial:
             if not waiting:
                 raise
             unwind(waiting, error)
-        return named(self.__name__, self._rest(waiting)) if waiting else None
-
-    @staticmethod
-    def _rest(waiting: list[WaitingGenerator]) -> Iterator[None]:
-        try:
-            yield
-        except BaseException as error:  # noqa: BLE001  waiting steps may handle it
-            unwind(waiting, error)
-        else:
-            unwind(waiting)
+        return named(self.__name__, at_yield(unwind, waiting)) if waiting else None
 
     def begin(self, ctx: Any, waiting: list[WaitingGenerator]) -> None:
         """Run the forward steps, and append waiting generators to `waiting`."""

@@ -15,9 +15,10 @@ import sys
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence, Set
-from types import BuiltinFunctionType, CellType, FunctionType, GeneratorType, MemberDescriptorType, MethodType, ModuleType
+from types import BuiltinFunctionType, FunctionType, GeneratorType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
+from ding_lite.basics.closures import closure_of
 from ding_lite.pipeline.contexts import Context, is_scalar
 
 _MOST_PARTS = 20_000
@@ -29,7 +30,6 @@ _SKIPPED = (FunctionType, MethodType, BuiltinFunctionType, ModuleType, type)
 # Objects of a class with `changes_by_itself`, such as deferred work, are left out.
 _MEMORY = (list, dict, set, deque, bytearray, array.array)
 _DATA = (list, tuple, deque, Set, Mapping, bytearray, array.array, memoryview)
-_EMPTY_CELL = CellType()
 _OF_THE_ENGINE = frozenset({"_lineage", "__contract__", "__wrapped__"})
 _ROOT = 0
 _SHARED_BY_DESIGN = "/"
@@ -333,8 +333,7 @@ def _locals_of(value: Any) -> _Parts:
 
 def _memory_of_call(value: Any) -> _Parts:
     """The state of a function between calls: numbers, containers and arrays of its closure and defaults."""
-    places = [(f".<closure>.{name}", cell) for name, cell in zip(value.__code__.co_freevars, value.__closure__ or ())]
-    found = [(place, cell.cell_contents) for place, cell in places if cell != _EMPTY_CELL]
+    found = [(f".<closure>.{name}", inner) for name, inner in closure_of(value)]
     found += [(f".<defaults>[{index}]", inner) for index, inner in enumerate(value.__defaults__ or ())]
     found += [(f".<defaults>.{name}", inner) for name, inner in (value.__kwdefaults__ or {}).items()]
     return [(name, inner) for name, inner in found if is_scalar(inner) or isinstance(inner, _MEMORY) or _is_array(inner)]

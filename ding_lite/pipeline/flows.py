@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import FunctionType
 from typing import Any
 
+from ding_lite.basics.closures import content_of
 from ding_lite.basics.messages import name_of
 from ding_lite.pipeline.contexts import Context
 from ding_lite.pipeline.contracts import Contract
@@ -29,10 +31,10 @@ def objects_named(contracts: Sequence[Contract]) -> dict[int, str]:
 
 def flow_problems(ctx: Context, all_used: Sequence[UsedMiddleware]) -> Iterator[tuple[UsedMiddleware, str]]:
     """Each step that draws from an object that stays empty, or fills an object twice, and why."""
-    known = [used for used in all_used if used.terms is not None]
-    names = objects_named([used.terms for used in known if used.terms is not None])
+    known = [used for used in all_used if used.contract is not None]
+    names = objects_named([used.contract for used in known if used.contract is not None])
     for used in known:
-        terms = used.terms
+        terms = used.contract
         assert terms is not None
         for thing in terms.draws:
             problem = _undrawable(used, thing, all_used, names) if _is_empty(thing) else ""
@@ -40,7 +42,7 @@ def flow_problems(ctx: Context, all_used: Sequence[UsedMiddleware]) -> Iterator[
                 yield used, problem
         for thing in terms.fills:
             for other in all_used[: all_used.index(used)]:
-                if other.terms and _has(other.terms.fills, thing) and (field := _same_again(other, used, all_used)):
+                if other.contract and _has(other.contract.fills, thing) and (field := _same_again(other, used, all_used)):
                     yield (
                         used,
                         (
@@ -53,7 +55,7 @@ def flow_problems(ctx: Context, all_used: Sequence[UsedMiddleware]) -> Iterator[
 
 def _undrawable(used: UsedMiddleware, thing: Any, all_used: Sequence[UsedMiddleware], names: Mapping[int, str]) -> str:
     """Why an empty object stays empty until the step draws from it, or an empty string."""
-    fillers = [other for other in all_used if other.terms and _has(other.terms.fills, thing)]
+    fillers = [other for other in all_used if other.contract and _has(other.contract.fills, thing)]
     if used in fillers or any(other.is_opaque or other in fillers for other in used.earlier):
         return ""
     start = f"{used.name} draws from the {names[id(thing)]}, which is empty"
@@ -63,11 +65,11 @@ def _undrawable(used: UsedMiddleware, thing: Any, all_used: Sequence[UsedMiddlew
         return ""
     start += ", and no middleware fills it: "
     for other in all_used:
-        for idle in other.terms.fills if other.terms and other.scope == used.scope else ():
-            is_drawn = any(one.terms and _has(one.terms.draws, idle) for one in all_used)
+        for idle in other.contract.fills if other.contract and other.scope == used.scope else ():
+            is_drawn = any(one.contract and _has(one.contract.draws, idle) for one in all_used)
             if not is_drawn and (isinstance(idle, type(thing)) or isinstance(thing, type(idle))):
                 return f"{start}{other.name} fills another, the {names[id(idle)]}. Pass the same object to both."
-    usual = used.terms.hints.get("draws") if used.terms else None
+    usual = used.contract.hints.get("draws") if used.contract else None
     if usual is None:
         return f"{start}add one that does before it, with fills=(...,) in its contract."
     found = maker_of(used.scope, used.earlier)
@@ -76,17 +78,17 @@ def _undrawable(used: UsedMiddleware, thing: Any, all_used: Sequence[UsedMiddlew
 
 def _may_fill(other: UsedMiddleware, used: UsedMiddleware, thing: Any) -> bool:
     """Whether another middleware uses the object without `fills` or `draws`."""
-    terms = other.terms
+    terms = other.contract
     return terms is not None and other is not used and _has(terms.uses, thing) and not _has(terms.draws, thing)
 
 
 def sharing_problems(all_used: Sequence[UsedMiddleware]) -> Iterator[tuple[UsedMiddleware, str]]:
     """Each step with an object in `alone` that a step of another stage names as well."""
     for index, used in enumerate(all_used):
-        terms = used.terms
+        terms = used.contract
         for thing in terms.alone if terms else ():
             for other in all_used[:index]:
-                if terms and other.terms and other.terms.stage != terms.stage and _has(other.terms.alone, thing):
+                if terms and other.contract and other.contract.stage != terms.stage and _has(other.contract.alone, thing):
                     yield (
                         used,
                         f"{used.name} has the same {type(thing).__name__} as {other.name}{other.at}, so each would continue "
@@ -98,12 +100,12 @@ def owner_problems(all_used: Sequence[UsedMiddleware]) -> Iterator[tuple[UsedMid
     """Each step that works on the context of one policy with objects of another."""
     for used in all_used:
         found = maker_of(used.scope, used.earlier)
-        if found is None or used.terms is None or found[0].terms is None:
+        if found is None or used.contract is None or found[0].contract is None:
             continue
-        uses, mine = used.terms.uses, found[1]
+        uses, mine = used.contract.uses, found[1]
         if any(_has(uses, thing) for thing in mine.owns):
             continue
-        for other in found[0].terms.makes:
+        for other in found[0].contract.makes:
             if other is not mine and any(_has(uses, thing) for thing in other.owns):
                 call = other.call.replace("...", f"{name_of(used.fn)}(...)")
                 yield (
@@ -126,7 +128,7 @@ def _same_again(first: UsedMiddleware, second: UsedMiddleware, all_used: Sequenc
     """The field that two equal fillers read, if no step writes it between them; or an empty string."""
     if first.scope != second.scope or not is_same_again(first.fn, second.fn):
         return ""
-    terms = second.terms
+    terms = second.contract
     assert terms is not None
     fields = terms.reads or terms.may_read
     between = all_used[all_used.index(first) + 1 : all_used.index(second)]
@@ -162,17 +164,9 @@ def is_same_again(one: Any, other: Any, depth: int = _DEPTH) -> bool:
     return all(is_same_again(own[name], others[name], depth - 1) for name in own)
 
 
-def _captured(fn: Callable[..., Any]) -> list[Any]:
+def _captured(fn: FunctionType) -> list[Any]:
     """The closure and the defaults of a function."""
-    cells: Sequence[Any] = getattr(fn, "__closure__", None) or ()
-    return [*(_content(cell) for cell in cells), *(getattr(fn, "__defaults__", None) or ())]
-
-
-def _content(cell: Any) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # not filled yet
-        return None
+    return [*map(content_of, fn.__closure__ or ()), *(fn.__defaults__ or ())]
 
 
 def _attributes(it: Any) -> dict[str, Any] | None:
@@ -183,11 +177,11 @@ def _attributes(it: Any) -> dict[str, Any] | None:
 
 def settings_problems(ctx: Context, all_used: Sequence[UsedMiddleware]) -> Iterator[tuple[UsedMiddleware, str]]:
     """Each step that needs a setting that no earlier step sets, with advice."""
-    if not any(used.terms and used.terms.needs for used in all_used):
+    if not any(used.contract and used.contract.needs for used in all_used):
         return
     fresh = ctx.renew()
     for used in all_used:
-        for need in used.terms.needs if used.terms is not None else ():
+        for need in used.contract.needs if used.contract is not None else ():
             field, _, key = need.partition(".")
             start = getattr(fresh, field, None) if not used.scope else None
             is_given = isinstance(start, Mapping) and key in start
@@ -200,9 +194,9 @@ def _provides(other: UsedMiddleware, need: str, used: UsedMiddleware) -> bool:
     if other.may_write_anything_for(used.scope):
         return True
     field = need.partition(".")[0]
-    if other.terms is None or other.scope != used.scope or field not in other.writes:
+    if other.contract is None or other.scope != used.scope or field not in other.writes:
         return False
-    named = [setting for setting in other.terms.provides if setting.partition(".")[0] == field]
+    named = [setting for setting in other.contract.provides if setting.partition(".")[0] == field]
     return not named or need in named
 
 
@@ -220,5 +214,5 @@ def _unprovided(used: UsedMiddleware, need: str, all_used: Sequence[UsedMiddlewa
     for other in all_used:
         if other is not used and _provides(other, need, used) and not other.is_opaque:
             return start + used.where_to_move(other)
-    hint = used.terms.hints.get(need) if used.terms is not None else None
+    hint = used.contract.hints.get(need) if used.contract is not None else None
     return start + (hint or f'add one that does before it, with provides=("{need}",) in its contract.')

@@ -148,17 +148,22 @@ class Backward:
             unwind([self._half])
 
 
+def at_yield(call: Callable[..., object], *args: Any) -> Iterator[None]:
+    """A generator that waits at one bare `yield`. Resumed, it calls `call(*args, None)`; with an error thrown in,
+    `call(*args, error)`, which may handle the error."""
+    try:
+        yield
+    except BaseException as error:  # noqa: BLE001  the call may handle it
+        call(*args, error)
+    else:
+        call(*args, None)
+
+
 @contextmanager
 def run_inside(fn: Callable[..., Any], ctx: object) -> Iterator[None]:
     """Run one middleware inside another: its forward step on entry, its backward step on exit, errors thrown in."""
     generator = forward_step(fn, fn(ctx), ctx)
-    waiting = [] if generator is None else [generator]
-    try:
-        yield
-    except BaseException as error:  # noqa: BLE001  the inner middleware may handle it
-        unwind(waiting, error)
-    else:
-        unwind(waiting)
+    yield from at_yield(unwind, [] if generator is None else [generator])
 
 
 engaged = run_inside  # its name in earlier versions
@@ -203,17 +208,11 @@ def wrap_both_steps(fn: Callable[..., Any], wrapper: Callable[[Callable[..., Any
                 return None
         if generator is not None:
             waiting.append(generator)
-        return named(inner.__name__, rest(waiting)) if waiting else None
+        return named(inner.__name__, at_yield(rest, waiting)) if waiting else None
 
-    def rest(waiting: list[WaitingGenerator]) -> Iterator[None]:
-        try:
-            yield
-        except BaseException as error:  # noqa: BLE001  the steps may handle it
-            with collecting(waiting):
-                unwind(waiting, error)
-        else:
-            with collecting(waiting):
-                unwind(waiting)
+    def rest(waiting: list[WaitingGenerator], error: BaseException | None) -> None:
+        with collecting(waiting):
+            unwind(waiting, error)
 
     wrapped.__name__ = wrapped.__qualname__ = inner.__name__
     return wrapped
@@ -233,17 +232,11 @@ def locked(fn: Callable[..., Any], lock: AbstractContextManager[Any]) -> Callabl
 
 
 def _resumable(generator: WaitingGenerator, lock: AbstractContextManager[Any]) -> WaitingGenerator:
-    def rest() -> Iterator[None]:
-        try:
-            yield
-        except BaseException as error:  # noqa: BLE001  the middleware may handle it
-            with lock:
-                backward_step(generator, error)
-        else:
-            with lock:
-                backward_step(generator)
+    def rest(error: BaseException | None) -> None:
+        with lock:
+            backward_step(generator, error)
 
-    return named(generator.__qualname__, rest())
+    return named(generator.__qualname__, at_yield(rest))
 
 
 def named(name: str, generator: Any) -> WaitingGenerator:

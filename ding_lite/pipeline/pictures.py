@@ -13,8 +13,8 @@ from pathlib import Path
 from ding_lite.basics.files import write_atomically
 from ding_lite.basics.messages import require_extra
 from ding_lite.pipeline.contracts import Contract
+from ding_lite.pipeline.entries import Entry
 from ding_lite.pipeline.flows import objects_named
-from ding_lite.pipeline.pipeline_checks import Entry
 from ding_lite.pipeline.used_middleware import middleware_of
 
 _COLOURS = {
@@ -55,7 +55,7 @@ def pipeline_table(pipeline: Sequence[Entry]) -> str:
 
 
 def _names_in(pipeline: Sequence[Entry]) -> dict[int, str]:
-    return objects_named([used.terms for used in middleware_of(pipeline) if used.terms is not None])
+    return objects_named([used.contract for used in middleware_of(pipeline) if used.contract is not None])
 
 
 def _flow(terms: Contract, names: Mapping[int, str]) -> list[tuple[str, list[str]]]:

@@ -6,14 +6,13 @@ import dataclasses
 import inspect
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 from ding_lite.basics.messages import call_of, describe_call, did_you_mean, name_of
 from ding_lite.pipeline.contexts import Context, declared_fields, fields_at_start, foreign_field_advice, kept_fields
 from ding_lite.pipeline.contracts import Contract
+from ding_lite.pipeline.entries import Entry
 from ding_lite.pipeline.flows import flow_problems, owner_problems, settings_problems, sharing_problems
 from ding_lite.pipeline.properties import expand_reads, fields_behind, is_property
 from ding_lite.pipeline.used_middleware import Scope, UsedMiddleware, context_classes_of, maker_of, middleware_of
@@ -21,30 +20,6 @@ from ding_lite.pipeline.used_middleware import Scope, UsedMiddleware, context_cl
 
 class PipelineError(ValueError):
     """A pipeline that cannot work; each line of the message is one problem and its fix."""
-
-
-@dataclasses.dataclass
-class Entry:
-    """One middleware of a pipeline."""
-
-    fn: Callable[..., Any]
-    """The middleware of the script."""
-
-    call: Callable[..., Any]
-    """The same with locks and wrappers around it."""
-
-    name: str
-    location: str
-    """file:line of its definition, or empty."""
-
-    contract: Contract | None
-    """None for a function without a contract."""
-
-    used_at: str = ""
-    """file:line of the script's `task.use`, or empty."""
-
-    lock: AbstractContextManager[Any] | None = None
-    """Lock that is held while each step runs."""
 
 
 def require_middleware(fn: object, call: str = "task.use") -> None:
@@ -131,7 +106,7 @@ def _is_read(ctx: Context, all_used: Sequence[UsedMiddleware], place: int, name:
     Optional reads count only if the field's metadata names, as "copied_to", the field into which learners copy what they write,
     and `first` does not write this field.
     """
-    known = [(used, used.terms, number > place) for number, used in enumerate(all_used) if used.terms and not used.scope]
+    known = [(used, used.contract, number > place) for number, used in enumerate(all_used) if used.contract and not used.scope]
     late = [(terms, is_behind or _reads_at_end(used)) for used, terms, is_behind in known]
     if any(name in terms.reads_after or (name in terms.reads and is_late) for terms, is_late in late):
         return True
@@ -148,24 +123,24 @@ def _reads_at_end(used: UsedMiddleware) -> bool:
 
 def _sets(used: UsedMiddleware) -> tuple[str, ...]:
     """The fields of the outermost context that it always sets."""
-    return () if used.terms is None or used.scope else used.terms.all_writes
+    return () if used.contract is None or used.scope else used.contract.all_writes
 
 
 def _may_look_at(cls: type[Context], used: UsedMiddleware, name: str, at_end: bool = True) -> bool:
     """Whether a middleware may read a field of the outermost context in any step, or with at_end=False, in its forward step."""
-    if used.terms is None or used.is_around or used.scope:
+    if used.contract is None or used.is_around or used.scope:
         return True
     if not at_end and _reads_at_end(used):
         return False
-    after = used.terms.reads_after if at_end else ()
-    return name in expand_reads(cls, (*used.terms.reads, *used.terms.may_read, *after))
+    after = used.contract.reads_after if at_end else ()
+    return name in expand_reads(cls, (*used.contract.reads, *used.contract.may_read, *after))
 
 
 def _side_by_side_problems(all_used: Sequence[UsedMiddleware]) -> Iterator[tuple[UsedMiddleware, str]]:
     """Each step that touches what another step changes at the same time."""
     for index, used in enumerate(all_used):
         for other in all_used[:index]:
-            if used.terms is None or other.terms is None or used.is_around or other.is_around or other in used.earlier:
+            if used.contract is None or other.contract is None or used.is_around or other.is_around or other in used.earlier:
                 continue
             what = _in_common(other, used)
             if what:
@@ -178,9 +153,9 @@ def _side_by_side_problems(all_used: Sequence[UsedMiddleware]) -> Iterator[tuple
 
 def _in_common(one: UsedMiddleware, other: UsedMiddleware) -> str:
     """A description of fields or objects in which two steps conflict, or an empty string."""
-    assert one.terms is not None
-    assert other.terms is not None
-    shared = next((it for it in one.terms.uses if any(it is thing for thing in other.terms.uses)), None)
+    assert one.contract is not None
+    assert other.contract is not None
+    shared = next((it for it in one.contract.uses if any(it is thing for thing in other.contract.uses)), None)
     if shared is not None:
         return f"uses the {type(shared).__name__} that {other.name} uses"
     if one.scope != other.scope:
@@ -190,8 +165,8 @@ def _in_common(one: UsedMiddleware, other: UsedMiddleware) -> str:
     if both:
         return f"writes {start}{both[0]}, which {other.name} writes"
     for first, second, verbs in ((one, other, ("writes", "reads")), (other, one, ("reads", "writes"))):
-        assert second.terms is not None
-        read = [name for name in first.writes if name in (*second.terms.reads, *second.terms.may_read)]
+        assert second.contract is not None
+        read = [name for name in first.writes if name in (*second.contract.reads, *second.contract.may_read)]
         if read:
             return f"{verbs[0]} {start}{read[0]}, which {other.name} {verbs[1]}"
     return ""
@@ -205,7 +180,7 @@ def _object_problems(_: Context, all_used: Sequence[UsedMiddleware]) -> Iterator
 def _field_problems(ctx: Context, all_used: Sequence[UsedMiddleware]) -> Iterator[tuple[UsedMiddleware, str]]:
     outside = _Inside(ctx, fields_at_start(ctx))
     for used in all_used:
-        if used.terms is None:
+        if used.contract is None:
             continue
         inside, problem = _context_of(used, outside)
         if problem:
@@ -213,15 +188,15 @@ def _field_problems(ctx: Context, all_used: Sequence[UsedMiddleware]) -> Iterato
         if inside is None:
             continue
         known = declared_fields(inside.context)
-        for name, verb in _touched(used.terms).items():
+        for name, verb in _touched(used.contract).items():
             if name not in known:
                 yield used, _undeclared(used, verb, inside.context, name)
-        for name in filter(partial(is_property, type(inside.context)), _named(used.terms)):
+        for name in filter(partial(is_property, type(inside.context)), _named(used.contract)):
             try:
                 fields_behind(type(inside.context), name)
             except TypeError as error:
                 yield used, f"{used.name} names {used.field_start}{name}, and {error}"
-        for name in dict.fromkeys((*used.terms.reads, *used.terms.reads_after)):
+        for name in dict.fromkeys((*used.contract.reads, *used.contract.reads_after)):
             if name in known and name not in inside.ready and not _is_written(used, name, all_used):
                 yield used, _unwritten(used, inside.context, name, all_used)
 
@@ -264,8 +239,8 @@ def _context_of(used: UsedMiddleware, outermost: _Inside) -> tuple[_Inside | Non
     if any(other.may_write_anything_for(scope[:-1]) for other in outside):
         return None, ""
     makers = [other for other in outside if other.scope == scope[:-1] and field in other.writes]
-    known = [made.name for other in makers if other.terms for made in other.terms.makes if made.field == field]
-    if not known or any(other.terms and not other.terms.makes for other in makers):
+    known = [made.name for other in makers if other.contract for made in other.contract.makes if made.field == field]
+    if not known or any(other.contract and not other.contract.makes for other in makers):
         return None, ""  # no step writes it, which is reported there; or the names inside are unknown
     hint = did_you_mean(name, known)
     return None, f"{used.name} finds no {name!r} in ctx.{field}{hint} {makers[-1].name} makes {', '.join(known)}."
@@ -275,13 +250,13 @@ def _is_written(used: UsedMiddleware, name: str, all_used: Sequence[UsedMiddlewa
     """Whether a middleware writes the field before the step of this one that reads it."""
     if any(_may_write(other, name, used.scope) for other in used.earlier):
         return True
-    if used.terms is None or name in used.terms.reads:
+    if used.contract is None or name in used.contract.reads:
         return False
     # Backward steps run in reverse: each sees the writes of all forward steps, and of the backward steps of later middleware.
     if any(_may_write(other, name, used.scope) for other in all_used):
         return True
     behind = all_used[all_used.index(used) + 1 :]
-    return any(other.terms and other.scope == used.scope and name in other.terms.writes_after for other in behind)
+    return any(other.contract and other.scope == used.scope and name in other.contract.writes_after for other in behind)
 
 
 def _may_write(used: UsedMiddleware, name: str, scope: Scope) -> bool:
@@ -309,12 +284,12 @@ def _undeclared(used: UsedMiddleware, verb: str, ctx: Context, name: str) -> str
 
 def _unwritten(used: UsedMiddleware, ctx: Context, name: str, all_used: Sequence[UsedMiddleware]) -> str:
     start = f"{used.name} reads {used.field_start}{name}, but no earlier middleware writes it: "
-    is_late = used.terms is not None and name not in used.terms.reads
+    is_late = used.contract is not None and name not in used.contract.reads
     for other in () if is_late else all_used:
-        if other is not used and other.scope == used.scope and other.terms and name in other.terms.all_writes:
+        if other is not used and other.scope == used.scope and other.contract and name in other.contract.all_writes:
             return start + used.where_to_move(other)
     for other in used.earlier:
-        for made in other.terms.makes if other.terms and other.scope == used.scope else ():
+        for made in other.contract.makes if other.contract and other.scope == used.scope else ():
             if name in made.writes:
                 call = made.call.replace("...", f"{name_of(used.fn)}(...)")
                 return f"{start}{other.name} writes it in ctx.{made.field}[{made.name!r}]; write {call}."
@@ -329,9 +304,9 @@ def _forgotten_context(ctx: Context, all_used: Sequence[UsedMiddleware]) -> list
     """One problem if the task runs on a plain Context, which has no fields."""
     if type(ctx) is not Context:
         return []
-    top = [used for used in all_used if used.terms is not None and not used.scope]
-    wanted = {name: (used, verb) for used in reversed(top) if used.terms for name, verb in _touched(used.terms).items()}
-    missing = [name for used in top if used.terms for name in _touched(used.terms) if name not in declared_fields(ctx)]
+    top = [used for used in all_used if used.contract is not None and not used.scope]
+    wanted = {name: (used, verb) for used in reversed(top) if used.contract for name, verb in _touched(used.contract).items()}
+    missing = [name for used in top if used.contract for name in _touched(used.contract) if name not in declared_fields(ctx)]
     if not missing:
         return []
     used, verb = wanted[missing[0]]

@@ -8,19 +8,20 @@ import inspect
 import logging
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any, cast
 
+from ding_lite.basics.closures import closure_of
 from ding_lite.basics.configs import Config
 from ding_lite.pipeline.contexts import is_scalar
 from ding_lite.pipeline.contracts import Contract, state_groups
+from ding_lite.pipeline.entries import Entry
 from ding_lite.pipeline.fingerprints import changed, fingerprint
-from ding_lite.pipeline.pipeline_checks import Entry
 
 _NO_STATE = (FunctionType, MethodType, BuiltinFunctionType, ModuleType, type, Config, Contract)
 _DATA = (list, dict, set, deque, bytearray)
-_MOST_INSIDE = 5_000  # objects that are looked at inside one
+_MOST_INSIDE = 5_000  # objects that are looked at
 _MADE_TO_BE_SHARED = frozenset({"threading", "_thread", "queue", "_queue"})
 
 
@@ -147,13 +148,7 @@ def _listed(names: Any) -> str:
 def objects_held(fn: Any) -> Iterator[tuple[str, Any]]:
     """Stateful objects that a middleware holds, by name: free variables and globals, or attributes of an object."""
     if inspect.isfunction(fn):
-        for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or ()):
-            try:
-                value = cell.cell_contents
-            except ValueError:  # not set yet
-                continue
-            if _has_state(value):
-                yield name, value
+        yield from ((name, value) for name, value in closure_of(fn) if _has_state(value))
         for name in fn.__code__.co_names:
             if name in fn.__globals__ and _has_state(fn.__globals__[name]):
                 yield name, fn.__globals__[name]
@@ -205,7 +200,7 @@ def objects_inside_others(pipeline: Sequence[Entry]) -> Iterator[str]:
             if isinstance(thing, _DATA) and not _is_named(thing, entry.contract)
         }
         for owner in entry.contract.uses if elsewhere else ():
-            found = next((elsewhere[key] for key in _ids_inside(owner) if key in elsewhere), None)
+            found = next((elsewhere[key] for key in objects_inside([owner], _inside) if key in elsewhere), None)
             if found is not None:
                 other, thing = found
                 yield (
@@ -215,24 +210,32 @@ def objects_inside_others(pipeline: Sequence[Entry]) -> Iterator[str]:
                 )
 
 
-def _ids_inside(owner: Any) -> Iterator[int]:
-    """The ids of what lies inside an object: attributes and items, but not the numbers of modules and arrays."""
-    waiting, seen = deque([owner]), {id(owner): owner}
+def objects_inside(things: Iterable[Any], inner_of: Callable[[Any], Iterable[Any]]) -> dict[int, Any]:
+    """These objects and those inside them, by id, the nearest first. It goes no deeper once it has found 5,000.
+
+    Args:
+        things: the objects.
+        inner_of: function of an object that returns the values in it. Numbers and strings are left out.
+    """
+    waiting = deque(things)
+    seen = {id(one): one for one in waiting}
     while waiting and len(seen) < _MOST_INSIDE:
-        value = waiting.popleft()
-        if isinstance(value, Mapping):
-            inner = list(value.values())
-        elif isinstance(value, (list, tuple, set, deque)):
-            inner = list(value)
-        elif isinstance(value, _NO_STATE) or hasattr(value, "__array__") or hasattr(value, "named_parameters"):
-            continue
-        else:
-            inner = list(getattr(value, "__dict__", {}).values())
-        for one in inner:
-            if not is_scalar(one) and id(one) not in seen:
-                seen[id(one)] = one
-                waiting.append(one)
-                yield id(one)
+        for inner in inner_of(waiting.popleft()):
+            if not is_scalar(inner) and id(inner) not in seen:
+                seen[id(inner)] = inner
+                waiting.append(inner)
+    return seen
+
+
+def _inside(value: Any) -> list[Any]:
+    """Attributes and items, but not the numbers of modules and arrays."""
+    if isinstance(value, Mapping):
+        return list(value.values())
+    if isinstance(value, (list, tuple, set, deque)):
+        return list(value)
+    if isinstance(value, _NO_STATE) or hasattr(value, "__array__") or hasattr(value, "named_parameters"):
+        return []
+    return list(getattr(value, "__dict__", {}).values())
 
 
 class Watched:

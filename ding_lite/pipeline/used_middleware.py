@@ -7,11 +7,12 @@ import inspect
 import types
 import typing
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from ding_lite.basics.messages import call_of, name_of
 from ding_lite.pipeline.contexts import Context
 from ding_lite.pipeline.contracts import Contract, NestedContext, contract_of
+from ding_lite.pipeline.entries import Entry
 
 Scope = tuple[tuple[str, str], ...]
 """Where a middleware runs: () on the iteration's own context, (("parts", "learned"),) on ctx.parts["learned"]."""
@@ -26,7 +27,7 @@ class UsedMiddleware:
     """Name for messages, including the middleware around it."""
     used_at: str
     """file:line of its `task.use`, or empty."""
-    terms: Contract | None
+    contract: Contract | None
     """None for a function without a contract."""
     scope: Scope
     earlier: tuple[UsedMiddleware, ...]
@@ -37,7 +38,7 @@ class UsedMiddleware:
     @property
     def writes(self) -> tuple[str, ...]:
         """Every field that its forward step may set."""
-        return () if self.terms is None else (*self.terms.all_writes, *self.terms.may_write)
+        return () if self.contract is None else (*self.contract.all_writes, *self.contract.may_write)
 
     @property
     def at(self) -> str:
@@ -47,7 +48,7 @@ class UsedMiddleware:
     @property
     def is_opaque(self) -> bool:
         """Whether it has no contract."""
-        return self.terms is None
+        return self.contract is None
 
     @property
     def field_start(self) -> str:
@@ -65,27 +66,7 @@ class UsedMiddleware:
         return self.is_opaque and scope[: len(self.scope)] == self.scope
 
 
-class Used(Protocol):
-    """An entry of a pipeline: a middleware as the script used it."""
-
-    @property
-    def fn(self) -> Callable[..., Any]:
-        """The middleware as the script passed it."""
-
-    @property
-    def contract(self) -> Contract | None:
-        """None for a plain function, of which nothing is known."""
-
-    @property
-    def name(self) -> str:
-        """Name for messages."""
-
-    @property
-    def used_at(self) -> str:
-        """file:line of the script's `task.use`, or empty."""
-
-
-def middleware_of(pipeline: Sequence[Used]) -> list[UsedMiddleware]:
+def middleware_of(pipeline: Sequence[Entry]) -> list[UsedMiddleware]:
     """Every single middleware of a pipeline, in the order of a sequential run.
 
     A middleware made of others lists them in `inner_middleware`. `side_by_side` says whether they run at the same time;
@@ -97,7 +78,7 @@ def middleware_of(pipeline: Sequence[Used]) -> list[UsedMiddleware]:
     return all_used
 
 
-def methods_of(pipeline: Sequence[Used], method: str) -> list[tuple[str, Callable[..., Any]]]:
+def methods_of(pipeline: Sequence[Entry], method: str) -> list[tuple[str, Callable[..., Any]]]:
     """The method of this name of each middleware that has it, with the name of the middleware."""
     found = []
     for entry in pipeline:
@@ -111,7 +92,7 @@ def methods_of(pipeline: Sequence[Used], method: str) -> list[tuple[str, Callabl
 
 def _middleware_of(
     fn: Callable[..., Any],
-    terms: Contract | None,
+    contract: Contract | None,
     scope: Scope,
     earlier: tuple[UsedMiddleware, ...],
     name: str,
@@ -119,12 +100,12 @@ def _middleware_of(
 ) -> list[UsedMiddleware]:
     inner: tuple[Callable[..., Any], ...] | None = getattr(fn, "inner_middleware", None)
     if inner is None:
-        return [UsedMiddleware(fn, name, used_at, terms, scope, earlier)]
+        return [UsedMiddleware(fn, name, used_at, contract, scope, earlier)]
     made: list[UsedMiddleware] = []
     within = getattr(fn, "within", None)
     if within is not None:
-        terms = Contract(reads=(within[0],)) if terms is None else terms
-        around = dataclasses.replace(terms, uses=(), fills=(), draws=(), needs=(), provides=(), makes=())
+        contract = Contract(reads=(within[0],)) if contract is None else contract
+        around = dataclasses.replace(contract, uses=(), fills=(), draws=(), needs=(), provides=(), makes=())
         made.append(UsedMiddleware(fn, name, used_at, around, scope, earlier, is_around=True))
         scope = (*scope, within)
     side_by_side = getattr(fn, "side_by_side", False)
@@ -141,7 +122,7 @@ def maker_of(scope: Scope, earlier: Sequence[UsedMiddleware]) -> tuple[UsedMiddl
         return None
     field, name = scope[-1]
     for used in reversed(earlier):
-        for made in used.terms.makes if used.terms is not None and used.scope == scope[:-1] else ():
+        for made in used.contract.makes if used.contract is not None and used.scope == scope[:-1] else ():
             if (made.field, made.name) == (field, name):
                 return used, made
     return None

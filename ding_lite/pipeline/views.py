@@ -29,7 +29,7 @@ class ContractError(RuntimeError):
     """A middleware touched a field that its contract does not name. Not an AttributeError, because hasattr() hides these."""
 
 
-class Terms:
+class RunningStep:
     """The running middleware, and the texts for messages.
 
     Args:
@@ -72,13 +72,13 @@ class Reach:
         self.free: list[View] = []
         """Views that no step uses at the moment."""
 
-    def take(self, terms: Terms) -> View:
+    def take(self, step: RunningStep) -> View:
         """A view for this step; the step must give it back."""
         try:
             view = self.free.pop()
         except IndexError:  # or another thread was faster
             view = View(self)
-        view.terms, view.owner = terms, threading.get_ident()
+        view.step, view.owner = step, threading.get_ident()
         return view
 
 
@@ -89,12 +89,12 @@ class View:
         reach: the allowed fields.
     """
 
-    __slots__ = ("cls", "owner", "reach", "refusal", "terms", "written")
+    __slots__ = ("cls", "owner", "reach", "refusal", "step", "written")
 
     def __init__(self, reach: Reach) -> None:
         self.reach = reach
-        self.terms: Terms | None = None
-        """Terms of the step that uses it; None while it is free."""
+        self.step: RunningStep | None = None
+        """The step that uses it; None while it is free."""
         self.owner = 0
         """The thread of that step."""
         self.written: set[str] = set()
@@ -106,7 +106,7 @@ class View:
     def give_back(self) -> ContractError | None:
         """Release it for another step. Returns the error that this step got, if any."""
         refusal = self.refusal
-        self.terms = self.refusal = None
+        self.step = self.refusal = None
         if self.written:
             self.written.clear()
         self.reach.free.append(self)
@@ -118,26 +118,26 @@ class View:
 
     def refuse(self, ctx: Any, verb: str, name: str) -> None:
         """Raise an error for this access, or record it."""
-        terms = self.terms
+        step = self.step
         if self.reach.is_noted:
-            if terms is not None and terms.note is not None:  # None if a thread outlives the step
-                terms.note(ctx, verb, name)
+            if step is not None and step.note is not None:  # None if a thread outlives the step
+                step.note(ctx, verb, name)
                 self.written.add(name)
             return
         place, through = _place(self.reach.cls)
         way = f", through the property ctx.{through}," if through else ""
-        if terms is None or self.owner != threading.get_ident():
-            runs = "another middleware" if terms is None else terms.who
+        if step is None or self.owner != threading.get_ident():
+            runs = "another middleware" if step is None else step.who
             text = (
                 f"the thread {threading.current_thread().name!r} {verb}s ctx.{name}{way} at {place}, while {runs} runs, whose "
                 "contract does not name it. A context belongs to the running middleware and its thread: read the value "
                 "there, and pass it."
             )
         else:
-            text = f"{terms.who} {verb}s ctx.{name}{way} at {place}, and its contract does not name it. "
-            text += terms.advice(verb, name)
+            text = f"{step.who} {verb}s ctx.{name}{way} at {place}, and its contract does not name it. "
+            text += step.advice(verb, name)
         refusal = ContractError(text)
-        if terms is not None:
+        if step is not None:
             self.refusal = refusal
         raise refusal
 
@@ -156,7 +156,7 @@ def real_class_of(cls: type[Any]) -> type[Any]:
 def checker_of(ctx: object) -> Any:
     """The checker of the middleware that runs on this context; None if nothing is checked."""
     view: View | None = getattr(type(ctx), "_view", None)
-    return None if view is None or view.terms is None else view.terms.checker
+    return None if view is None or view.step is None else view.step.checker
 
 
 def field_value(ctx: object, name: str) -> Any:
@@ -244,14 +244,14 @@ def _show(self: Any) -> str:
 
 def _reduce(self: Any, protocol: Any) -> Any:
     view: View = type(self)._view
-    terms, missing = view.terms, sorted(view.hidden())
-    assert terms is not None
-    if terms.note is not None:
+    step, missing = view.step, sorted(view.hidden())
+    assert step is not None
+    if step.note is not None:
         for name in missing:
-            terms.note(self, "read", name)
+            step.note(self, "read", name)
     elif missing:
         raise ContractError(
-            f"{terms.who} copies or pickles the whole context, which reads every field, and its contract does not name "
+            f"{step.who} copies or pickles the whole context, which reads every field, and its contract does not name "
             f"{', '.join(missing)}: copy only the fields that you need, by name."
         )
     with seen_whole(self):
@@ -320,7 +320,7 @@ class _Visible(dict[str, Any]):
         del self[name]
 
     def __missing__(self, name: str) -> Any:
-        if name in self._view.reach.fields and self._view.terms is not None:
+        if name in self._view.reach.fields and self._view.step is not None:
             self._view.refuse(self._ctx, "read", name)
         raise KeyError(name)
 

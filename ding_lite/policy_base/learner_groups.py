@@ -13,7 +13,6 @@ from typing import Any, NoReturn
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from ding_lite.basics import add_note, require_extra
 from ding_lite.basics.global_random import global_random_states, set_global_random_states
@@ -23,6 +22,7 @@ from ding_lite.policy_base.configs import LearnersConfig
 from ding_lite.policy_base.learner_workers import (
     Answer,
     Failed,
+    array_of,
     learn,
     load_state,
     make_learner,
@@ -228,7 +228,7 @@ class LearnerGroup:
             return
         state, generators, size = self._policy.state_to_learn_from(), self._generators, len(self._hosts)
         each = [*([None] + [*generators, *[None] * size])[:size]]
-        self._asked(load_state, [(Copied(_divided(state, size)), Copied(one)) for one in each])
+        self._asked(load_state, [(Copied(_with_batch_size_of_each(state, size)), Copied(one)) for one in each])
         self._must_send = False
 
     def _start(self) -> None:
@@ -276,7 +276,7 @@ class LearnerGroup:
     def _parts(self, batch: Tree) -> tuple[list[Any], list[int]]:
         """The part of each learner, arrays by name, and its number of rows; of a rollout, some of the environments."""
         size = self._cfg.num_learners
-        columns = {name: map_leaves(_array, column) for name, column in nested(batch).items()}
+        columns = {name: map_leaves(lambda leaf: np.asarray(array_of(leaf)), column) for name, column in nested(batch).items()}
         if size == 1:
             return [columns], [1]
         axis = 1 if self._policy.learns_from == "rollouts" and self._policy.is_rollout(batch) else 0
@@ -337,11 +337,7 @@ def _this_machine() -> str:
     return "127.0.0.1"
 
 
-def _array(leaf: Any) -> Any:
-    return leaf.detach().cpu().numpy() if isinstance(leaf, Tensor) else np.asarray(leaf)
-
-
-def _divided(state: Mapping[str, Any], size: int) -> dict[str, Any]:
+def _with_batch_size_of_each(state: Mapping[str, Any], size: int) -> dict[str, Any]:
     """A state with the batch size of one of several learners."""
     settings = dict(state.get("settings", {}))
     if "learn.batch_size" in settings:

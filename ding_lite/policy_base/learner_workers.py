@@ -114,7 +114,7 @@ class Learner:
                 self._ranks.fail(error)
             raise
         return Answer(
-            {name: _array(value) for name, value in output.items()},
+            {name: array_of(value) for name, value in output.items()},
             tuple(name for name, value in output.items() if isinstance(value, Tensor)),
             dict(policy.num_steps),
             policy.hook_metrics.reduce(),
@@ -159,7 +159,8 @@ def _own(leaf: Any) -> Any:
     return copied if copied.dtype.hasobject else torch.from_numpy(copied)
 
 
-def _array(value: Any) -> Any:
+def array_of(value: Any) -> Any:
+    """The array of a tensor; other values unchanged."""
     return value.detach().cpu().numpy() if isinstance(value, Tensor) else value
 
 
@@ -221,7 +222,7 @@ def recipe_of(policy: Any, learners: int) -> Recipe:
     # The first values: those that reset_config has changed since are part of the state.
     cfg = copy.deepcopy(policy.cfg).override(policy.first_settings)
     own = {f"learners.{name}": value for name, value in type(cfg.learners)().to_dict().items()}
-    own["learn.batch_size"] = _divided(cfg.learn.batch_size, learners)
+    own["learn.batch_size"] = _batch_size_of_each(cfg.learn.batch_size, learners)
     cfg.override(own)
     try:
         given = policy.constructed_with.cfg
@@ -235,7 +236,7 @@ def recipe_of(policy: Any, learners: int) -> Recipe:
     return Recipe(type(policy), cfg, args, kwargs, torch_threads_here(), timeout_s, owner)
 
 
-def _divided(batch_size: int, learners: int) -> int:
+def _batch_size_of_each(batch_size: int, learners: int) -> int:
     if batch_size % learners:
         raise ValueError(
             f"policy.learn.batch_size={batch_size} cannot be divided between policy.learners.num_learners={learners}: choose a "

@@ -446,13 +446,11 @@ class Policy(PolicyState):
         self.before_step()
         stats = None if self.compiled_steps is None else self._compiled_step(self.compiled_steps, batch)
         if stats is None:
-            averaging = self.averaging = self._new_average(batch)
+            self.averaging = self._new_average(batch)
             try:
-                loss, stats = with_stats(self.loss(batch))
-                self._set_gradients(loss, stats, is_checked)
+                stats = self._optimize(self.loss(batch), is_checked)  # not called deeper, for short tracebacks
             finally:
                 self.averaging = None
-            self._optimize(stats, averaging, is_checked)
         self.train_iter += 1
         self.version += 1
         self.after_step()
@@ -460,47 +458,34 @@ class Policy(PolicyState):
             self.num_steps[name] = self.num_steps.get(name, 0) + 1
         return stats
 
-    def _plain_step(self, batch: Tree) -> dict[str, Any]:
-        """`gradient_step` without compilation, without the hooks before and after it, and without counting it."""
-        loss, stats = with_stats(self.loss(batch))
-        self._set_gradients(loss, stats, is_checked=True)
-        self._optimize(stats, None, is_checked=True)
-        return stats
-
-    def _set_gradients(self, loss: Tensor, stats: dict[str, Any], is_checked: bool) -> None:
-        """Compute the gradients of a loss, and add what `compute_gradients` logs to the statistics."""
+    def _optimize(self, output: Any, is_checked: bool = True) -> dict[str, Any]:
+        """Set the gradients of an output of `loss`, and take a step of the optimizer. Returns the statistics."""
+        loss, stats = with_stats(output)
         if self.averaging is not None:
-            self.averaging.begin(loss, stats, self._require_finite_loss if is_checked else None)
+            self.averaging.begin(loss, stats, functools.partial(self._require_finite, "loss") if is_checked else None)
         elif is_checked:
-            self._require_finite_loss(loss)
+            self._require_finite("loss", loss)
         for param in self.params:
             param.grad = None  # as optimizer.zero_grad() does, without the cost of its profiler
         for name in self._stats_of_weights(stats):
             stats[name] = stats[name].clone()
         stats.update(self.compute_gradients(loss) or {})
-
-    def _optimize(self, stats: Mapping[str, Any], averaging: StepAverage | None, is_checked: bool) -> None:
-        """Take a step of the optimizer, if the gradients are finite and, of several processes, averaged."""
-        if averaging is not None:
-            averaging.require_done(type(self).__name__)
-        if is_checked and "grad_norm" in stats:
-            self._require_finite("gradient", stats["grad_norm"])
-        elif self._nonfinite_steps is not None and not are_finite([it.grad for it in self.params if it.grad is not None]):
-            raise loss_error(f"the gradient of {type(self).__name__} is not finite in gradient step {self.train_iter}")
+        if self.averaging is not None:
+            self.averaging.require_done(type(self).__name__)
+        if is_checked:
+            self._require_finite_gradient(stats, lambda: are_finite([it.grad for it in self.params if it.grad is not None]))
         self.optimizer.step()
+        return stats
 
     def _compiled_step(self, compiled: CompiledSteps, batch: Tree) -> dict[str, Any] | None:
-        """`_plain_step` as a compiled step; None if it cannot be compiled."""
+        """The loss and `_optimize` as one compiled step; None if it cannot be compiled."""
         if not compiled.refused and current_ranks() is not None:
             compiled.refuse(self, "several processes learn together, which exchange gradients within a step.")
-        outputs = compiled.take(self, batch, self._nonfinite_steps is not None, lambda: self._plain_step(batch))
+        outputs = compiled.take(self, batch, self._nonfinite_steps is not None, lambda: self._optimize(self.loss(batch)))
         if outputs is None:
             return None
-        self._require_finite_loss(outputs.loss)
-        if "grad_norm" in outputs.stats:
-            self._require_finite("gradient", outputs.stats["grad_norm"])
-        elif outputs.are_finite is not None and not outputs.are_finite:
-            raise loss_error(f"the gradient of {type(self).__name__} is not finite in gradient step {self.train_iter}")
+        self._require_finite("loss", outputs.loss)
+        self._require_finite_gradient(outputs.stats, lambda: bool(outputs.are_finite))
         return outputs.stats
 
     def _new_average(self, batch: Tree) -> StepAverage | None:
@@ -566,8 +551,12 @@ class Policy(PolicyState):
             self.dry_run_results["stats_of_weights"] = names
         return [name for name in names if name in stats]
 
-    def _require_finite_loss(self, loss: Tensor | float) -> None:
-        self._require_finite("loss", loss)
+    def _require_finite_gradient(self, stats: Mapping[str, Any], are_finite: Callable[[], bool]) -> None:
+        """Check the norm among the statistics; without one, all gradients, but only if `learn.on_nonfinite` needs it."""
+        if "grad_norm" in stats:
+            self._require_finite("gradient", stats["grad_norm"])
+        elif self._nonfinite_steps is not None and not are_finite():
+            raise loss_error(f"the gradient of {type(self).__name__} is not finite in gradient step {self.train_iter}")
 
     def _require_finite(self, what: str, tensor: Tensor | float) -> None:
         value = tensor.item() if isinstance(tensor, Tensor) else float(tensor)

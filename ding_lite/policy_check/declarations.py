@@ -9,10 +9,12 @@ import inspect
 import warnings
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from types import CellType, CodeType
+from types import CodeType
 from typing import Any, Protocol
 
 from torch import nn
+
+from ding_lite.basics.closures import closure_of
 
 _FOREIGN = {
     "postprocess_trajectory": "postprocess",
@@ -329,16 +331,8 @@ def _reads_setting(function: Any, name: str) -> bool:
             strings = (constant for constant in part.co_consts if isinstance(constant, str))
             if name in part.co_names or any(string.rpartition(".")[2] == name for string in strings):
                 return True
-        left += map(_content_of, function.__closure__ or ())
+        left += [value for _, value in closure_of(function)]
     return False
-
-
-def _content_of(cell: CellType) -> Any:
-    """What a cell of a closure holds; None for an empty one."""
-    try:
-        return cell.cell_contents
-    except ValueError:
-        return None
 
 
 def _function_of(member: Any) -> Any:

@@ -17,7 +17,8 @@ from ding_lite.rollout.off_policy_metrics import (
 from ding_lite.rollout.recorded_runs import record_run
 from ding_lite.rollout.rollout_results import EpisodeRollout, Rollout
 from ding_lite.rollout.saved_runs import RunEvaluation, evaluate_run, play_run
-from ding_lite.rollout.videos import EpisodeRecorder, VideoRecorder
+from ding_lite.rollout.videos import EpisodeRecorder as EpisodeRecorder
+from ding_lite.rollout.videos import VideoRecorder
 from ding_lite.rollout.worker_agents import SplitAgentWorker, make_agent_worker
 from ding_lite.rollout.worker_rollouts import SplitWorker, make_worker
 
@@ -25,7 +26,6 @@ __all__ = [
     "AgentRollout",
     "AgentWorker",
     "EpisodeHistory",
-    "EpisodeRecorder",
     "EpisodeRollout",
     "FittedQ",
     "FittedQConfig",

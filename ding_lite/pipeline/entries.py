@@ -1,0 +1,34 @@
+"""Entries: the middleware of a pipeline as the script used them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+from ding_lite.pipeline.contracts import Contract
+
+
+@dataclasses.dataclass
+class Entry:
+    """One middleware of a pipeline."""
+
+    fn: Callable[..., Any]
+    """The middleware of the script."""
+
+    call: Callable[..., Any]
+    """The same with locks and wrappers around it."""
+
+    name: str
+    location: str
+    """file:line of its definition, or empty."""
+
+    contract: Contract | None
+    """None for a function without a contract."""
+
+    used_at: str = ""
+    """file:line of the script's `task.use`, or empty."""
+
+    lock: AbstractContextManager[Any] | None = None
+    """Lock that is held while each step runs."""
