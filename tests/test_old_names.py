@@ -17,6 +17,7 @@ OLD_NAMES = [
     ("envs", "OnlyElements", "PartialObservation"),
     ("envs", "Episode", "EpisodeResult"),
     ("middleware", "part", "for_policy"),
+    ("policy", "GreedyActing", "EpsilonGreedyActing"),
     ("rollout", "EpisodeRecorder", "VideoRecorder"),
 ]
 
