@@ -145,13 +145,20 @@ class EnvConfig(Config):
         """Keyword arguments of `make_envs` and `make_agent_envs` that say where environments are stepped.
 
         They are backend and restart, and for "ray" ray_address, num_cpus_per_worker, num_gpus_per_worker and worker_resources.
-        With another backend the latter have no effect, and are left out with a warning.
+        With another backend the latter have no effect, and are left out with a warning. Several workers without a backend cause
+        a warning too.
         """
         of_ray = {name: copy.deepcopy(getattr(self, name)) for name in _OF_RAY}
         if self.backend != "ray":
             if idle := [name for name, value in of_ray.items() if value]:
                 warnings.warn(f"env.{idle[0]} has no effect with env.backend = {self.backend!r}.", stacklevel=3)
             of_ray = {}
+        if self.workers > 1 and self.backend == "local" and "backend" not in self.__dict__["_given"]:
+            warnings.warn(
+                f"env.workers = {self.workers}: the {self.workers} pieces are stepped one after another in this process. Set "
+                "env.backend to 'process' for worker processes, or to 'local' if this is meant.",
+                stacklevel=3,
+            )
         return {"backend": self.backend, "restart": self.restart, **of_ray}
 
     def __setattr__(self, name: str, value: Any) -> None:

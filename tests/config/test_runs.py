@@ -3,6 +3,7 @@
 import copy
 import json
 import pickle
+import warnings
 
 import pytest
 
@@ -227,3 +228,15 @@ def test_settings_of_a_cluster_are_left_out_elsewhere_with_a_warning():
     env.backend = "ray"
     assert env.worker_options()["ray_address"] == "auto"
     assert env.options()["num_cpus_per_worker"] == 0.5
+
+
+def test_several_workers_without_a_backend_are_stepped_here_and_a_warning_says_so():
+    env = DQNConfig().override({"env.workers": 4}).env
+    with pytest.warns(
+        UserWarning, match="env.workers = 4: the 4 pieces are stepped one after another in this process. Set env.b"
+    ):
+        env.worker_options()
+    for backend in ("local", "process"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            DQNConfig().override({"env.workers": 4, "env.backend": backend}).env.worker_options()
