@@ -1,0 +1,136 @@
+"""Agreements: what the policy of a script and its learners have in common, so that a change of only one of them is an error."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from ding_lite.basics import Config
+from ding_lite.policy_state import networks_of, tensors_in
+
+_CHANGES = operator.attrgetter("_version")  # torch's counter of changes in place
+_MOST_NAMES = 3
+
+
+class Agreement:
+    """The settings, weights and optimizers of a policy at the moment when its learners have the same.
+
+    Args:
+        policy: the policy of the script.
+    """
+
+    def __init__(self, policy: Any) -> None:
+        self._settings = plain_settings(policy.cfg)
+        parts = networks_of(policy).values()
+        self._optimizers = [part for part in parts if isinstance(part, Optimizer)]
+        self._groups = [_plain_groups(optimizer) for optimizer in self._optimizers]
+        self.note_weights(policy)
+        of_model = {id(weight) for weight in self._weights}  # another module may have some of them too
+        held = (tensor for part in parts if part is not policy.model for tensor in _tensors_of(part))
+        self._others = [tensor for tensor in held if id(tensor) not in of_model]
+        self._of_others = _places(self._others)
+
+    def note_weights(self, policy: Any) -> None:
+        """Note that the weights of the model are those of the learners."""
+        self._weights = policy.weights
+        self._of_weights, self._sums = _places(self._weights), _sums(self._weights)
+
+    def require_same(self, policy: Any, is_sent: bool) -> None:
+        """Refuse changes that the learners would not have. What `.data` changes outside of the model is not noticed.
+
+        Args:
+            policy: the policy.
+            is_sent: whether the learners get the state of the policy before the next batch, and so do not have it yet.
+
+        Raises:
+            RuntimeError: something was changed by other means than the methods of the policy.
+        """
+        changed = settings_apart(self._settings, plain_settings(policy.cfg))
+        unsent = [name for name in changed if not is_sent or name not in policy.first_settings]
+        if unsent:
+            names = ", ".join(f"cfg.{name}" for name in unsent[:_MOST_NAMES])
+            raise _changed(names, policy, "change settings by reset_config(), or before the policy is made")
+        if is_sent:
+            return
+        weights = policy.weights
+        are_same = len(weights) == len(self._weights) and all(map(operator.is_, weights, self._weights))
+        if not are_same or _places(weights) != self._of_weights or _sums(weights) != self._sums:
+            raise _changed("the weights", policy, "change them by set_weights() or load_state_dict()")
+        if [_plain_groups(optimizer) for optimizer in self._optimizers] != self._groups:
+            raise _changed(
+                "param_groups of an optimizer",
+                policy,
+                "change settings by reset_config(), such as {'lr': 1e-4}; a scheduler of learning rates belongs into "
+                "after_init, with attach(), and its step into learn_on_batch",
+            )
+        if _places(self._others) != self._of_others:
+            raise _changed(
+                "tensors of a network outside of the model, or of an optimizer,",
+                policy,
+                "change them in a hook that learns, or by load_state_dict()",
+            )
+
+
+def _changed(what: str, policy: Any, fix: str) -> RuntimeError:
+    return RuntimeError(
+        f"{what} of {type(policy).__name__} were changed in the script, and its learners do not have this change: {fix}."
+    )
+
+
+def plain_settings(cfg: Config) -> dict[str, Any]:
+    """The settings of a configuration, nested, as plain data."""
+    return {name: _plain(value) for name, value in vars(cfg).items()}
+
+
+def settings_apart(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """The dotted names of the settings in which two results of `plain_settings` differ."""
+    return [] if before == after else list(_apart(before, after, ""))
+
+
+def _apart(before: Mapping[str, Any], after: Mapping[str, Any], prefix: str) -> Iterator[str]:
+    for name in dict.fromkeys((*before, *after)):
+        one, other = before.get(name), after.get(name)
+        if isinstance(one, Mapping) and isinstance(other, Mapping) and name in before and name in after:
+            yield from _apart(one, other, f"{prefix}{name}.")
+        elif one != other:
+            yield f"{prefix}{name}"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Config):
+        return plain_settings(value)
+    kind = type(value)
+    return kind(map(_plain, value)) if kind in (list, tuple) else dict(value) if kind is dict else value
+
+
+def _plain_groups(optimizer: Optimizer) -> list[dict[str, Any]]:
+    """The settings of each parameter group: numbers, also those in tensors, and flags."""
+    return [
+        {name: value.tolist() if isinstance(value, Tensor) else value for name, value in group.items() if name != "params"}
+        for group in optimizer.param_groups
+    ]
+
+
+def _tensors_of(part: Any) -> Iterable[Tensor]:
+    return tensors_in(dict(part.state)) if isinstance(part, Optimizer) else [*part.parameters(), *part.buffers()]
+
+
+def _places(tensors: Iterable[Tensor]) -> list[tuple[int, int]]:
+    """Where each tensor is in memory, and how often it was changed in place."""
+    return [(tensor.data_ptr(), 0 if tensor.is_inference() else _CHANGES(tensor)) for tensor in tensors]
+
+
+def _sums(tensors: Iterable[Tensor]) -> list[int]:
+    """A checksum of the bytes of each tensor, because torch does not count changes of `.data`."""
+    return [_sum(tensor.detach()) for tensor in tensors if tensor.layout == torch.strided and tensor.device.type == "cpu"]
+
+
+def _sum(tensor: Tensor) -> int:
+    data = tensor.reshape(-1).view(torch.uint8).numpy()
+    return int(np.add.reduce(data.view(np.uint64 if data.nbytes % 8 == 0 else np.uint8), dtype=np.uint64))
