@@ -26,7 +26,7 @@ from ding_lite.data import tree
 from ding_lite.envs import make_envs
 from ding_lite.middleware import StepCollector, gae_estimator, multistep_trainer
 from ding_lite.policy import DQNPolicy, Policy, PPOPolicy
-from ding_lite.policy_base import FixedSettingError, learner_groups, learner_workers
+from ding_lite.policy_base import FixedSettingError, learner_groups
 from ding_lite.policy_base.sent_warnings import collecting_warnings, show_warnings
 from ding_lite.policy_check import LossError
 from ding_lite.processes import LocalHost, WorkerDied, WorkerHangs
@@ -37,16 +37,25 @@ SMALL = {"model.encoder_hidden_size_list": [8], "learn.batch_size": 8}
 
 
 class Apart(LocalHost):
-    """A host in this process, whose requests and results are pickled."""
+    """A host in this process, whose requests and results are pickled. It has its own global random generators and no autocast,
+    as in another process."""
 
     def __init__(self, *args, **kwargs):
         super().__init__()
+        self._randoms = global_random_states()
 
     def submit(self, fn, *args, **kwargs):
         return super().submit(*loads(dumps((fn, *args), by_value=True)))
 
     def result(self, *args, **kwargs):
-        return loads(dumps(super().result(*args, **kwargs)))
+        of_script = global_random_states()
+        set_global_random_states(self._randoms)
+        try:
+            with torch.autocast("cpu", enabled=False):
+                return loads(dumps(super().result(*args, **kwargs)))
+        finally:
+            self._randoms = global_random_states()
+            set_global_random_states(of_script)
 
 
 @pytest.fixture
@@ -352,13 +361,11 @@ class Failing(DQNPolicy):
 
 
 @pytest.mark.filterwarnings("ignore:.*global random generator", "ignore:a warning of a hook")
-def test_global_random_numbers_move_also_in_a_batch_that_fails(in_this_process, monkeypatch):
+def test_global_random_numbers_move_also_in_a_batch_that_fails(in_this_process):
     found = []
     for learners in (0, 1):
         policy = dqn(learners, Failing)
         seed_globally(5)
-        if learners:  # as it were in another process
-            monkeypatch.setattr(learner_groups, "learn", elsewhere)
         with pytest.raises(ZeroDivisionError):
             policy.learn_mode.forward(with_reward(17))
         found.append((learned(policy), torch.rand(3), np.random.rand(), random.random()))  # noqa: NPY002
@@ -370,15 +377,6 @@ def seed_globally(seed):
     torch.manual_seed(seed)
     np.random.seed(seed)  # noqa: NPY002
     random.seed(seed)
-
-
-def elsewhere(objects, *args):
-    """`learn`, which leaves the global random generators of this process as they are."""
-    before = global_random_states()
-    try:
-        return learner_workers.learn(objects, *args)
-    finally:
-        set_global_random_states(before)
 
 
 def test_warnings_are_shown_in_the_script(in_this_process):
@@ -594,7 +592,7 @@ class TestProcesses:
         assert same(learned(there, range(4, 6)), after)
 
     def test_an_error_in_one_of_two_after_its_last_exchange_comes_at_once(self, released):
-        policy = dqn(2, Several)
+        policy = dqn(2, Several, **{"learners.timeout_s": 60.0})
         released.append(policy)
         learned(policy)
         began = time.monotonic()
@@ -602,7 +600,7 @@ class TestProcesses:
         with pytest.raises(ZeroDivisionError, match="after three steps"):  # of the second one only
             policy.learn_mode.forward(with_reward(17))
 
-        assert time.monotonic() - began < 60  # and not after timeout_s, 600
+        assert time.monotonic() - began < 30  # and not after timeout_s
         assert policy.train_iter == 12
         assert policy.state_dict()["train_iter"] == 12
         learned(policy)
