@@ -16,6 +16,7 @@ import pytest
 import rank_policies
 import torch
 from gymnasium import spaces
+from interpreted_steps import interpreting
 from states import same
 
 from ding_lite import Task
@@ -495,6 +496,43 @@ class Several(DQNPolicy):
         if bool((batch.reward == 17).any()):
             raise ZeroDivisionError("a mistake after three steps")
         return output
+
+
+def test_compiled_steps_of_a_learner_are_those_of_the_script(in_this_process):
+    batch = transitions()
+    batch.unread = torch.zeros(8)  # no hook reads it
+    policies = [dqn(0, **{"learn.compile": "on"}), dqn(1, **{"learn.compile": "on"})]
+    with interpreting():
+        assert same(*(policy.learn_mode.forward(batch) for policy in policies))
+        assert policies[0].compiled_steps.taken == 1
+
+        assert same(*map(state_of, policies))
+
+
+class Scheduled(DQNPolicy):
+    """A policy with a scheduler of torch."""
+
+    def after_init(self):
+        super().after_init()
+        self.scheduler = torch.optim.lr_scheduler.StepLR(self.optimizer, 2, gamma=0.5)
+        self.attach("scheduler", self.scheduler)
+
+    def learn_on_batch(self, batch):
+        output = super().learn_on_batch(batch)
+        self.scheduler.step()
+        return output
+
+
+def test_the_learning_rate_of_a_scheduler_is_logged_with_and_without_learners(in_this_process):
+    found = []
+    for learners in (0, 1):
+        policy = dqn(learners, Scheduled)
+        outputs = learned(policy)
+        policy.learn_mode.release()
+        found.append([*outputs, *learned(policy)])
+
+    assert [output["cur_lr"].item() for output in found[0]] == pytest.approx([1e-3, 1e-3, 5e-4, 5e-4, 2.5e-4, 2.5e-4])
+    assert same(*found)
 
 
 class Logging(DQNPolicy):
