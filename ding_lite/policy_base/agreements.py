@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -30,16 +31,17 @@ class Agreement:
         parts = networks_of(policy).values()
         self._optimizers = [part for part in parts if isinstance(part, Optimizer)]
         self._groups = [_plain_groups(optimizer) for optimizer in self._optimizers]
-        self.note_weights(policy)
+        self._weights = policy.weights
+        self._memory = [_memory(weight) for weight in self._weights]
+        self.note_weights()
         of_model = {id(weight) for weight in self._weights}  # another module may have some of them too
         held = (tensor for part in parts if part is not policy.model for tensor in _tensors_of(part))
         self._others = [tensor for tensor in held if id(tensor) not in of_model]
         self._of_others = _places(self._others)
 
-    def note_weights(self, policy: Any) -> None:
-        """Note that the weights of the model are those of the learners."""
-        self._weights = policy.weights
-        self._of_weights, self._sums = _places(self._weights), _sums(self._weights)
+    def note_weights(self) -> None:
+        """Note that the weights of the model, in the same memory, are those of the learners."""
+        self._of_weights, self._sums = _places(self._weights), _sums(self._memory)
 
     def require_same(self, policy: Any, is_sent: bool) -> None:
         """Refuse changes that the learners would not have. What `.data` changes outside of the model is not noticed.
@@ -60,7 +62,7 @@ class Agreement:
             return
         weights = policy.weights
         are_same = len(weights) == len(self._weights) and all(map(operator.is_, weights, self._weights))
-        if not are_same or _places(weights) != self._of_weights or _sums(weights) != self._sums:
+        if not are_same or _places(weights) != self._of_weights or _sums(self._memory) != self._sums:
             raise _changed("the weights", policy, "change them by set_weights() or load_state_dict()")
         if [_plain_groups(optimizer) for optimizer in self._optimizers] != self._groups:
             raise _changed(
@@ -126,11 +128,12 @@ def _places(tensors: Iterable[Tensor]) -> list[tuple[int, int]]:
     return [(tensor.data_ptr(), 0 if tensor.is_inference() else _CHANGES(tensor)) for tensor in tensors]
 
 
-def _sums(tensors: Iterable[Tensor]) -> list[int]:
-    """A checksum of the bytes of each tensor, because torch does not count changes of `.data`."""
-    return [_sum(tensor.detach()) for tensor in tensors if tensor.layout == torch.strided and tensor.device.type == "cpu"]
+def _memory(tensor: Tensor) -> NDArray[Any]:
+    """The memory of a tensor on the CPU, as unsigned integers; it is not a copy."""
+    data = torch.empty(0, dtype=torch.uint8).set_(tensor.detach().untyped_storage()).numpy()
+    return data.view(np.uint64 if data.nbytes % 8 == 0 else np.uint8)
 
 
-def _sum(tensor: Tensor) -> int:
-    data = tensor.reshape(-1).view(torch.uint8).numpy()
-    return int(np.add.reduce(data.view(np.uint64 if data.nbytes % 8 == 0 else np.uint8), dtype=np.uint64))
+def _sums(memory: Iterable[NDArray[Any]]) -> list[int]:
+    """A checksum of each array, because torch does not count changes of `.data`."""
+    return [int(np.add.reduce(data, dtype=np.uint64)) for data in memory]

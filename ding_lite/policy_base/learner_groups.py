@@ -307,7 +307,7 @@ class LearnerGroup:
         self._policy.copy_weights(weights)
         self._policy.num_steps = answer.num_steps
         if self._agreement is not None:
-            self._agreement.note_weights(self._policy)
+            self._agreement.note_weights()
 
     def _parts(self, batch: Tree) -> tuple[list[Any], list[int]]:
         """The part of each learner, arrays by name, and its number of rows; of a rollout, some of the environments."""
