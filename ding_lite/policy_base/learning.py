@@ -109,6 +109,7 @@ class LearnMode:
         policy = self._policy
         if not is_tree(batch):
             batch = _as_tree(batch, policy)
+        torch.clear_autocast_cache()  # a hook may have stepped an optimizer of its own in an earlier batch
         if policy.learners is not None:
             return policy.learners.learn(tree(self._read(batch)))
         if policy.device.type != "cpu":

@@ -488,6 +488,7 @@ class Policy(PolicyState):
         elif self._nonfinite_steps is not None and not are_finite([it.grad for it in self.params if it.grad is not None]):
             raise loss_error(f"the gradient of {type(self).__name__} is not finite in gradient step {self.train_iter}")
         self.optimizer.step()
+        torch.clear_autocast_cache()  # within an autocast block, torch would compute with the weights before the step
 
     def _compiled_step(self, compiled: CompiledSteps, batch: Tree) -> dict[str, Any] | None:
         """`_plain_step` as a compiled step; None if it cannot be compiled."""

@@ -300,6 +300,15 @@ def test_autocast_of_the_script_holds_for_learners(in_this_process):
     assert same(*map(state_of, policies))
 
 
+def test_autocast_around_several_steps_computes_with_new_weights():
+    policies = [dqn(0, Several) for _ in range(2)]
+    for policy, caches in zip(policies, (True, False)):
+        with torch.autocast("cpu", torch.bfloat16, cache_enabled=caches):
+            learned(policy)
+
+    assert same(*map(state_of, policies))
+
+
 class Resetting(DQNPolicy):
     """A policy whose hook changes a setting, by `reset_config` or directly."""
 
