@@ -504,6 +504,8 @@ class Several(DQNPolicy):
             output = self.gradient_step(batch)
         if bool((batch.reward == 17).any()):
             raise ZeroDivisionError("a mistake after three steps")
+        if bool((batch.reward == 15).any()):
+            self.reset_config({"discount_factor": 0.2})
         return output
 
 
@@ -650,7 +652,13 @@ class TestProcesses:
         assert time.monotonic() - began < 30  # and not after timeout_s
         assert policy.train_iter == 12
         assert policy.state_dict()["train_iter"] == 12
+        policy.reset_config({"learn.batch_size": 16})
         learned(policy)
+        assert policy.state_dict()["settings"] == {"learn.batch_size": 16}
+        with pytest.raises(RuntimeError, match="hooks of Several have changed settings, not to the same values"):
+            policy.learn_mode.forward(with_reward(15))  # the second one only
+        with pytest.raises(RuntimeError, match="is lost"):
+            learned(policy)
 
     def test_a_dead_one_ends_the_run_and_its_state_is_never_a_silent_mixture(self, released):
         policy = dqn(1, Noted)
