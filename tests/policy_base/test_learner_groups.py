@@ -1,26 +1,19 @@
 """Learners in other processes: like learning in the process of the script, with its state at hand when it is needed."""
 
-import contextlib
 import copy
 import multiprocessing
 import os
-import random
 import signal
-import sys
-import threading
 import time
-import warnings
 
 import numpy as np
 import pytest
 import rank_policies
 import torch
-from gymnasium import spaces
-from interpreted_steps import interpreting
+from learner_policies import ACTIONS, OBS, SMALL, Apart, Several, dqn, learned, state_of, transitions, with_reward
 from states import same
 
 from ding_lite import Task
-from ding_lite.basics.global_random import global_random_states, set_global_random_states
 from ding_lite.config import DQNConfig, PPOConfig
 from ding_lite.contexts import OnlineRLContext
 from ding_lite.data import tree
@@ -28,63 +21,14 @@ from ding_lite.envs import make_envs
 from ding_lite.middleware import StepCollector, gae_estimator, multistep_trainer
 from ding_lite.policy import DQNPolicy, Policy, PPOPolicy
 from ding_lite.policy_base import FixedSettingError, learner_groups
-from ding_lite.policy_base.sent_warnings import collecting_warnings, show_warnings
 from ding_lite.policy_check import LossError
-from ding_lite.processes import LocalHost, WorkerDied, WorkerHangs
-from ding_lite.processes.pickles import dumps, loads
-
-OBS, ACTIONS = spaces.Box(-1.0, 1.0, (4,)), spaces.Discrete(2)
-SMALL = {"model.encoder_hidden_size_list": [8], "learn.batch_size": 8}
-
-
-class Apart(LocalHost):
-    """A host in this process, whose requests and results are pickled. It has its own global random generators and no autocast,
-    as in another process."""
-
-    def __init__(self, *args, **kwargs):
-        super().__init__()
-        self._randoms = global_random_states()
-
-    def submit(self, fn, *args, **kwargs):
-        return super().submit(*loads(dumps((fn, *args), by_value=True)))
-
-    def result(self, *args, **kwargs):
-        of_script = global_random_states()
-        set_global_random_states(self._randoms)
-        try:
-            with torch.autocast("cpu", enabled=False):
-                return loads(dumps(super().result(*args, **kwargs)))
-        finally:
-            self._randoms = global_random_states()
-            set_global_random_states(of_script)
+from ding_lite.processes import WorkerDied, WorkerHangs
+from ding_lite.processes.pickles import dumps
 
 
 @pytest.fixture
 def in_this_process(monkeypatch):
     monkeypatch.setattr(learner_groups, "_host_factory", lambda cfg, who: lambda: (Apart, lambda: "127.0.0.1"))
-
-
-def dqn(learners=1, kind=DQNPolicy, **settings):
-    settings = {"learners.num_learners": learners, **SMALL, **settings}
-    if not learners:
-        settings["learners.restart"] = False
-    return kind(DQNConfig().policy.override({"seed": 3, **settings}), OBS, ACTIONS)
-
-
-def transitions(step=0, rows=8, dtype=torch.float32):
-    g = torch.Generator().manual_seed(step)
-    return tree(
-        {
-            "obs": torch.rand(rows, 4, generator=g, dtype=dtype),
-            "next_obs": torch.rand(rows, 4, generator=g, dtype=dtype),
-            "action": torch.randint(0, 2, (rows,), generator=g),
-            "reward": torch.randn(rows, generator=g),
-            "terminated": torch.rand(rows, generator=g) < 0.2,
-            "truncated": torch.zeros(rows, dtype=torch.bool),
-            "discount": torch.full((rows,), 0.9),
-            "weight": torch.rand(rows, generator=g) + 0.1,
-        }
-    )
 
 
 def batch_for(policy, step):
@@ -100,15 +44,6 @@ def batch_for(policy, step):
                 steps = column.unsqueeze(1).expand(-1, 4, -1) if name.startswith("state_in") else column
                 batch[name] = steps.transpose(0, 1).contiguous()
     return tree({name: column for name, column in batch.items() if name in (*policy.columns, "valid")})
-
-
-def learned(policy, steps=range(3)):
-    return [policy.learn_mode.forward(transitions(step)) for step in steps]
-
-
-def state_of(policy):
-    """The state, without how it was made, and without the metrics, which know whether they come from another process."""
-    return {name: part for name, part in policy.state_dict().items() if name not in ("made_with", "metrics")}
 
 
 @pytest.fixture
@@ -201,144 +136,6 @@ def test_objects_that_the_script_attaches_stay_there(in_this_process):
         assert counter.count == number
 
 
-def change_weights(policy):
-    with torch.no_grad():
-        policy.params[0].add_(1)
-
-
-def change_data(policy):
-    policy.params[0].data.mul_(-1)
-
-
-def replace_weight(policy):
-    module = next(it for it in policy.model.modules() if isinstance(it, torch.nn.Linear))
-    module.weight = torch.nn.Parameter(module.weight.detach() + 1)
-
-
-def change_target(policy):
-    with torch.no_grad():
-        next(policy.target_model.parameters()).add_(1)
-
-
-def change_setting(policy):
-    policy.cfg.discount_factor = 0.5
-
-
-def change_rate(policy):
-    policy.optimizer.param_groups[0]["lr"] = 0.5
-
-
-def change_moments(policy):
-    policy.state_dict()  # gives the script the moments of the learner
-    policy.optimizer.state[policy.params[0]]["exp_avg"].zero_()
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (change_weights, r"^the weights of .*set_weights\(\)"),
-        (change_data, r"^the weights of .*set_weights\(\)"),
-        (replace_weight, r"^the weights of .*set_weights\(\)"),
-        (change_target, r"^tensors of a network outside of the model.*load_state_dict\(\)"),
-        (change_setting, r"^cfg.discount_factor of .*reset_config\(\)"),
-        (change_rate, r"^param_groups of an optimizer of .*reset_config\(\)"),
-        (change_moments, r"^tensors of .*, or of an optimizer, of "),
-    ],
-)
-def test_changes_past_the_methods_are_refused(in_this_process, change, words):
-    policy = dqn(1)
-    kept = policy.state_dict()
-    learned(policy)
-    change(policy)
-
-    with pytest.raises(RuntimeError, match=rf"{words}.*") as caught:
-        learned(policy)
-    assert "were changed in the script, and its learners do not have this change" in str(caught.value)
-    if change is not change_moments:  # there, the script has the state of the learners already
-        with pytest.raises(RuntimeError, match=words):
-            policy.state_dict()  # would lose the change
-    if change is change_setting:
-        policy.cfg.discount_factor = dqn(0).cfg.discount_factor
-    if change is not replace_weight:  # the optimizer still has the old one
-        policy.load_state_dict(kept)
-        whole = dqn(0)
-        whole.load_state_dict(kept)
-        assert same(learned(policy), learned(whole))
-
-
-def test_changes_before_learners_start_reach_them(in_this_process):
-    policies = [dqn(0), dqn(1)]
-    for policy in policies:
-        for change in (change_weights, change_data, change_target, change_setting, change_rate):
-            change(policy)
-        learned(policy)
-        policy.learn_mode.release()
-        for change in (change_weights, change_target, change_rate):
-            change(policy)
-
-    assert same(*map(learned, policies))
-    assert same(*map(state_of, policies))
-
-
-@pytest.mark.filterwarnings("error")
-def test_a_setting_given_as_a_mapping_and_changed_in_the_script_is_refused(in_this_process):
-    policy = DQNPolicy({"learners.num_learners": 1, **SMALL}, OBS, ACTIONS)
-    change_setting(policy)
-
-    with pytest.raises(TypeError, match="or the script after it, changes the configuration: discount_factor"):
-        learned(policy)
-
-
-def test_autocast_of_the_script_holds_for_learners(in_this_process):
-    policies = [dqn(0), dqn(1)]
-
-    with torch.autocast("cpu", torch.bfloat16):
-        outputs = [learned(policy)[-1] for policy in policies]
-
-    assert all(output["q_value"].dtype == torch.bfloat16 for output in outputs)
-    assert same(*({name: value.float() for name, value in output.items()} for output in outputs))
-    assert same(*map(state_of, policies))
-
-
-def test_autocast_around_several_steps_computes_with_new_weights():
-    policies = [dqn(0, Several) for _ in range(2)]
-    for policy, caches in zip(policies, (True, False)):
-        with torch.autocast("cpu", torch.bfloat16, cache_enabled=caches):
-            learned(policy)
-
-    assert same(*map(state_of, policies))
-
-
-class Resetting(DQNPolicy):
-    """A policy whose hook changes a setting, by `reset_config` or directly."""
-
-    def learn_on_batch(self, batch):
-        if self.train_iter == 2:
-            self.reset_config({"discount_factor": 0.1, "learn.batch_size": 16})
-        if bool((batch.reward == 16).any()):
-            self.cfg.learn.target_update_freq = 7
-        if bool((batch.reward == 15).any()):
-            self.reset_config({"discount_factor": 0.2})
-        return super().learn_on_batch(batch)
-
-
-def test_settings_that_hooks_change_reach_the_script(in_this_process):
-    policies = [dqn(0, Resetting), dqn(1, Resetting)]
-    for policy in policies:
-        learned(policy)
-        assert (policy.cfg.discount_factor, policy.cfg.learn.batch_size) == (0.1, 16)
-        policy.learn_mode.release()
-    assert same(*map(learned, policies))
-    assert same(*map(state_of, policies))
-
-    resumed = dqn(0, Resetting)
-    resumed.load_state_dict(policies[1].state_dict())
-    assert resumed.cfg.discount_factor == 0.1
-    for _ in range(2):
-        with pytest.raises(RuntimeError, match=r"a hook of Resetting has set cfg.learn.target_update_freq in a learner"):
-            policies[1].learn_mode.forward(with_reward(16))
-
-
 class Dropping(DQNPolicy):
     """A policy whose loss draws from torch's global generator."""
 
@@ -357,58 +154,6 @@ def test_global_random_numbers_are_those_of_the_script(in_this_process):
         torch.manual_seed(6)  # as it were another process
 
     assert same(*found)
-
-
-class Failing(DQNPolicy):
-    """A policy that draws, warns, and then fails."""
-
-    def learn_on_batch(self, batch):
-        noise = torch.rand(()) + np.random.rand() + random.random()  # noqa: NPY002
-        warnings.warn("a warning of a hook", RuntimeWarning, stacklevel=1)
-        if bool((batch.reward == 17).any()):
-            raise ZeroDivisionError("a mistake")
-        return {**super().learn_on_batch(batch), "noise": noise}
-
-
-@pytest.mark.filterwarnings("ignore:.*global random generator", "ignore:a warning of a hook")
-def test_global_random_numbers_move_also_in_a_batch_that_fails(in_this_process):
-    found = []
-    for learners in (0, 1):
-        policy = dqn(learners, Failing)
-        seed_globally(5)
-        with pytest.raises(ZeroDivisionError):
-            policy.learn_mode.forward(with_reward(17))
-        found.append((learned(policy), torch.rand(3), np.random.rand(), random.random()))  # noqa: NPY002
-
-    assert same(*found)
-
-
-def seed_globally(seed):
-    torch.manual_seed(seed)
-    np.random.seed(seed)  # noqa: NPY002
-    random.seed(seed)
-
-
-def test_warnings_are_shown_in_the_script(in_this_process):
-    shown = []
-    for learners in (0, 1):
-        policy = dqn(learners, Failing)
-        vars(sys.modules[__name__]).pop("__warningregistry__", None)
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("ignore")
-            warnings.simplefilter("default", RuntimeWarning)
-            learned(policy)
-            with pytest.raises(ZeroDivisionError):
-                policy.learn_mode.forward(with_reward(17))
-        shown.append([(str(one.message), one.category, one.filename, one.lineno) for one in caught])
-
-    # A learner in this process changes the filters here, so that Python forgets what it has shown.
-    assert list(dict.fromkeys(shown[1])) == shown[0]
-    assert len(shown[0]) == 1
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", RuntimeWarning)
-        with pytest.raises(RuntimeWarning, match="a warning of a hook"):
-            learned(policy, [0])
 
 
 class Scaled(DQNPolicy):
@@ -435,54 +180,6 @@ def test_learners_are_made_with_the_arguments_of_the_script(in_this_process):
         assert learner.config.get("my_setting") == (None if given is cfg else 3)
 
 
-class Consuming(DQNPolicy):
-    """A policy whose constructor changes its arguments, and draws random numbers."""
-
-    def __init__(self, cfg, obs, act, rng, numbers, table):
-        table.append(len(table))
-        drawn = float(torch.rand(())) + np.random.rand()  # noqa: NPY002
-        self.scale = float(rng.normal()) + next(numbers) + sum(table) + drawn
-        super().__init__(cfg, obs, act)
-
-    def learn_on_batch(self, batch):
-        return {**super().learn_on_batch(batch), "scale": self.scale}
-
-
-def test_learners_get_arguments_as_they_were_given(in_this_process):
-    found = []
-    for learners in (0, 1):
-        seed_globally(4)
-        settings = {"learners.num_learners": learners, **SMALL}
-        policy = Consuming(settings, OBS, ACTIONS, np.random.default_rng(1), iter([1, 2]), [3])
-        settings.clear()
-        found.append(learned(policy))
-        policy.learn_mode.release()
-        found[-1] += [*learned(policy), torch.rand(2)]
-
-    assert same(*found)
-
-
-def test_an_argument_that_cannot_be_sent_is_refused_by_name(in_this_process):
-    with pytest.raises(TypeError, match=r"argument 0 of its constructor cannot be sent to them: .*num_learners=0"):
-        Scaled(threading.Lock(), {"learners.num_learners": 1}, OBS, ACTIONS)
-    Scaled(threading.Lock(), {"learners.num_learners": 0}, OBS, ACTIONS)
-
-
-def test_a_warning_that_was_sent_is_shown_once():
-    found = []
-    with contextlib.suppress(ZeroDivisionError), collecting_warnings(found):
-        for _ in range(3):
-            warnings.warn("one of several", RuntimeWarning, stacklevel=1)
-        raise ZeroDivisionError
-    assert [(one.message, one.category, one.filename) for one in found] == [("one of several", RuntimeWarning, __file__)]
-
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("default")
-        show_warnings(found)
-        show_warnings(loads(dumps(found)))
-    assert [(str(one.message), one.filename) for one in caught] == [("one of several", __file__)]
-
-
 def test_a_copy_has_learners_of_its_own(in_this_process):
     policy = dqn(1)
     learned(policy)
@@ -493,57 +190,6 @@ def test_a_copy_has_learners_of_its_own(in_this_process):
     assert policy.learners._hosts[0] is not copied.learners._hosts[0]
     with pytest.raises(TypeError, match="send its state_dict"):
         dumps(policy)
-
-
-class Several(DQNPolicy):
-    """A policy that takes several gradient steps, of which a later one may fail."""
-
-    def learn_on_batch(self, batch):
-        output = {}
-        for _ in range(3):
-            output = self.gradient_step(batch)
-        if bool((batch.reward == 17).any()):
-            raise ZeroDivisionError("a mistake after three steps")
-        if bool((batch.reward == 15).any()):
-            self.reset_config({"discount_factor": 0.2})
-        return output
-
-
-def test_compiled_steps_of_a_learner_are_those_of_the_script(in_this_process):
-    batch = transitions()
-    batch.unread = torch.zeros(8)  # no hook reads it
-    policies = [dqn(0, **{"learn.compile": "on"}), dqn(1, **{"learn.compile": "on"})]
-    with interpreting():
-        assert same(*(policy.learn_mode.forward(batch) for policy in policies))
-        assert policies[0].compiled_steps.taken == 1
-
-        assert same(*map(state_of, policies))
-
-
-class Scheduled(DQNPolicy):
-    """A policy with a scheduler of torch."""
-
-    def after_init(self):
-        super().after_init()
-        self.scheduler = torch.optim.lr_scheduler.StepLR(self.optimizer, 2, gamma=0.5)
-        self.attach("scheduler", self.scheduler)
-
-    def learn_on_batch(self, batch):
-        output = super().learn_on_batch(batch)
-        self.scheduler.step()
-        return output
-
-
-def test_the_learning_rate_of_a_scheduler_is_logged_with_and_without_learners(in_this_process):
-    found = []
-    for learners in (0, 1):
-        policy = dqn(learners, Scheduled)
-        outputs = learned(policy)
-        policy.learn_mode.release()
-        found.append([*outputs, *learned(policy)])
-
-    assert [output["cur_lr"].item() for output in found[0]] == pytest.approx([1e-3, 1e-3, 5e-4, 5e-4, 2.5e-4, 2.5e-4])
-    assert same(*found)
 
 
 class Logging(DQNPolicy):
@@ -578,12 +224,6 @@ class Noted(DQNPolicy):
         if bool((batch.reward == 19).any()):
             time.sleep(60)
         return super().loss(batch)
-
-
-def with_reward(value, rows=8):
-    batch = transitions(rows=rows)
-    batch.reward[-1] = value
-    return batch
 
 
 class TestProcesses:
