@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import operator
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -24,10 +25,12 @@ class Agreement:
 
     Args:
         policy: the policy of the script.
+        earlier: an agreement that still holds for the settings; None if they are those of the learners.
     """
 
-    def __init__(self, policy: Any) -> None:
-        self._settings = plain_settings(policy.cfg)
+    def __init__(self, policy: Any, earlier: Agreement | None = None) -> None:
+        self._settings: dict[str, Any] = plain_settings(policy.cfg) if earlier is None else earlier._settings
+        self._first_settings: dict[str, Any] = _first_settings(policy) if earlier is None else earlier._first_settings
         parts = networks_of(policy).values()
         self._optimizers = [part for part in parts if isinstance(part, Optimizer)]
         self._groups = [_plain_groups(optimizer) for optimizer in self._optimizers]
@@ -43,23 +46,31 @@ class Agreement:
         """Note that the weights of the model, in the same memory, are those of the learners."""
         self._of_weights, self._sums = _places(self._weights), _sums(self._memory)
 
-    def require_same(self, policy: Any, is_sent: bool) -> None:
-        """Refuse changes that the learners would not have. What `.data` changes outside of the model is not noticed.
+    def require_same_settings(self, policy: Any, is_sent: bool) -> None:
+        """Refuse changes of settings that the learners would not have.
 
         Args:
             policy: the policy.
             is_sent: whether the learners get the state of the policy before the next batch, and so do not have it yet.
 
         Raises:
+            RuntimeError: a setting was changed by other means than `reset_config`.
+        """
+        if is_sent:  # with the settings that reset_config has changed
+            changed = settings_apart(self._first_settings, _first_settings(policy))
+        else:
+            changed = settings_apart(self._settings, plain_settings(policy.cfg))
+        if changed:
+            names = ", ".join(f"cfg.{name}" for name in changed[:_MOST_NAMES])
+            raise _changed(names, policy, "change settings by reset_config(), or before the policy is made")
+
+    def require_same_tensors(self, policy: Any) -> None:
+        """Refuse changes of weights and optimizers that the learners would not have, and that are lost when the policy takes
+        their state. What `.data` changes outside of the model is not noticed.
+
+        Raises:
             RuntimeError: something was changed by other means than the methods of the policy.
         """
-        changed = settings_apart(self._settings, plain_settings(policy.cfg))
-        unsent = [name for name in changed if not is_sent or name not in policy.first_settings]
-        if unsent:
-            names = ", ".join(f"cfg.{name}" for name in unsent[:_MOST_NAMES])
-            raise _changed(names, policy, "change settings by reset_config(), or before the policy is made")
-        if is_sent:
-            return
         weights = policy.weights
         are_same = len(weights) == len(self._weights) and all(map(operator.is_, weights, self._weights))
         if not are_same or _places(weights) != self._of_weights or _sums(self._memory) != self._sums:
@@ -81,8 +92,13 @@ class Agreement:
 
 def _changed(what: str, policy: Any, fix: str) -> RuntimeError:
     return RuntimeError(
-        f"{what} of {type(policy).__name__} were changed in the script, and its learners do not have this change: {fix}."
+        f"{what} of {type(policy).__name__} changed in the script, and its learners do not have this change: {fix}."
     )
+
+
+def _first_settings(policy: Any) -> dict[str, Any]:
+    """The settings, without the changes of `reset_config`."""
+    return plain_settings(copy.deepcopy(policy.cfg).override(policy.first_settings))
 
 
 def plain_settings(cfg: Config) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from ding_lite.basics.global_random import global_random_states, set_global_rand
 from ding_lite.basics.torch_modes import torch_modes_here
 from ding_lite.data import Tree, flatten, map_leaves, nested
 from ding_lite.engine import interpreter_released
-from ding_lite.policy_base.agreements import Agreement
+from ding_lite.policy_base.agreements import Agreement, plain_settings
 from ding_lite.policy_base.configs import LearnersConfig
 from ding_lite.policy_base.learner_workers import (
     Answer,
@@ -126,14 +126,16 @@ class LearnerGroup:
         self._require_state()
         if not self._is_ahead:
             return
-        if not is_replaced:
-            self._require_unchanged()
+        if self._agreement is not None and not is_replaced:
+            self._agreement.require_same_tensors(self._policy)
         states = self._kept or self._asked(read_state)
+        settings = plain_settings(self._policy.cfg)
         with self._following():
             self._policy.take_learned(_undivided(states[0], len(states)))
         self._generators = [state["learn"] for state in states[1:]]
         self._is_ahead = False
-        self._agreement = Agreement(self._policy)
+        has_others = plain_settings(self._policy.cfg) != settings  # from a hook
+        self._agreement = Agreement(self._policy, None if has_others else self._agreement)
 
     def note_change(self) -> None:
         """Note that the policy of the script has changed: the learners get its state before the next batch."""
@@ -173,8 +175,10 @@ class LearnerGroup:
         try:
             if not self._lost:
                 self.take()
-        finally:
-            self._close()
+        except BaseException as error:
+            self._end_after(error, self._is_ahead)
+            raise
+        self._close()
 
     def _answers(self, parts: Sequence[Any]) -> list[Answer]:
         attempts, first_failure = 0, ""
@@ -231,7 +235,9 @@ class LearnerGroup:
     def _require_unchanged(self) -> None:
         """Refuse changes of the policy that its learners would not have."""
         if self._hosts and self._agreement is not None:
-            self._agreement.require_same(self._policy, is_sent=self._must_send)
+            self._agreement.require_same_settings(self._policy, is_sent=self._must_send)
+            if not self._must_send:
+                self._agreement.require_same_tensors(self._policy)
 
     def _follow_settings(self, answers: Sequence[Answer]) -> None:
         """Take settings that hooks have changed."""

@@ -76,8 +76,12 @@ def test_changes_past_the_methods_are_refused(change, words):
 
     with pytest.raises(RuntimeError, match=rf"{words}.*") as caught:
         learned(policy)
-    assert "were changed in the script, and its learners do not have this change" in str(caught.value)
-    if change is not change_moments:  # there, the script has the state of the learners already
+    assert "changed in the script, and its learners do not have this change" in str(caught.value)
+    if change is change_setting:
+        policy.state_dict()
+        with pytest.raises(RuntimeError, match=words):
+            learned(policy)
+    elif change is not change_moments:  # there, the script has the state of the learners already
         with pytest.raises(RuntimeError, match=words):
             policy.state_dict()  # would lose the change
     if change is change_setting:
@@ -87,6 +91,23 @@ def test_changes_past_the_methods_are_refused(change, words):
         whole = dqn(0)
         whole.load_state_dict(kept)
         assert same(learned(policy), learned(whole))
+
+
+def test_settings_follow_each_method_that_changes_them_and_nothing_else():
+    policies = [dqn(0), dqn(1)]
+    for policy in policies:
+        kept = policy.state_dict()
+        learned(policy)
+        policy.reset_config({"discount_factor": 0.1})
+        learned(policy)
+        policy.load_state_dict(kept)  # without this setting
+        learned(policy)
+    assert same(*map(state_of, policies))
+
+    policies[1].cfg.learn.target_update_freq = 7
+    policies[1].reset_config({"discount_factor": 0.2})
+    with pytest.raises(RuntimeError, match=r"^cfg.learn.target_update_freq of DQNPolicy changed"):
+        learned(policies[1])
 
 
 def test_changes_before_learners_start_reach_them():
@@ -304,3 +325,14 @@ def test_the_learning_rate_of_a_scheduler_is_logged_with_and_without_learners():
 
     assert [output["cur_lr"].item() for output in found[0]] == pytest.approx([1e-3, 1e-3, 5e-4, 5e-4, 2.5e-4, 2.5e-4])
     assert same(*found)
+
+
+def test_a_release_that_fails_is_an_error_also_later():
+    policy = dqn(1)
+    learned(policy)
+    change_weights(policy)
+
+    with pytest.raises(RuntimeError, match="the weights of DQNPolicy changed in the script"):
+        policy.learn_mode.release()
+    with pytest.raises(RuntimeError, match="state of the learners of DQNPolicy is lost"):
+        policy.state_dict()
