@@ -16,14 +16,17 @@ import torch
 
 from ding_lite.basics import add_note, require_extra
 from ding_lite.basics.global_random import global_random_states, set_global_random_states
+from ding_lite.basics.torch_modes import torch_modes_here
 from ding_lite.data import Tree, flatten, map_leaves, nested
 from ding_lite.engine import interpreter_released
+from ding_lite.policy_base.agreements import Agreement, plain_settings
 from ding_lite.policy_base.configs import LearnersConfig
 from ding_lite.policy_base.learner_workers import (
     Answer,
     Failed,
     array_of,
     learn,
+    left_by_error,
     load_state,
     make_learner,
     open_store,
@@ -31,6 +34,7 @@ from ding_lite.policy_base.learner_workers import (
     recipe_of,
 )
 from ding_lite.policy_base.live_settings import FixedSettingError
+from ding_lite.policy_base.sent_warnings import show_warnings
 from ding_lite.processes import Copied, Host, Patience, ProcessHost, WorkerDied, gather_results, release_hosts
 from ding_lite.ranks import RankError, current_ranks
 
@@ -52,6 +56,7 @@ class LearnerGroup:
 
     Raises:
         ValueError: settings that do not fit each other, or torchrun has started this process.
+        TypeError: an argument of its constructor cannot be pickled.
         ImportError, ConnectionError: Ray is not installed, or no cluster answers.
     """
 
@@ -66,7 +71,7 @@ class LearnerGroup:
         self._generators: list[dict[str, Any]] = []  # random generators of all learners but the first
         self._lost = ""  # why the state of the learners is lost
         self._is_following = False  # the policy is being given something of the learners
-        self._changes = 0
+        self._agreement: Agreement | None = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> LearnerGroup:
         """The group of a copy of the policy, with learners of its own."""
@@ -74,6 +79,7 @@ class LearnerGroup:
         vars(copied).update(vars(self))
         copied._policy = copy.deepcopy(self._policy, memo)
         copied._hosts, copied._must_send, copied._is_ahead, copied._kept = [], True, False, None
+        copied._agreement = None
         copied._generators = copy.deepcopy(self._generators)
         return copied
 
@@ -87,7 +93,8 @@ class LearnerGroup:
             WorkerDied: a learner has ended, or hung and was killed.
             RankError: the learners could not learn together.
             ValueError: there are fewer rows than learners.
-            RuntimeError: the weights of the policy were changed by other means than its methods.
+            RuntimeError: weights, settings or optimizers of the policy were changed by other means than its methods; or hooks
+                have set other settings in one learner than in another.
             Exception: the error of a hook, in a learner.
         """
         self._require_state()
@@ -98,8 +105,11 @@ class LearnerGroup:
             self._kept = [answer.state for answer in answers if answer.state is not None]
         with self._following():
             self._adopt(answers[0])
+        self._follow_settings(answers)
         self._policy.hook_metrics.aggregate([answer.metrics for answer in answers], as_own=True)
-        return _joined(answers, rows)
+        output = _joined(answers, rows)
+        show_warnings([one for answer in answers for one in answer.warnings])
+        return output
 
     def take(self, is_replaced: bool = False) -> None:
         """Give the learners' state to the policy of the script, if it does not have it.
@@ -108,17 +118,24 @@ class LearnerGroup:
             is_replaced: whether the policy gets another state right after it, so that a lost one is no error.
 
         Raises:
-            RuntimeError: it is lost, because a learner has ended.
+            RuntimeError: it is lost, because a learner has ended; or the policy was changed by other means than its methods,
+                and this change would be lost.
         """
         if self._is_following or (self._lost and is_replaced):
             return
         self._require_state()
-        if self._is_ahead:
-            states = self._kept or self._asked(read_state)
-            with self._following():
-                self._policy.take_learned(states[0])
-            self._generators = [state["learn"] for state in states[1:]]
-            self._is_ahead = False
+        if not self._is_ahead:
+            return
+        if self._agreement is not None and not is_replaced:
+            self._agreement.require_same_tensors(self._policy)
+        states = self._kept or self._asked(read_state)
+        settings = plain_settings(self._policy.cfg)
+        with self._following():
+            self._policy.take_learned(_undivided(states[0], len(states)))
+        self._generators = [state["learn"] for state in states[1:]]
+        self._is_ahead = False
+        has_others = plain_settings(self._policy.cfg) != settings  # from a hook
+        self._agreement = Agreement(self._policy, None if has_others else self._agreement)
 
     def note_change(self) -> None:
         """Note that the policy of the script has changed: the learners get its state before the next batch."""
@@ -143,7 +160,6 @@ class LearnerGroup:
             yield
         finally:
             self._is_following = False
-            self._changes = self._policy.count_changes()
 
     @property
     def generators(self) -> list[dict[str, Any]]:
@@ -159,8 +175,10 @@ class LearnerGroup:
         try:
             if not self._lost:
                 self.take()
-        finally:
-            self._close()
+        except BaseException as error:
+            self._end_after(error, self._is_ahead)
+            raise
+        self._close()
 
     def _answers(self, parts: Sequence[Any]) -> list[Answer]:
         attempts, first_failure = 0, ""
@@ -170,7 +188,8 @@ class LearnerGroup:
                 self._prepare()
                 self._is_ahead = True  # also after an error, since learners may have changed
                 randoms = global_random_states()
-                answers = self._asked(learn, [(part, randoms, self._cfg.restart) for part in parts])
+                modes = torch_modes_here()
+                answers = self._asked(learn, [(part, randoms, modes, self._cfg.restart) for part in parts])
                 if self._cfg.restart:
                     self._policy.hook_metrics.log_value("learners_restarted", attempts, reduce="sum")
                 return answers
@@ -186,6 +205,8 @@ class LearnerGroup:
             except Exception as error:
                 # The policy continues from what the learners have, as without them. The first error is the one to report.
                 self._kept = None
+                with contextlib.suppress(Exception):
+                    self._take_left()
                 with contextlib.suppress(Exception):
                     self.take()
                     was_ahead = False
@@ -212,12 +233,30 @@ class LearnerGroup:
             )
 
     def _require_unchanged(self) -> None:
-        """Refuse changes of weights in place, which the learners would not have."""
-        if not self._must_send and self._policy.count_changes() != self._changes:
-            raise RuntimeError(
-                f"the weights of {type(self._policy).__name__} were changed in the script, and its learners do not have them: "
-                "change weights by set_weights() or load_state_dict()."
+        """Refuse changes of the policy that its learners would not have."""
+        if self._hosts and self._agreement is not None:
+            self._agreement.require_same_settings(self._policy, is_sent=self._must_send)
+            if not self._must_send:
+                self._agreement.require_same_tensors(self._policy)
+
+    def _follow_settings(self, answers: Sequence[Answer]) -> None:
+        """Take settings that hooks have changed."""
+        if any(answer.settings != answers[0].settings for answer in answers):
+            error = RuntimeError(
+                f"hooks of {type(self._policy).__name__} have changed settings, not to the same values in all learners: make "
+                "the change depend on what all of them have, such as train_iter, and not on a batch."
             )
+            self._end_after(error, was_ahead=True)
+            raise error
+        if answers[0].settings is not None:
+            self.take()
+
+    def _take_left(self) -> None:
+        """Take the states of the global random generators, and the warnings, after an error."""
+        left = self._asked(left_by_error)
+        if left[0] is not None:
+            set_global_random_states(left[0][0])
+        show_warnings([one for found in left if found is not None for one in found[1]])
 
     def _prepare(self) -> None:
         """Start the learners if there are none, and send them the policy's state if it has changed."""
@@ -230,6 +269,7 @@ class LearnerGroup:
         each = [*([None] + [*generators, *[None] * size])[:size]]
         self._asked(load_state, [(Copied(_with_batch_size_of_each(state, size)), Copied(one)) for one in each])
         self._must_send = False
+        self._agreement = Agreement(self._policy)
 
     def _start(self) -> None:
         size, name = self._cfg.num_learners, type(self._policy).__name__
@@ -272,6 +312,8 @@ class LearnerGroup:
             weights = weights._replace(weights=[torch.from_numpy(np.array(one)) for one in weights.weights])
         self._policy.copy_weights(weights)
         self._policy.num_steps = answer.num_steps
+        if self._agreement is not None:
+            self._agreement.note_weights()
 
     def _parts(self, batch: Tree) -> tuple[list[Any], list[int]]:
         """The part of each learner, arrays by name, and its number of rows; of a rollout, some of the environments."""
@@ -345,6 +387,14 @@ def _with_batch_size_of_each(state: Mapping[str, Any], size: int) -> dict[str, A
     return {**state, "settings": settings} if settings else dict(state)
 
 
+def _undivided(state: Mapping[str, Any], size: int) -> dict[str, Any]:
+    """The reverse of `_divided`."""
+    settings = dict(state.get("settings", {}))
+    if "learn.batch_size" in settings:
+        settings["learn.batch_size"] *= size
+    return {**state, "settings": settings} if settings else dict(state)
+
+
 def _joined(answers: Sequence[Answer], rows: Sequence[int]) -> dict[str, Any]:
     """What the learners log: arrays of rows one after another, and means of numbers."""
     return {name: _one_value(name, answers, rows) for name in answers[0].output}
@@ -355,10 +405,7 @@ def _one_value(name: str, answers: Sequence[Answer], rows: Sequence[int]) -> Any
     if name not in answers[0].tensors:
         return values[0]
     arrays = [np.array(value) for value in values]
-    if len(arrays) == 1:
-        return torch.from_numpy(arrays[0])
-    if arrays[0].ndim:
-        return torch.from_numpy(np.concatenate(arrays))
-    if all(one == arrays[0] for one in arrays) or arrays[0].dtype.kind != "f":
-        return torch.from_numpy(arrays[0])
-    return torch.from_numpy(np.array(np.average(arrays, weights=rows), arrays[0].dtype))
+    joined = np.concatenate(arrays) if arrays[0].ndim else arrays[0]
+    if not joined.ndim and any(one != joined for one in arrays) and joined.dtype.kind == "f":
+        joined = np.array(np.average(arrays, weights=rows), joined.dtype)
+    return torch.from_numpy(joined).to(answers[0].tensors[name])

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,14 +13,18 @@ import torch
 from torch import Tensor
 
 from ding_lite.basics.global_random import global_random_states, set_global_random_states
+from ding_lite.basics.torch_modes import TorchModes, torch_modes
 from ding_lite.basics.torch_threads import torch_threads, torch_threads_here
 from ding_lite.data import map_leaves
+from ding_lite.policy_base.agreements import plain_settings, settings_apart
 from ding_lite.policy_base.configs import PolicyConfig
+from ding_lite.policy_base.constructions import Given
+from ding_lite.policy_base.sent_warnings import SentWarning, collecting_warnings
 from ding_lite.policy_base.weights import Weights
 from ding_lite.processes import Copied
 from ding_lite.ranks import RankError, Ranks, leave, meet, offer
 
-_OF_SCRIPT = ("collect", "evaluate", "metrics", "made_with", "settings")
+_OF_SCRIPT = ("collect", "evaluate", "metrics", "made_with")
 """Entries of a policy's state that a learner does not change."""
 
 _LEARNER = "learner"
@@ -31,10 +36,9 @@ class Recipe(NamedTuple):
 
     kind: type
     cfg: PolicyConfig
-    args: tuple[Any, ...]
+    given: Given
     """The arguments of its constructor."""
 
-    kwargs: dict[str, Any]
     threads: int | None
     """Torch threads per operation, because results depend on their number."""
 
@@ -50,8 +54,8 @@ class Answer(NamedTuple):
     output: dict[str, Any]
     """A dict to log, with arrays for tensors."""
 
-    tensors: tuple[str, ...]
-    """The names of the tensors in it."""
+    tensors: dict[str, torch.dtype]
+    """The dtypes of the tensors in it, by name."""
 
     num_steps: dict[str, int]
     metrics: dict[Any, Any]
@@ -65,6 +69,11 @@ class Answer(NamedTuple):
 
     state: dict[str, Any] | None
     """The state after it, if it is asked for."""
+
+    settings: dict[str, Any] | None
+    """The configuration, if a hook has changed it."""
+
+    warnings: list[SentWarning]
 
 
 class Failed(NamedTuple):
@@ -83,13 +92,15 @@ class Learner:
 
     def __init__(self, recipe: Recipe, ranks: Ranks | None) -> None:
         self._ranks, self._threads = ranks, recipe.threads
+        self._left: tuple[dict[str, Any], list[SentWarning]] | None = None
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # the script has shown them
-                self.policy = recipe.kind(*recipe.args, **recipe.kwargs)
+            args, kwargs = recipe.given.arguments()
+            with _shown_in_script(), _global_random(recipe.given.randoms):
+                self.policy = recipe.kind(*args, **kwargs)
                 self.policy.dry_run()
-            if self.policy.cfg.to_dict() != recipe.cfg.to_dict():
-                raise TypeError("its constructor changes the configuration")
+            self._settings = plain_settings(self.policy.cfg)
+            if others := settings_apart(plain_settings(recipe.cfg), self._settings):
+                raise TypeError(f"its constructor, or the script after it, changes the configuration: {', '.join(others[:5])}")
         except TypeError as error:
             raise TypeError(
                 f"a learner could not make a {recipe.kind.__name__} as the script has: {error}. Learn in the process of the "
@@ -99,29 +110,63 @@ class Learner:
             torch.manual_seed(self.policy.own_seed)
         self.policy.hook_metrics.owner = recipe.owner
 
-    def learn(self, batch: Any, randoms: Mapping[str, Any], wants_state: bool) -> Answer | Failed:
-        """Learn from a batch of arrays, with these states of the global random generators if this is the first learner."""
-        policy = self.policy
+    def learn(self, batch: Any, randoms: Mapping[str, Any], modes: TorchModes | None, wants_state: bool) -> Answer | Failed:
+        """Learn from a batch of arrays, in these modes of torch; if this is the first learner, with these states of the global
+        random generators."""
+        policy, shown = self.policy, list[SentWarning]()
         if self._is_first:
             set_global_random_states(randoms)
         try:
-            with torch_threads(self._threads):
+            with torch_threads(self._threads), torch_modes(modes), collecting_warnings(shown):
                 output = policy.learn_mode.forward(map_leaves(_own, batch))
+            answer = self._answer(output, wants_state, shown)
+            if self._ranks is not None:
+                # Otherwise an error of one learner after its last exchange would wait for the next batch of the others.
+                self._ranks.exchange("the end of a batch")
         except RankError as error:
             return Failed(str(error))
-        except Exception as error:
+        except BaseException as error:
+            self._left = global_random_states(), shown
             if self._ranks is not None:
                 self._ranks.fail(error)
             raise
+        return answer
+
+    def _answer(self, output: Mapping[str, Any], wants_state: bool, shown: list[SentWarning]) -> Answer:
+        policy = self.policy
         return Answer(
             {name: array_of(value) for name, value in output.items()},
-            tuple(name for name, value in output.items() if isinstance(value, Tensor)),
+            {name: value.dtype for name, value in output.items() if isinstance(value, Tensor)},
             dict(policy.num_steps),
             policy.hook_metrics.reduce(),
             policy.snapshot().as_arrays() if self._is_first else None,
             global_random_states() if self._is_first else None,
             self.state() if wants_state else None,
+            self._changed_settings(),
+            shown,
         )
+
+    def left_by_error(self) -> tuple[dict[str, Any], list[SentWarning]] | None:
+        """The states of the global random generators and the warnings after a batch that has ended by an error; None if the
+        last one has not, or if they were read before."""
+        left, self._left = self._left, None
+        return left
+
+    def _changed_settings(self) -> dict[str, Any] | None:
+        """The configuration, if it has changed since the last call.
+
+        Raises:
+            RuntimeError: a hook has changed it by other means than `reset_config`.
+        """
+        policy, now = self.policy, plain_settings(self.policy.cfg)
+        changed = settings_apart(self._settings, now)
+        if own := [name for name in changed if name not in policy.first_settings]:
+            raise RuntimeError(
+                f"a hook of {type(policy).__name__} has set cfg.{own[0]} in a learner, and the script does not have it: use "
+                "self.reset_config(), or an attribute that is part of the state."
+            )
+        self._settings = now
+        return now if changed else None
 
     def state(self) -> dict[str, Any]:
         """What learning changes in the policy, on the CPU; of a learner that is not the first, its random generators."""
@@ -141,7 +186,9 @@ class Learner:
         """
         if not self._is_first:
             state = {**state, "learn": generators or self.policy.generator_state()}
-        self.policy.load_state_dict(state)
+        with _shown_in_script():
+            self.policy.load_state_dict(state)
+        self._settings = plain_settings(self.policy.cfg)
 
     def close(self) -> None:
         """Leave the other learners."""
@@ -153,6 +200,26 @@ class Learner:
         return self._ranks is None or self._ranks.rank == 0
 
 
+@contextlib.contextmanager
+def _shown_in_script() -> Iterator[None]:
+    """A context without warnings, because the script has shown them."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@contextlib.contextmanager
+def _global_random(states: Mapping[str, Any] | None) -> Iterator[None]:
+    """A context with these states of the global random generators; None for the current ones."""
+    before = global_random_states()
+    if states is not None:
+        set_global_random_states(states)
+    try:
+        yield
+    finally:
+        set_global_random_states(before)
+
+
 def _own(leaf: Any) -> Any:
     """A tensor or array in memory of this process, which the policy may change and keep."""
     copied = np.array(leaf)
@@ -161,7 +228,10 @@ def _own(leaf: Any) -> Any:
 
 def array_of(value: Any) -> Any:
     """The array of a tensor; other values unchanged."""
-    return value.detach().cpu().numpy() if isinstance(value, Tensor) else value
+    if not isinstance(value, Tensor):
+        return value
+    value = value.detach().cpu()
+    return (value.float() if value.dtype == torch.bfloat16 else value).numpy()  # numpy does not have it, and float32 is exact
 
 
 def _on_cpu(value: Any) -> Any:
@@ -203,9 +273,14 @@ def load_state(objects: dict[str, Any], state: Copied[Any], generators: Copied[A
     objects[_LEARNER].load(state.value, generators.value)
 
 
-def learn(objects: dict[str, Any], batch: Any, randoms: dict[str, Any], wants_state: bool) -> Any:
+def learn(objects: dict[str, Any], batch: Any, randoms: dict[str, Any], modes: TorchModes | None, wants_state: bool) -> Any:
     """Learn from a batch, as `Learner.learn`."""
-    return objects[_LEARNER].learn(batch, randoms, wants_state)
+    return objects[_LEARNER].learn(batch, randoms, modes, wants_state)
+
+
+def left_by_error(objects: dict[str, Any]) -> Any:
+    """What a batch has left that has ended by an error, as `Learner.left_by_error`."""
+    return objects[_LEARNER].left_by_error()
 
 
 def read_state(objects: dict[str, Any]) -> Any:
@@ -218,6 +293,7 @@ def recipe_of(policy: Any, learners: int) -> Recipe:
 
     Raises:
         ValueError: the batch size cannot be divided between the learners.
+        TypeError: an argument of its constructor cannot be pickled.
     """
     # The first values: those that reset_config has changed since are part of the state.
     cfg = copy.deepcopy(policy.cfg).override(policy.first_settings)
@@ -225,15 +301,14 @@ def recipe_of(policy: Any, learners: int) -> Recipe:
     own["learn.batch_size"] = _batch_size_of_each(cfg.learn.batch_size, learners)
     cfg.override(own)
     try:
-        given = policy.constructed_with.cfg
+        given = policy.constructed_with.with_cfg(cfg, own)
     except LookupError:
         raise ValueError(
             f"the constructor of {type(policy).__name__} does not get its configuration as an argument, so that its learners "
             "would have learners too: pass cfg to it."
         ) from None
-    args, kwargs = policy.constructed_with.with_cfg({**given, **own} if isinstance(given, Mapping) else cfg)
     timeout_s, owner = policy.cfg.learners.timeout_s, policy.hook_metrics.owner
-    return Recipe(type(policy), cfg, args, kwargs, torch_threads_here(), timeout_s, owner)
+    return Recipe(type(policy), cfg, given, torch_threads_here(), timeout_s, owner)
 
 
 def _batch_size_of_each(batch_size: int, learners: int) -> int:

@@ -59,6 +59,10 @@ class LearningPolicy(Protocol):
         """The logger of the hooks."""
 
     @property
+    def compiled_steps(self) -> object | None:
+        """What takes compiled gradient steps; None if there are none."""
+
+    @property
     def learners(self) -> LearnerGroup | None:
         """The processes that learn in place of this one; None if there are none."""
 
@@ -105,11 +109,14 @@ class LearnMode:
         policy = self._policy
         if not is_tree(batch):
             batch = _as_tree(batch, policy)
+        torch.clear_autocast_cache()  # a hook may have stepped an optimizer of its own in an earlier batch
         if policy.learners is not None:
             return policy.learners.learn(tree(self._read(batch)))
         if policy.device.type != "cpu":
             with policy.hook_metrics.log_time(("time", "device_copy"), reduce="mean"):
                 batch = tree(to_device(self._read(batch), policy.device))
+        elif policy.compiled_steps is not None:  # a compiled step also depends on columns that it does not read
+            batch = tree(self._read(batch))
         return policy.learn(batch)
 
     def dry_run(self) -> None:

@@ -475,6 +475,7 @@ class Policy(PolicyState):
         if is_checked:
             self._require_finite_gradient(stats, lambda: are_finite([it.grad for it in self.params if it.grad is not None]))
         self.optimizer.step()
+        torch.clear_autocast_cache()  # within an autocast block, torch would compute with the weights before the step
         return stats
 
     def _compiled_step(self, compiled: CompiledSteps, batch: Tree) -> dict[str, Any] | None:

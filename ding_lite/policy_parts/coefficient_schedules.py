@@ -105,6 +105,8 @@ class ScheduledLearningRate(Base):
         super().before_step()
         if self.lr_schedule is not None:
             self._set_learning_rate()
+        else:  # a scheduler of torch may have changed it
+            self.cur_lr = float(self.optimizer.param_groups[0]["lr"])
 
     def _set_learning_rate(self) -> None:
         if self.lr_schedule is not None:

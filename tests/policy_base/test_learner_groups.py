@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import rank_policies
 import torch
-from gymnasium import spaces
+from learner_policies import ACTIONS, OBS, SMALL, Apart, Several, dqn, learned, state_of, transitions, with_reward
 from states import same
 
 from ding_lite import Task
@@ -22,52 +22,13 @@ from ding_lite.middleware import StepCollector, gae_estimator, multistep_trainer
 from ding_lite.policy import DQNPolicy, Policy, PPOPolicy
 from ding_lite.policy_base import FixedSettingError, learner_groups
 from ding_lite.policy_check import LossError
-from ding_lite.processes import LocalHost, WorkerDied, WorkerHangs
-from ding_lite.processes.pickles import dumps, loads
-
-OBS, ACTIONS = spaces.Box(-1.0, 1.0, (4,)), spaces.Discrete(2)
-SMALL = {"model.encoder_hidden_size_list": [8], "learn.batch_size": 8}
-
-
-class Apart(LocalHost):
-    """A host in this process, whose requests and results are pickled."""
-
-    def __init__(self, *args, **kwargs):
-        super().__init__()
-
-    def submit(self, fn, *args, **kwargs):
-        return super().submit(*loads(dumps((fn, *args), by_value=True)))
-
-    def result(self, *args, **kwargs):
-        return loads(dumps(super().result(*args, **kwargs)))
+from ding_lite.processes import WorkerDied, WorkerHangs
+from ding_lite.processes.pickles import dumps
 
 
 @pytest.fixture
 def in_this_process(monkeypatch):
     monkeypatch.setattr(learner_groups, "_host_factory", lambda cfg, who: lambda: (Apart, lambda: "127.0.0.1"))
-
-
-def dqn(learners=1, kind=DQNPolicy, **settings):
-    settings = {"learners.num_learners": learners, **SMALL, **settings}
-    if not learners:
-        settings["learners.restart"] = False
-    return kind(DQNConfig().policy.override({"seed": 3, **settings}), OBS, ACTIONS)
-
-
-def transitions(step=0, rows=8, dtype=torch.float32):
-    g = torch.Generator().manual_seed(step)
-    return tree(
-        {
-            "obs": torch.rand(rows, 4, generator=g, dtype=dtype),
-            "next_obs": torch.rand(rows, 4, generator=g, dtype=dtype),
-            "action": torch.randint(0, 2, (rows,), generator=g),
-            "reward": torch.randn(rows, generator=g),
-            "terminated": torch.rand(rows, generator=g) < 0.2,
-            "truncated": torch.zeros(rows, dtype=torch.bool),
-            "discount": torch.full((rows,), 0.9),
-            "weight": torch.rand(rows, generator=g) + 0.1,
-        }
-    )
 
 
 def batch_for(policy, step):
@@ -83,15 +44,6 @@ def batch_for(policy, step):
                 steps = column.unsqueeze(1).expand(-1, 4, -1) if name.startswith("state_in") else column
                 batch[name] = steps.transpose(0, 1).contiguous()
     return tree({name: column for name, column in batch.items() if name in (*policy.columns, "valid")})
-
-
-def learned(policy, steps=range(3)):
-    return [policy.learn_mode.forward(transitions(step)) for step in steps]
-
-
-def state_of(policy):
-    """The state, without how it was made, and without the metrics, which know whether they come from another process."""
-    return {name: part for name, part in policy.state_dict().items() if name not in ("made_with", "metrics")}
 
 
 @pytest.fixture
@@ -184,16 +136,6 @@ def test_objects_that_the_script_attaches_stay_there(in_this_process):
         assert counter.count == number
 
 
-def test_weights_that_are_changed_past_the_methods_are_refused(in_this_process):
-    policy = dqn(1)
-    learned(policy)
-    with torch.no_grad():
-        policy.params[0].add_(1)
-
-    with pytest.raises(RuntimeError, match=r"were changed in the script.*set_weights\(\)"):
-        learned(policy)
-
-
 class Dropping(DQNPolicy):
     """A policy whose loss draws from torch's global generator."""
 
@@ -250,18 +192,6 @@ def test_a_copy_has_learners_of_its_own(in_this_process):
         dumps(policy)
 
 
-class Several(DQNPolicy):
-    """A policy that takes several gradient steps, of which a later one may fail."""
-
-    def learn_on_batch(self, batch):
-        output = {}
-        for _ in range(3):
-            output = self.gradient_step(batch)
-        if bool((batch.reward == 17).any()):
-            raise ZeroDivisionError("a mistake after three steps")
-        return output
-
-
 class Logging(DQNPolicy):
     """A policy that logs."""
 
@@ -294,12 +224,6 @@ class Noted(DQNPolicy):
         if bool((batch.reward == 19).any()):
             time.sleep(60)
         return super().loss(batch)
-
-
-def with_reward(value, rows=8):
-    batch = transitions(rows=rows)
-    batch.reward[-1] = value
-    return batch
 
 
 class TestProcesses:
@@ -355,6 +279,26 @@ class TestProcesses:
             there.learn_mode.forward(with_reward(17))
         there.load_state_dict(kept)
         assert same(learned(there, range(4, 6)), after)
+
+    def test_an_error_in_one_of_two_after_its_last_exchange_comes_at_once(self, released):
+        policy = dqn(2, Several, **{"learners.timeout_s": 60.0})
+        released.append(policy)
+        learned(policy)
+        began = time.monotonic()
+
+        with pytest.raises(ZeroDivisionError, match="after three steps"):  # of the second one only
+            policy.learn_mode.forward(with_reward(17))
+
+        assert time.monotonic() - began < 30  # and not after timeout_s
+        assert policy.train_iter == 12
+        assert policy.state_dict()["train_iter"] == 12
+        policy.reset_config({"learn.batch_size": 16})
+        learned(policy)
+        assert policy.state_dict()["settings"] == {"learn.batch_size": 16}
+        with pytest.raises(RuntimeError, match="hooks of Several have changed settings, not to the same values"):
+            policy.learn_mode.forward(with_reward(15))  # the second one only
+        with pytest.raises(RuntimeError, match="is lost"):
+            learned(policy)
 
     def test_a_dead_one_ends_the_run_and_its_state_is_never_a_silent_mixture(self, released):
         policy = dqn(1, Noted)

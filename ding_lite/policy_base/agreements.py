@@ -1,0 +1,155 @@
+"""Agreements: what the policy of a script and its learners have in common, so that a change of only one of them is an error."""
+
+from __future__ import annotations
+
+import copy
+import operator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.optim import Optimizer
+
+from ding_lite.basics import Config
+from ding_lite.policy_state import networks_of, tensors_in
+
+_CHANGES = operator.attrgetter("_version")  # torch's counter of changes in place
+_MOST_NAMES = 3
+
+
+class Agreement:
+    """The settings, weights and optimizers of a policy at the moment when its learners have the same.
+
+    Args:
+        policy: the policy of the script.
+        earlier: an agreement that still holds for the settings; None if they are those of the learners.
+    """
+
+    def __init__(self, policy: Any, earlier: Agreement | None = None) -> None:
+        self._settings: dict[str, Any] = plain_settings(policy.cfg) if earlier is None else earlier._settings
+        self._first_settings: dict[str, Any] = _first_settings(policy) if earlier is None else earlier._first_settings
+        parts = networks_of(policy).values()
+        self._optimizers = [part for part in parts if isinstance(part, Optimizer)]
+        self._groups = [_plain_groups(optimizer) for optimizer in self._optimizers]
+        self._weights = policy.weights
+        self._memory = [_memory(weight) for weight in self._weights]
+        self.note_weights()
+        of_model = {id(weight) for weight in self._weights}  # another module may have some of them too
+        held = (tensor for part in parts if part is not policy.model for tensor in _tensors_of(part))
+        self._others = [tensor for tensor in held if id(tensor) not in of_model]
+        self._of_others = _places(self._others)
+
+    def note_weights(self) -> None:
+        """Note that the weights of the model, in the same memory, are those of the learners."""
+        self._of_weights, self._sums = _places(self._weights), _sums(self._memory)
+
+    def require_same_settings(self, policy: Any, is_sent: bool) -> None:
+        """Refuse changes of settings that the learners would not have.
+
+        Args:
+            policy: the policy.
+            is_sent: whether the learners get the state of the policy before the next batch, and so do not have it yet.
+
+        Raises:
+            RuntimeError: a setting was changed by other means than `reset_config`.
+        """
+        if is_sent:  # with the settings that reset_config has changed
+            changed = settings_apart(self._first_settings, _first_settings(policy))
+        else:
+            changed = settings_apart(self._settings, plain_settings(policy.cfg))
+        if changed:
+            names = ", ".join(f"cfg.{name}" for name in changed[:_MOST_NAMES])
+            raise _changed(names, policy, "change settings by reset_config(), or before the policy is made")
+
+    def require_same_tensors(self, policy: Any) -> None:
+        """Refuse changes of weights and optimizers that the learners would not have, and that are lost when the policy takes
+        their state. What `.data` changes outside of the model is not noticed.
+
+        Raises:
+            RuntimeError: something was changed by other means than the methods of the policy.
+        """
+        weights = policy.weights
+        are_same = len(weights) == len(self._weights) and all(map(operator.is_, weights, self._weights))
+        if not are_same or _places(weights) != self._of_weights or _sums(self._memory) != self._sums:
+            raise _changed("the weights", policy, "change them by set_weights() or load_state_dict()")
+        if [_plain_groups(optimizer) for optimizer in self._optimizers] != self._groups:
+            raise _changed(
+                "param_groups of an optimizer",
+                policy,
+                "change settings by reset_config(), such as {'lr': 1e-4}; a scheduler of learning rates belongs into "
+                "after_init, with attach(), and its step into learn_on_batch",
+            )
+        if _places(self._others) != self._of_others:
+            raise _changed(
+                "tensors of a network outside of the model, or of an optimizer,",
+                policy,
+                "change them in a hook that learns, or by load_state_dict()",
+            )
+
+
+def _changed(what: str, policy: Any, fix: str) -> RuntimeError:
+    return RuntimeError(
+        f"{what} of {type(policy).__name__} changed in the script, and its learners do not have this change: {fix}."
+    )
+
+
+def _first_settings(policy: Any) -> dict[str, Any]:
+    """The settings, without the changes of `reset_config`."""
+    return plain_settings(copy.deepcopy(policy.cfg).override(policy.first_settings))
+
+
+def plain_settings(cfg: Config) -> dict[str, Any]:
+    """The settings of a configuration, nested, as plain data."""
+    return {name: _plain(value) for name, value in vars(cfg).items()}
+
+
+def settings_apart(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """The dotted names of the settings in which two results of `plain_settings` differ."""
+    return [] if before == after else list(_apart(before, after, ""))
+
+
+def _apart(before: Mapping[str, Any], after: Mapping[str, Any], prefix: str) -> Iterator[str]:
+    for name in dict.fromkeys((*before, *after)):
+        one, other = before.get(name), after.get(name)
+        if isinstance(one, Mapping) and isinstance(other, Mapping) and name in before and name in after:
+            yield from _apart(one, other, f"{prefix}{name}.")
+        elif one != other:
+            yield f"{prefix}{name}"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Config):
+        return plain_settings(value)
+    kind = type(value)
+    return kind(map(_plain, value)) if kind in (list, tuple) else dict(value) if kind is dict else value
+
+
+def _plain_groups(optimizer: Optimizer) -> list[dict[str, Any]]:
+    """The settings of each parameter group: numbers, also those in tensors, and flags."""
+    return [
+        {name: value.tolist() if isinstance(value, Tensor) else value for name, value in group.items() if name != "params"}
+        for group in optimizer.param_groups
+    ]
+
+
+def _tensors_of(part: Any) -> Iterable[Tensor]:
+    return tensors_in(dict(part.state)) if isinstance(part, Optimizer) else [*part.parameters(), *part.buffers()]
+
+
+def _places(tensors: Iterable[Tensor]) -> list[tuple[int, int]]:
+    """Where each tensor is in memory, and how often it was changed in place."""
+    return [(tensor.data_ptr(), 0 if tensor.is_inference() else _CHANGES(tensor)) for tensor in tensors]
+
+
+def _memory(tensor: Tensor) -> NDArray[Any]:
+    """The memory of a tensor on the CPU, as unsigned integers; it is not a copy."""
+    data = torch.empty(0, dtype=torch.uint8).set_(tensor.detach().untyped_storage()).numpy()
+    return data.view(np.uint64 if data.nbytes % 8 == 0 else np.uint8)
+
+
+def _sums(memory: Iterable[NDArray[Any]]) -> list[int]:
+    """A checksum of each array, because torch does not count changes of `.data`."""
+    return [int(np.add.reduce(data, dtype=np.uint64)) for data in memory]
