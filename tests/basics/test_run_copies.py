@@ -49,6 +49,7 @@ class Run:
         self.record.begin(folder if continued else None, 0)
         self.copy = RunCopy(folder, storage)
         self.copy.begin(continued)
+        self.copy.claim(self.record.run_id)
         self.files.held = lambda: self.copy.held
         self.version = object()
 
@@ -274,7 +275,7 @@ class TestMistakes:
             open_storage("s33://bucket")
 
     def test_a_password_in_the_uri_is_refused_and_not_shown(self):
-        with pytest.raises(StorageError, match="has a password, which would be written to config.json") as caught:
+        with pytest.raises(StorageError, match="has a user and a password, which would be written to config.json") as caught:
             open_storage("s3://key:hidden@bucket/runs")
         assert "hidden" not in str(caught.value)
 
