@@ -185,7 +185,6 @@ class RunCopy:
             return None
         self._is_given_up = True
         if self._lost is not None:
-            self._problems = [one for one in self._problems if one != self._lost]
             return self._lost
         missing = self._missing()
         names = f"{', '.join(missing[:3])}{f' and {len(missing) - 3} more' if len(missing) > 3 else ''}"

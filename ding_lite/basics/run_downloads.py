@@ -148,7 +148,7 @@ class _Download:
         Raises:
             CheckpointError: the folder is that of something else.
         """
-        is_saved = bool(RunFiles(self.folder).saved())
+        is_saved = self.folder.is_dir() and bool(RunFiles(self.folder).saved())
         if is_saved and not self._is_same():
             raise CheckpointError(
                 f"{self.folder} has another run, with the id {self._own_id()}, than {self.storage.shown}, with the id "

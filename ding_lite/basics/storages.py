@@ -20,6 +20,7 @@ from ding_lite.basics.uris import at_place, is_uri, normal_uri, problem_of_uri, 
 _CHUNK = 8 << 20  # bytes that are read and written at a time
 UNFINISHED = ".uploading"
 TRIAL = ".trial"
+_PATTERN = re.compile(r"[*?\[]")
 _OBJECT_STORES = ("s3", "gcs", "gs", "abfs", "az", "oss", "oci", "tos")
 _REFUSED = re.compile(r"access.?denied|forbidden|permission|unauthori[sz]ed|\b40[13]\b", re.IGNORECASE)
 _ABSENT = re.compile(r"no.?such|not.?found|does not exist|no response body", re.IGNORECASE)
@@ -53,6 +54,7 @@ class Storage:
         while hasattr(below, "base_fs"):
             below = below.base_fs
         kind = str(below.type_name).rpartition("+")[2]  # such as s3, or py::fsspec+s3
+        self._has_patterns = "fsspec" in str(below.type_name)
         self._has_objects = kind in _OBJECT_STORES
 
     def at(self, place: str) -> Storage:
@@ -194,7 +196,14 @@ class Storage:
         self._delete(self._full(TRIAL))
 
     def _full(self, name: str) -> str:
-        return f"{self._path.rstrip('/')}/{name}"
+        path = f"{self._path.rstrip('/')}/{name}"
+        if self._has_patterns and _PATTERN.search(path):
+            raise StorageError(
+                errno.EINVAL,
+                f"cannot use {at_place(self.shown, name)}: to fsspec, '*', '?' and '[' in a name stand for other names. Choose "
+                "an exp_name and storage_path without them.",
+            )
+        return path
 
     @contextlib.contextmanager
     def _using(self, verb: str, name: str) -> Iterator[None]:

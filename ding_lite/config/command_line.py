@@ -23,6 +23,7 @@ from ding_lite.basics import (
     place_in_storage,
     printable,
     require_extra,
+    require_usable,
     require_writable,
     restored_run,
     shown_text,
@@ -83,8 +84,8 @@ def from_command_line(
     seed, earlier = getattr(parsed, "seed", None), getattr(default, "seed", None)
     if resumed is not None and seed != earlier:
         _end(
-            f"--seed {seed}: the run in {shown_uri(resumed)} has the seed {earlier}, and its random generators go on: leave the "
-            "option out, or start a new run with another --exp-name."
+            f"--seed {seed}: the run in {shown_uri(resumed)} has the seed {earlier}, and its random generators go on: leave "
+            "the option out, or start a new run with another --exp-name."
         )
     given = {word.partition("=")[0].lstrip("-").replace("-", "_") for word in arguments if word.startswith("--")}
     found = default.override(_changes(default, parsed, given))
