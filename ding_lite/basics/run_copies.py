@@ -130,11 +130,14 @@ class RunCopy:
         """Raise an error if another process has begun to write to the copy. If it was removed, it is written anew."""
         if self._owner is None:
             return
-        if not self.storage.has(RECORD):
+        try:
+            other = mapping_in(self.storage.read(RECORD))
+        except StorageError:
+            if self.storage.has(RECORD):
+                raise
             self._there.clear()
             self._written.clear()
             return
-        other = mapping_in(self.storage.read(RECORD))
         if _owner_in(other) != self._owner:
             self._lost = (
                 f"another program has begun to copy the run {id_in(other) or 'with an unknown id'} to {self.storage.shown}"
@@ -188,7 +191,7 @@ class RunCopy:
             return self._lost
         missing = self._missing()
         names = f"{', '.join(missing[:3])}{f' and {len(missing) - 3} more' if len(missing) > 3 else ''}"
-        reason = f"the upload has not ended after {timeout_s:.0f} s." if self._error is None else self._reason()
+        reason = f"the upload has not ended after {timeout_s:.0f} s." if self._error is None else _reason(self._error)
         return (
             f"the copy in {self.storage.shown} lacks the latest {names or 'files'}: {reason} The files are in {self.folder}. "
             f"Copy that folder by hand, or resume the run with --resume {self.folder}, which uploads it."
@@ -269,13 +272,9 @@ class RunCopy:
         if not self._has_warned:
             self._has_warned = True
             self._problems.append(
-                f"the run is not copied after {attempts} attempts: {self._reason()} The run goes on, {self.folder} has its "
-                "files, and later saves try again."
+                f"the run is not copied after {attempts} attempts: {_reason(self._error)} The run goes on, {self.folder} has "
+                "its files, and later saves try again."
             )
-
-    def _reason(self) -> str:
-        is_plain = isinstance(self._error, Exception)
-        return str(self._error) if is_plain else f"the filesystem has raised {type(self._error).__name__}({self._error})."
 
     def _upload(self, snapshot: _Snapshot) -> None:
         self._require_own()
@@ -284,7 +283,7 @@ class RunCopy:
         local = files.signatures
         for name in sorted(snapshot.files, key=lambda name: name.startswith("run/state_")):  # rows before states
             self._put(name, signature_of(self.folder / name))
-        failed: dict[str, BaseException] = {}
+        failed: dict[str, str] = {}
         for name, signature in sorted(local.items(), key=lambda one: one[1]):  # the oldest first, as a download has them again
             if name != MANIFEST and not OF_A_STATE.fullmatch(name):
                 self._put_other(name, signature, failed)
@@ -294,10 +293,10 @@ class RunCopy:
             self.storage.put(MANIFEST, snapshot.manifest)
             self._written[MANIFEST] = snapshot.manifest
         self._remove(snapshot, local)
-        for error in failed.values():
-            raise error
+        for reason in failed.values():
+            raise StorageError(errno.EIO, reason)
 
-    def _put_other(self, name: str, signature: object, failed: dict[str, BaseException]) -> None:
+    def _put_other(self, name: str, signature: object, failed: dict[str, str]) -> None:
         """Write a file that is not of a state. If it cannot be read, it is left out.
 
         If it has failed in the attempt before too, the others and the manifest do not wait for it.
@@ -310,7 +309,7 @@ class RunCopy:
             if isinstance(error, OSError) and not isinstance(error, StorageError):
                 self._note_left_out({name: f"it cannot be read ({error.strerror})"})
                 return
-            failed[name] = error
+            failed[name] = _reason(error)  # not the error itself, whose traceback would keep the open file in a cycle
             if name not in self._failed or self._is_given_up:
                 self._failed = set(failed)
                 raise
@@ -360,6 +359,11 @@ class _Snapshot:
         states = states_in(mapping_in(self.manifest))
         self.names = frozenset(name for one in states for name in (one["file"], *one.get("rows", ())))
         self.files = frozenset(f"run/{name}" for name in self.names)
+
+
+def _reason(error: BaseException | None) -> str:
+    """Why an attempt has failed."""
+    return str(error) if isinstance(error, Exception) else f"the filesystem has raised {type(error).__name__}({error})."
 
 
 def _owner_in(record: bytes | dict[str, Any]) -> object:

@@ -13,7 +13,7 @@ _KNOWN = re.compile(
 )
 _WITH_USERS = re.compile("abfss?|adl|az|hdfs|sftp|smb|ssh|viewfs|wasbs?", re.IGNORECASE)
 """Schemes where the part before "@" is a container or a user, which is no secret."""
-_IN_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9+.:-]*://[^\s'\"<>]*")
+_IN_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9+.:-]*://[^\s'\"<>]*[^\s'\"<>:,.;)]")
 _PORT = re.compile(r"[^:@]*:[0-9]+")
 _SECRET = re.compile(r"token|secret|passw|pwd|key|credential|authorization|auth_|(^|[_-])(sig|sas)", re.IGNORECASE)
 _UNQUOTED = "%/?#&=,+@:;!$'()*~"  # what a URI may have beside letters, digits, "-", "." and "_"
