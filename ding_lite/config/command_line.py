@@ -45,7 +45,7 @@ def from_command_line(
 
     With `--resume FOLDER`, the defaults are those of the run in this folder, so that it can be continued without repeating its
     options; `exp_name` is the folder. A folder that is not on this machine is first downloaded from `--storage-path`, and so is
-    the copy at a URI, to its `exp_name` or that of the options.
+    the copy at a URI, to the folder that the URI names or to `--exp-name`; see `restored_run`.
 
     Args:
         config: a configuration class, or an instance whose values are the defaults.

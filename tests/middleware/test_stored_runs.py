@@ -255,7 +255,7 @@ class TestCommandLine:
     @pytest.mark.parametrize("option", ["--storage-path", "--resume", "--storage_path"])
     @pytest.mark.parametrize("uri", ["s3://KEY:ab/SECRET@bucket/run", "abfs://c@account/run?sig=SECRET"])
     def test_secrets_are_refused_before_they_are_written(self, tmp_path, option, uri, capsys):
-        for arguments in ([option, uri], [f"{option}={uri}", "--exp-name", "run"]):
+        for arguments in ([option, uri], [f"{option}={uri}", "--exp-name", "run", "--unknown", "3"]):
             with pytest.raises(SystemExit, match="2"):
                 from_command_line(DQNConfig, arguments)
             printed = capsys.readouterr().err
