@@ -324,6 +324,7 @@ class CkptSaver:
             StorageError: the storage cannot be written to; the copy is one of another run, or is ahead of the folder.
         """
         self._run_is_asked = False  # an earlier run may have ended by an error before the save that it asked for
+        copy = None
         if self.run_copy is None:
             folder, resumed = self._record.folder, own_run().resumed_from
             continued = self._has_begun or (resumed is not None and os.path.realpath(resumed) == os.path.realpath(folder))
@@ -332,6 +333,8 @@ class CkptSaver:
                 self.run_copy, self._run_files.held = copy, lambda: copy.held
         if not self._record.is_begun:
             self._begin_record(own_run().ctx.total_step)
+        if copy is not None:
+            copy.claim(self._record.run_id)
 
     def note_error(self, error: Exception) -> None:
         """Write the error that ends the run to `error.txt`. The task calls it."""

@@ -23,9 +23,11 @@ from ding_lite.basics import (
     WriteError,
     command_line,
     foreign_arguments,
+    is_uri,
     open_storage,
     place_in_storage,
     remove_leftovers,
+    require_usable,
     write_atomically,
     writing,
 )
@@ -165,7 +167,9 @@ class RunLogger:
         self._copy: RunCopy | None = None
         """The copy, during a run."""
         if cfg is not None and self._folder is not None:
-            storage_path = getattr(cfg, "storage_path", None)
+            resume, storage_path = getattr(cfg, "resume", None), getattr(cfg, "storage_path", None)
+            if resume is not None and is_uri(resume):
+                require_usable(resume)  # config.json has it
             if storage_path is not None:
                 self.storage = open_storage(storage_path)
                 self.storage.at(place_in_storage(self._folder)).require_writable()

@@ -51,11 +51,19 @@ def finish_copy(copy: RunCopy, watchdog_s: float | None) -> UnsavedError | None:
         watchdog_s: seconds after which the watchdog ends the program; None for no limit.
     """
     missing = copy.finish(LAST_UPLOAD_S if watchdog_s is None else min(LAST_UPLOAD_S, watchdog_s / 2))
+    _warn_of_problem(copy)
     return None if missing is None else UnsavedError(errno.EIO, f"the run has ended, but {missing}", copy.storage.shown)
 
 
 def copy_late_files(copy: RunCopy) -> None:
     """Upload what was written since the end of the run, or since its error. A failure is a warning."""
     missing = copy.finish(LATE_FILES_S)
+    _warn_of_problem(copy)
     if missing is not None:
         warnings.warn(missing, stacklevel=3)
+
+
+def _warn_of_problem(copy: RunCopy) -> None:
+    problem = copy.problem()
+    if problem is not None:
+        warnings.warn(problem, stacklevel=4)

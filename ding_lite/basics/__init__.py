@@ -23,12 +23,14 @@ from ding_lite.basics.foreign_names import foreign_arguments, foreign_attributes
 from ding_lite.basics.messages import add_note, did_you_mean, printable, require_extra
 from ding_lite.basics.nesting import unflatten
 from ding_lite.basics.row_files import RowsInPieces
-from ding_lite.basics.run_copies import RunCopy, downloaded_run, restored_run
+from ding_lite.basics.run_copies import RunCopy
+from ding_lite.basics.run_downloads import downloaded_run, restored_run
 from ding_lite.basics.run_files import RunFiles
 from ding_lite.basics.run_locks import FolderInUseError, RunLock
 from ding_lite.basics.run_records import RunRecord, command_line, json_ready, library_versions
 from ding_lite.basics.seeds import seed_of
-from ding_lite.basics.storages import Storage, StorageError, is_uri, open_storage, place_in_storage
+from ding_lite.basics.storages import Storage, StorageError, open_storage, place_in_storage, require_usable
+from ding_lite.basics.uris import is_uri, shown_text, shown_uri, without_place
 
 __all__ = [
     "CheckpointError",
@@ -64,13 +66,17 @@ __all__ = [
     "ranged_field",
     "remove_leftovers",
     "require_extra",
+    "require_usable",
     "require_writable",
     "restored_run",
     "save_checkpoint",
     "seed_field",
     "seed_of",
+    "shown_text",
+    "shown_uri",
     "temporary_beside",
     "unflatten",
+    "without_place",
     "write_atomically",
     "writing",
 ]

@@ -1,39 +1,39 @@
-"""Run copies: the folder of a run, copied to a storage beside the run, and restored from there."""
+"""Run copies: the folder of a run, copied to a storage during the run."""
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import json
 import math
 import os
 import re
-import tempfile
 import threading
 import time
-from collections.abc import Iterator
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from ding_lite.basics.checkpoints import CheckpointError
-from ding_lite.basics.run_files import RunFiles
-from ding_lite.basics.run_locks import NAME as LOCK
-from ding_lite.basics.run_locks import FolderInUseError, RunLock
+from ding_lite.basics.copied_files import (
+    MANIFEST,
+    OF_A_STATE,
+    FolderFiles,
+    content_of,
+    id_in,
+    inner_runs,
+    is_copied,
+    latest_in,
+    mapping_in,
+    signature_of,
+    states_in,
+)
 from ding_lite.basics.run_records import RECORD
-from ding_lite.basics.storages import Storage, StorageError, is_uri, open_storage, place_in_storage
-
-MANIFEST = "run/manifest.json"
+from ding_lite.basics.storages import UNFINISHED, Storage, StorageError
 
 _TRIES = 5  # of one upload, before a warning
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 1.0, 30.0
-_LONGEST_DOWNLOAD_S = 600.0  # by another process of torchrun
 _GRACE_S = 0.1  # for an attempt that fails at the last moment
-_OF_A_STATE = re.compile(r"run/(state|rows)_[^/]*\.pt")
 _REMOVED = re.compile(r"run/(state|rows)_[^/]*\.pt|ckpt/[^/]*\.pt|error\.txt")
 """Files that are removed from the copy when the run has removed or renamed them."""
-_EARLIER = re.compile(r"(run|ckpt)\.[0-9]+")
-"""Folders of earlier runs, which were moved aside."""
 
 
 class RunCopy:
@@ -59,9 +59,17 @@ class RunCopy:
         """Until then an upload is tried again at the end of the run; None before."""
         self._is_hurried = self._is_given_up = False
         self._saved = self._copied = self._failures = 0
-        self._error: Exception | None = None
+        self._error: BaseException | None = None
         """Why the last attempt has failed; None if it has not."""
-        self._problem: str | None = None
+        self._failed: set[str] = set()
+        """Files whose upload has failed in the last attempt."""
+        self._problems: list[str] = []
+        self._left_out: set[str] = set()
+        """What a warning has said that it is not copied."""
+        self._owner: object = None
+        """The process that writes to the copy, by its record there; None before `claim`."""
+        self._lost: str | None = None
+        """Why nothing is copied any more; None if the copy is that of this run."""
         self._has_warned = False
         self._there: dict[str, int] = {}
         """Size of each file that was in the copy at the beginning."""
@@ -79,23 +87,64 @@ class RunCopy:
         """
         self.storage.require_writable()
         self._there = self.storage.names()
+        self._require_same_run(continued)
+        inner = inner_runs(self._there)
+        for name in self.storage.unfinished():  # of a process that was killed
+            if is_copied(name.removesuffix(UNFINISHED), inner):
+                self.storage.remove(name)
+
+    def _require_same_run(self, continued: bool) -> None:
         if not any(name == MANIFEST or name.startswith("ckpt/") for name in self._there):
             return
-        there = _loads(self.storage.read(RECORD)) if RECORD in self._there else {}
-        here = _loads(_content(self.folder / RECORD)) if continued else {}
-        if not continued or there.get("id") != here.get("id"):
+        there = id_in(mapping_in(self.storage.read(RECORD))) if RECORD in self._there else None
+        if not continued or there != id_in(mapping_in(content_of(self.folder / RECORD))):
             raise StorageError(
                 errno.EEXIST,
-                f"there is another run in {self.storage.shown}, with the id {there.get('id', 'unknown')}: choose another "
+                f"there is another run in {self.storage.shown}, with the id {there or 'unknown'}: choose another "
                 f"exp_name or storage_path, remove that copy, or continue it with --resume {self.storage.shown}.",
             )
-        ahead, behind = (_latest(_loads(one)) for one in (self._manifest_there(), _content(self.folder / MANIFEST)))
+        ahead, behind = (latest_in(mapping_in(one)) for one in (self._manifest_there(), content_of(self.folder / MANIFEST)))
         if ahead > behind:
             raise StorageError(
                 errno.ESTALE,
                 f"the copy in {self.storage.shown} is after {ahead} iterations, and the run in {self.folder} after {behind}: "
                 f"continue from the copy with --resume {self.storage.shown}, or remove it.",
             )
+
+    def claim(self, run_id: str) -> None:
+        """Write the record of the run to the copy, by which programs notice that another one writes to it.
+
+        Args:
+            run_id: identifies the run.
+
+        Raises:
+            StorageError: it cannot be written.
+        """
+        content = content_of(self.folder / RECORD)
+        if id_in(mapping_in(content)) != run_id:  # the disk is full
+            content = json.dumps({"id": run_id}).encode()
+        self._owner = _owner_in(content)
+        self.storage.put(RECORD, content)
+
+    def _require_own(self) -> None:
+        """Raise an error if another process has begun to write to the copy. If it was removed, it is written anew."""
+        if self._owner is None:
+            return
+        try:
+            other = mapping_in(self.storage.read(RECORD))
+        except StorageError:
+            if self.storage.has(RECORD):
+                raise
+            self._there.clear()
+            self._written.clear()
+            return
+        if _owner_in(other) != self._owner:
+            self._lost = (
+                f"another program has begun to copy the run {id_in(other) or 'with an unknown id'} to {self.storage.shown}"
+                f"{_process_in(other)}: this run is not copied any more. Give each run an exp_name of its own. This one is in "
+                f"{self.folder}: copy it with --resume {self.folder} and another --storage-path."
+            )
+            raise StorageError(errno.EEXIST, self._lost)
 
     def _manifest_there(self) -> bytes:
         return self.storage.read(MANIFEST) if MANIFEST in self._there else b""
@@ -135,33 +184,44 @@ class RunCopy:
             self._is_given_up = True
             raise
         self._deadline, self._is_hurried = None, False
-        if is_over and self._error is None:
+        if is_over and self._error is None and self._lost is None:
             return None
         self._is_given_up = True
+        if self._lost is not None:
+            return self._lost
         missing = self._missing()
         names = f"{', '.join(missing[:3])}{f' and {len(missing) - 3} more' if len(missing) > 3 else ''}"
-        reason = f"the upload has not ended after {timeout_s:.0f} s." if self._error is None else str(self._error)
+        reason = f"the upload has not ended after {timeout_s:.0f} s." if self._error is None else _reason(self._error)
         return (
             f"the copy in {self.storage.shown} lacks the latest {names or 'files'}: {reason} The files are in {self.folder}. "
             f"Copy that folder by hand, or resume the run with --resume {self.folder}, which uploads it."
         )
 
     def problem(self) -> str | None:
-        """The failure of an upload, once, for a warning; None if there is none."""
-        found, self._problem = self._problem, None
-        return found
+        """Failures of uploads, and what cannot be copied, once, for a warning; None if there is nothing to say."""
+        with self._changed:
+            found, self._problems = self._problems, []
+        return " ".join(found) or None
 
     def metrics(self) -> dict[str, int]:
         """Columns of a row of metrics: saves that are not copied yet, and attempts that have failed so far."""
         return {"storage/saves_behind": self._saved - self._copied, "storage/failed_uploads": self._failures}
 
     def _work(self) -> None:
-        while self._has_next():
-            self._upload_newest()
+        try:
+            while self._has_next():
+                self._upload_newest()
+        finally:  # also if something is raised that no attempt can
+            with self._changed:
+                self._thread = None
+                self._changed.notify_all()
 
     def _has_next(self) -> bool:
         """Take the newest snapshot. Without one the thread ends."""
         with self._changed:
+            if self._lost is not None:
+                self._next = None
+                self._hold()
             if self._next is None or self._is_given_up:
                 self._thread = None
                 self._changed.notify_all()
@@ -175,6 +235,9 @@ class RunCopy:
         while not self._has_uploaded():
             attempts += 1
             with self._changed:
+                if self._lost is not None:
+                    self._problems.append(self._lost)
+                    break
                 if self._deadline is None and attempts >= _TRIES:
                     self._note_problem(attempts)
                     break
@@ -198,7 +261,7 @@ class RunCopy:
         assert self._now is not None
         try:
             self._upload(self._now)
-        except Exception as error:  # noqa: BLE001  filesystems raise different ones
+        except BaseException as error:  # noqa: BLE001  filesystems raise different ones, also SystemExit
             if not self._is_given_up:
                 self._error, self._failures = error, self._failures + 1
             return False
@@ -208,24 +271,62 @@ class RunCopy:
     def _note_problem(self, attempts: int) -> None:
         if not self._has_warned:
             self._has_warned = True
-            self._problem = (
-                f"the run is not copied after {attempts} attempts: {self._error} The run goes on, {self.folder} has its files, "
-                "and later saves try again."
+            self._problems.append(
+                f"the run is not copied after {attempts} attempts: {_reason(self._error)} The run goes on, {self.folder} has "
+                "its files, and later saves try again."
             )
 
     def _upload(self, snapshot: _Snapshot) -> None:
-        local = dict(_files(self.folder))
+        self._require_own()
+        files = FolderFiles(self.folder)
+        self._note_left_out(files.left_out)
+        local = files.signatures
         for name in sorted(snapshot.files, key=lambda name: name.startswith("run/state_")):  # rows before states
-            self._put(name, _signature(self.folder / name))
+            self._put(name, signature_of(self.folder / name))
+        failed: dict[str, str] = {}
         for name, signature in sorted(local.items(), key=lambda one: one[1]):  # the oldest first, as a download has them again
-            if name != MANIFEST and not _OF_A_STATE.fullmatch(name):
-                with contextlib.suppress(FileNotFoundError):  # it was replaced or removed meanwhile
-                    self._put(name, signature)
+            if name != MANIFEST and not OF_A_STATE.fullmatch(name):
+                self._put_other(name, signature, failed)
+        self._failed = set(failed)
         if snapshot.manifest and self._written.get(MANIFEST) != snapshot.manifest:
+            self._require_own()
             self.storage.put(MANIFEST, snapshot.manifest)
             self._written[MANIFEST] = snapshot.manifest
+        self._remove(snapshot, local)
+        for reason in failed.values():
+            raise StorageError(errno.EIO, reason)
+
+    def _put_other(self, name: str, signature: object, failed: dict[str, str]) -> None:
+        """Write a file that is not of a state. If it cannot be read, it is left out.
+
+        If it has failed in the attempt before too, the others and the manifest do not wait for it.
+        """
+        try:
+            self._put(name, signature)
+        except FileNotFoundError:  # it was replaced or removed meanwhile
+            pass
+        except BaseException as error:
+            if isinstance(error, OSError) and not isinstance(error, StorageError):
+                self._note_left_out({name: f"it cannot be read ({error.strerror})"})
+                return
+            failed[name] = _reason(error)  # not the error itself, whose traceback would keep the open file in a cycle
+            if name not in self._failed or self._is_given_up:
+                self._failed = set(failed)
+                raise
+
+    def _note_left_out(self, found: dict[str, str]) -> None:
+        new = sorted(found.keys() - self._left_out)
+        if new:
+            self._left_out.update(new)
+            names = ", ".join(f"{name.encode(errors='backslashreplace').decode()} ({found[name]})" for name in new[:5])
+            more = f" and {len(new) - 5} more" if len(new) > 5 else ""
+            with self._changed:
+                self._problems.append(f"not copied from {self.folder} to {self.storage.shown}: {names}{more}.")
+
+    def _remove(self, snapshot: _Snapshot, local: dict[str, tuple[int, ...]]) -> None:
+        """Remove what the run has removed or renamed."""
         for name in [*self._there, *self._written]:
-            is_left = name in snapshot.files if _OF_A_STATE.fullmatch(name) else name in local
+            is_left = name in snapshot.files if OF_A_STATE.fullmatch(name) else name in local
             if _REMOVED.fullmatch(name) and not is_left:
                 self.storage.remove(name)
                 self._there.pop(name, None)
@@ -243,8 +344,9 @@ class RunCopy:
 
     def _missing(self) -> list[str]:
         """The files of the folder that the copy does not have in their latest form."""
-        manifest = _content(self.folder / MANIFEST)
-        found = [name for name, signature in _files(self.folder) if name != MANIFEST and self._written.get(name) != signature]
+        manifest = content_of(self.folder / MANIFEST)
+        files = FolderFiles(self.folder).signatures
+        found = [name for name, signature in files.items() if name != MANIFEST and self._written.get(name) != signature]
         return found + ([MANIFEST] if manifest and self._written.get(MANIFEST) != manifest else [])
 
 
@@ -253,164 +355,30 @@ class _Snapshot:
 
     def __init__(self, folder: Path, number: int) -> None:
         self.number = number
-        self.manifest = _content(folder / MANIFEST)
-        states = _states(_loads(self.manifest))
+        self.manifest = content_of(folder / MANIFEST)
+        states = states_in(mapping_in(self.manifest))
         self.names = frozenset(name for one in states for name in (one["file"], *one.get("rows", ())))
         self.files = frozenset(f"run/{name}" for name in self.names)
 
 
-def restored_run(
-    run: str | PathLike[str],
-    storage_path: str | PathLike[str] | None = None,
-    filesystem: Any = None,
-    folder: str | PathLike[str] | None = None,
-) -> Path:
-    """The folder of a run to resume, downloaded first if it is not on this machine.
-
-    Args:
-        run: the URI of a copy; or a folder, which is downloaded from storage_path if it has no saved run.
-        storage_path: where runs are copied; None for nowhere.
-        filesystem: the `pyarrow.fs.FileSystem` of storage_path; None for that of its URI.
-        folder: where the copy at a URI is downloaded to; None for the exp_name of its configuration, or its last name.
-
-    Raises:
-        CheckpointError: there is no run in the copy; or the folder has another one.
-        StorageError: the copy cannot be read.
-        FolderInUseError: another process writes to the folder.
-        WriteError: the folder cannot be written to.
-    """
-    if is_uri(run):
-        storage = open_storage(run)
-    elif storage_path is None or RunFiles(run).saved():
-        return Path(run)
-    else:
-        storage, folder = open_storage(storage_path, filesystem).at(place_in_storage(run)), run
-    there = storage.names()
-    if MANIFEST not in there:
-        only = f", only {', '.join(sorted(there)[:3])}" if there else ""
-        raise CheckpointError(
-            f"there is no saved run in {storage.shown}{only}: check the name. A copy can be resumed from its first complete "
-            "upload on."
-        )
-    target = Path(folder) if folder is not None else _own_folder(storage, there)
-    lock = RunLock(target)
-    # The processes of torchrun on this machine download the same copy: one does, and the others wait.
-    patient_until = time.monotonic() + (_LONGEST_DOWNLOAD_S if "LOCAL_RANK" in os.environ else 0.0)
-    while _needs_download(storage, there, target):
-        try:
-            lock.take()
-        except FolderInUseError:
-            if time.monotonic() >= patient_until:
-                raise
-            time.sleep(0.1)
-            continue
-        try:
-            if _needs_download(storage, there, target):
-                _download(storage, there, target)
-        finally:
-            lock.free()
-            with contextlib.suppress(OSError):  # it has files
-                target.rmdir()
-        break
-    return target
+def _reason(error: BaseException | None) -> str:
+    """Why an attempt has failed."""
+    return str(error) if isinstance(error, Exception) else f"the filesystem has raised {type(error).__name__}({error})."
 
 
-@contextlib.contextmanager
-def downloaded_run(uri: str) -> Iterator[Path]:
-    """The description and the checkpoints of the run in a copy, in a temporary folder within this block.
-
-    Raises:
-        CheckpointError: there are no checkpoints.
-        StorageError: the copy cannot be read.
-    """
-    storage = open_storage(uri)
-    names = [name for name in storage.names() if name.startswith("ckpt/") or name in (RECORD, "config.json")]
-    if not any(name.startswith("ckpt/") for name in names):
-        raise CheckpointError(f"there are no checkpoints of a run in {storage.shown}: check the name.")
-    with tempfile.TemporaryDirectory() as folder:
-        for name in names:
-            storage.fetch(name, Path(folder) / name)
-        yield Path(folder)
+def _owner_in(record: bytes | dict[str, Any]) -> object:
+    """What identifies the process that has written a `run.json`: the run, and its last session."""
+    record = mapping_in(record) if isinstance(record, bytes) else record
+    return id_in(record), *(_last_session(record).get(name) for name in ("host", "pid", "start"))
 
 
-def _own_folder(storage: Storage, there: dict[str, int]) -> Path:
-    config = _loads(storage.read("config.json")) if "config.json" in there else {}
-    name = config.get("exp_name")
-    return Path(name if isinstance(name, str) and name.strip() else storage.shown.rpartition("/")[2])
+def _last_session(record: dict[str, Any]) -> dict[str, Any]:
+    sessions = record.get("sessions")
+    last = sessions[-1] if isinstance(sessions, list) and sessions else None
+    return last if isinstance(last, dict) else {}
 
 
-def _needs_download(storage: Storage, there: dict[str, int], folder: Path) -> bool:
-    """Whether the copy has iterations that the folder lacks."""
-    if not RunFiles(folder).saved():
-        return True
-    mine = _loads(_content(folder / RECORD)).get("id")
-    other = _loads(storage.read(RECORD)).get("id") if RECORD in there else None
-    if mine != other:
-        raise CheckpointError(
-            f"{folder} has another run, with the id {mine}, than {storage.shown}, with the id {other}: move that folder away, "
-            "or download to another one with --exp-name."
-        )
-    return _latest(_loads(storage.read(MANIFEST))) > _latest(_loads(_content(folder / MANIFEST)))
-
-
-def _download(storage: Storage, there: dict[str, int], folder: Path) -> None:
-    """Download all files in the order in which they were written, and the manifest last: an interrupted download is no run."""
-    for name in sorted(there, key=lambda name: name == MANIFEST):
-        target = folder / name
-        if ".." in Path(name).parts or Path(name).is_absolute():
-            raise CheckpointError(f"{storage.shown} has a file named {name!r}, outside of its folder.")
-        is_here = name.startswith("run/rows_") and target.is_file() and target.stat().st_size == there[name]
-        if not is_here:
-            storage.fetch(name, target)
-
-
-def _files(folder: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """The files of a run, by their path in its folder, each with its `_signature`."""
-    for place, folders, names in os.walk(folder):
-        inner = Path(place).relative_to(folder)
-        folders[:] = sorted(
-            name
-            for name in folders
-            if not name.startswith(".")
-            and not (inner == Path() and _EARLIER.fullmatch(name))
-            and not (Path(place) / name / RECORD).exists()  # another run, such as that of a rank
-        )
-        for name in sorted(names):
-            if name != LOCK and not name.endswith(".tmp"):
-                with contextlib.suppress(FileNotFoundError):
-                    yield (inner / name).as_posix(), _signature(Path(place) / name)
-
-
-def _signature(path: Path) -> tuple[int, ...]:
-    """What identifies the content of a file: when it was written, its size and its number."""
-    found = path.stat()
-    return found.st_mtime_ns, found.st_size, found.st_ino
-
-
-def _content(path: Path) -> bytes:
-    """The content of a small file; empty if it cannot be read."""
-    try:
-        return path.read_bytes()
-    except OSError:
-        return b""
-
-
-def _loads(content: bytes) -> dict[str, Any]:
-    """The mapping in JSON; empty if it is damaged."""
-    with contextlib.suppress(ValueError):
-        found = json.loads(content)
-        if isinstance(found, dict):
-            return found
-    return {}
-
-
-def _states(manifest: dict[str, Any]) -> list[dict[str, Any]]:
-    states = manifest.get("states")
-    found = [one for one in states if isinstance(one, dict) and "file" in one] if isinstance(states, list) else []
-    return [one for one in found if all(isinstance(name, str) for name in (one["file"], *one.get("rows", ())))]
-
-
-def _latest(manifest: dict[str, Any]) -> int:
-    """The iterations of the latest state in a manifest; -1 if there is none."""
-    done = [one.get("done") for one in _states(manifest)[:1]]
-    return done[0] if done and isinstance(done[0], int) else -1
+def _process_in(record: dict[str, Any]) -> str:
+    last = _last_session(record)
+    is_known = {"pid", "host", "start"} <= last.keys()
+    return f" (process {last['pid']} on {last['host']}, since {last['start']})" if is_known else ""

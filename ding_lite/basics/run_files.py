@@ -203,7 +203,7 @@ class RunFiles:
             known, names = manifest["format"], [name for one in states for name in (one["file"], *one.get("rows", ()))]
         except FileNotFoundError:
             return []
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise CheckpointError(f"{self._manifest} is damaged ({type(error).__name__}: {error}).") from None
         if known != FORMAT:
             raise CheckpointError(f"{self._manifest} has format {known}, and this version of ding_lite reads format {FORMAT}.")

@@ -22,6 +22,7 @@ from weakref import WeakValueDictionary
 
 from ding_lite.basics.files import WriteError, move_aside, write_atomically
 from ding_lite.basics.run_locks import RunLock
+from ding_lite.basics.uris import shown_text
 
 RECORD, ERROR, LOG = "run.json", "error.txt", "run.log"
 
@@ -190,8 +191,8 @@ _sessions: WeakValueDictionary[str, _Session] = WeakValueDictionary()
 
 
 def command_line() -> str:
-    """The command that started this process, as typed in a shell."""
-    return shlex.join(sys.orig_argv)
+    """The command that started this process, as typed in a shell, without passwords and queries in URIs."""
+    return shlex.join(map(shown_text, sys.orig_argv))
 
 
 def _read(path: Path) -> dict[str, Any] | None:
@@ -199,7 +200,7 @@ def _read(path: Path) -> dict[str, Any] | None:
     try:
         found = json.loads(path.read_bytes())
         whole = isinstance(found["id"], str) and isinstance(found["sessions"], list)
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     return found if whole else None
 

@@ -11,14 +11,16 @@ from collections.abc import Callable, Iterator
 from os import PathLike
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote
 
 from ding_lite.basics.files import WriteError, temporary_beside, writing
 from ding_lite.basics.messages import require_extra
+from ding_lite.basics.uris import at_place, is_uri, normal_uri, problem_of_uri, shown_text, shown_uri
 
-_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _CHUNK = 8 << 20  # bytes that are read and written at a time
-_UNFINISHED = ".uploading"
+UNFINISHED = ".uploading"
+TRIAL = ".trial"
+_PATTERN = re.compile(r"[*?\[]")
 _OBJECT_STORES = ("s3", "gcs", "gs", "abfs", "az", "oss", "oci", "tos")
 _REFUSED = re.compile(r"access.?denied|forbidden|permission|unauthori[sz]ed|\b40[13]\b", re.IGNORECASE)
 _ABSENT = re.compile(r"no.?such|not.?found|does not exist|no response body", re.IGNORECASE)
@@ -35,11 +37,6 @@ class StorageError(OSError):
         return str(self.strerror)
 
 
-def is_uri(path: str | PathLike[str]) -> bool:
-    """Whether this is a URI such as "s3://bucket/runs", and not a path."""
-    return bool(_URI.match(os.fspath(path)))
-
-
 class Storage:
     """A folder on a filesystem of pyarrow.
 
@@ -48,7 +45,7 @@ class Storage:
     Args:
         filesystem: a `pyarrow.fs.FileSystem`.
         path: path of the folder there.
-        shown: the folder in messages.
+        shown: the URI or path of the folder in messages, without secrets.
     """
 
     def __init__(self, filesystem: Any, path: str, shown: str) -> None:
@@ -57,11 +54,12 @@ class Storage:
         while hasattr(below, "base_fs"):
             below = below.base_fs
         kind = str(below.type_name).rpartition("+")[2]  # such as s3, or py::fsspec+s3
+        self._has_patterns = "fsspec" in str(below.type_name)
         self._has_objects = kind in _OBJECT_STORES
 
     def at(self, place: str) -> Storage:
         """The subfolder with this name."""
-        return Storage(self._fs, f"{self._path.rstrip('/')}/{place}", f"{self.shown}/{place}")
+        return Storage(self._fs, f"{self._path.rstrip('/')}/{place}", at_place(self.shown, place))
 
     def names(self) -> dict[str, int]:
         """The size in bytes of each file in the folder and its subfolders, by its path in the folder, in the order in which
@@ -70,13 +68,32 @@ class Storage:
         Raises:
             StorageError: the folder cannot be listed.
         """
+        return {name: size for name, size in self._sizes().items() if not name.endswith(UNFINISHED)}
+
+    def unfinished(self) -> list[str]:
+        """The temporary files that uploads have left here, by their paths in the folder.
+
+        Raises:
+            StorageError: the folder cannot be listed.
+        """
+        return [] if self._has_objects else [name for name in self._sizes() if name.endswith(UNFINISHED)]
+
+    def has(self, name: str) -> bool:
+        """Whether there is a file with this name.
+
+        Raises:
+            StorageError: the storage cannot be read.
+        """
+        with self._using("read", name):
+            return bool(self._fs.get_file_info([self._full(name)])[0].is_file)
+
+    def _sizes(self) -> dict[str, int]:
         selector = importlib.import_module("pyarrow.fs").FileSelector
         with self._using("list", ""):
             found = self._fs.get_file_info(selector(self._path, allow_not_found=True, recursive=True))
         prefix = self._path.strip("/") + "/"
         files = sorted((one for one in found if one.is_file), key=lambda one: one.mtime_ns or 0)
-        sizes = {one.path.strip("/").removeprefix(prefix): one.size for one in files}
-        return {name: size for name, size in sizes.items() if not name.endswith(_UNFINISHED)}
+        return {one.path.strip("/").removeprefix(prefix): one.size for one in files}
 
     def read(self, name: str) -> bytes:
         """The content of a file.
@@ -135,10 +152,10 @@ class Storage:
                 return
             self._fs.create_dir(target.rpartition("/")[0], recursive=True)
             try:
-                self._write(target + _UNFINISHED, chunks, goes_on)
-                self._fs.move(target + _UNFINISHED, target)
+                self._write(target + UNFINISHED, chunks, goes_on)
+                self._fs.move(target + UNFINISHED, target)
             except BaseException:
-                self._delete(target + _UNFINISHED)
+                self._delete(target + UNFINISHED)
                 raise
 
     def _write(self, target: str, chunks: Iterator[bytes], goes_on: Callable[[], bool]) -> None:
@@ -175,16 +192,23 @@ class Storage:
         Raises:
             StorageError: it cannot.
         """
-        self.put(".trial", b"")
-        self._delete(self._full(".trial"))
+        self.put(TRIAL, b"")
+        self._delete(self._full(TRIAL))
 
     def _full(self, name: str) -> str:
-        return f"{self._path.rstrip('/')}/{name}"
+        path = f"{self._path.rstrip('/')}/{name}"
+        if self._has_patterns and _PATTERN.search(path):
+            raise StorageError(
+                errno.EINVAL,
+                f"cannot use {at_place(self.shown, name)}: to fsspec, '*', '?' and '[' in a name stand for other names. Choose "
+                "an exp_name and storage_path without them.",
+            )
+        return path
 
     @contextlib.contextmanager
     def _using(self, verb: str, name: str) -> Iterator[None]:
         """Within this block the filesystem is used; each of its errors is raised as a StorageError."""
-        place = f"{self.shown}/{name}".rstrip("/")
+        place = at_place(self.shown, name) if name else self.shown
         try:
             yield
         except (StorageError, WriteError):
@@ -207,42 +231,56 @@ def open_storage(storage_path: str | PathLike[str], filesystem: Any = None) -> S
         StorageError: no filesystem has this scheme, or it cannot be opened.
     """
     path = os.fspath(storage_path)
-    require_extra("pyarrow", "storage", f"storage_path={_shown(path)!r}")
+    require_usable(path)
+    require_extra("pyarrow", "storage", f"storage_path={shown_uri(path)!r}")
     fs = importlib.import_module("pyarrow.fs")
     if filesystem is not None:
-        return Storage(filesystem, path, path)
+        return Storage(filesystem, path, shown_uri(path))
     if not is_uri(path):
         path = os.path.abspath(os.path.expanduser(path))
         return Storage(fs.LocalFileSystem(), path, path)
-    if urlsplit(path).password is not None:
-        raise StorageError(
-            errno.EINVAL, f"storage_path={_shown(path)!r} has a password, which would be written to config.json. {_CREDENTIALS}"
-        )
+    path = normal_uri(path.strip())
     try:
         found, inner = fs.FileSystem.from_uri(path)
     except Exception as error:  # noqa: BLE001  each filesystem raises others
         found, inner = _of_fsspec(fs, path, error)
-    return Storage(found, inner, path.partition("?")[0])
+    return Storage(found, inner, shown_uri(path))
 
 
 def _of_fsspec(fs: Any, uri: str, error: Exception) -> tuple[Any, str]:
     """The filesystem of fsspec for this URI, and the path on it. Without one, raise this error of pyarrow."""
     scheme = uri.partition("://")[0]
     if "Unrecognized filesystem type" not in str(error):
-        raise _storage_error("open", uri.partition("?")[0], error) from error
+        raise _storage_error("open", shown_uri(uri), error) from error
     with contextlib.suppress(ImportError):
         fsspec = importlib.import_module("fsspec")
         if scheme in fsspec.available_protocols():
             try:
                 found, path = fsspec.core.url_to_fs(uri)
             except Exception as other:
-                raise _storage_error("open", uri.partition("?")[0], other) from other
-            return fs.PyFileSystem(fs.FSSpecHandler(found)), path
+                raise _storage_error("open", shown_uri(uri), other) from other
+            return fs.PyFileSystem(fs.FSSpecHandler(found)), unquote(path)  # pyarrow does this for its own schemes
     raise StorageError(
         errno.EINVAL,
-        f"storage_path={uri!r}: neither pyarrow nor fsspec has a filesystem with the scheme {scheme!r}. Use one of s3://, "
-        "gs://, abfs://, hdfs://, file://, a path, or install the package of fsspec that has this scheme.",
+        f"storage_path={shown_uri(uri)!r}: neither pyarrow nor fsspec has a filesystem with the scheme {scheme!r}. Use one "
+        "of s3://, gs://, abfs://, hdfs://, file://, a path, or install the package of fsspec that has this scheme.",
     )
+
+
+def require_usable(storage_path: str) -> None:
+    """Raise an error if a URI has secrets, or is written wrongly, or if there is nothing.
+
+    Raises:
+        StorageError: it cannot be used.
+    """
+    if not storage_path.strip():
+        raise StorageError(
+            errno.EINVAL,
+            f"storage_path={storage_path!r} is empty: use a URI such as s3://bucket/runs, a path, or None for no copy.",
+        )
+    problem = problem_of_uri(storage_path) if is_uri(storage_path) else None
+    if problem is not None:
+        raise StorageError(errno.EINVAL, f"storage_path={shown_uri(storage_path)!r}: {problem}")
 
 
 def place_in_storage(folder: str | PathLike[str]) -> str:
@@ -252,8 +290,10 @@ def place_in_storage(folder: str | PathLike[str]) -> str:
         >>> place_in_storage("runs/dqn"), place_in_storage("/home/me/runs/dqn")
         ('runs/dqn', 'dqn')
     """
-    path = os.path.normpath(os.fspath(folder))
-    return os.path.basename(path) if os.path.isabs(path) or path.startswith("..") else Path(path).as_posix()
+    path = Path(os.path.normpath(os.fspath(folder)))
+    if path.parts and not path.is_absolute() and path.parts[0] != "..":
+        return path.as_posix()
+    return path.name if path.name not in ("", "..") else Path(os.path.abspath(path)).name or "run"
 
 
 def _chunks(source: Any, left: int) -> Iterator[bytes]:
@@ -262,14 +302,8 @@ def _chunks(source: Any, left: int) -> Iterator[bytes]:
         yield chunk
 
 
-def _shown(uri: str) -> str:
-    """The URI without its password."""
-    password = urlsplit(uri).password if is_uri(uri) else None
-    return uri.replace(f":{password}@", ":***@") if password else uri
-
-
 def _storage_error(verb: str, place: str, error: Exception) -> StorageError:
-    said = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+    said = shown_text(" ".join(str(error).split()).rstrip(".")) or type(error).__name__
     number = getattr(error, "errno", None) or errno.EIO
     if number in (errno.EACCES, errno.EPERM) or _REFUSED.search(said):
         fix = _CREDENTIALS

@@ -23,8 +23,12 @@ from ding_lite.basics import (
     place_in_storage,
     printable,
     require_extra,
+    require_usable,
     require_writable,
     restored_run,
+    shown_text,
+    shown_uri,
+    without_place,
 )
 from ding_lite.envs import registered_spec
 
@@ -41,7 +45,7 @@ def from_command_line(
 
     With `--resume FOLDER`, the defaults are those of the run in this folder, so that it can be continued without repeating its
     options; `exp_name` is the folder. A folder that is not on this machine is first downloaded from `--storage-path`, and so is
-    the copy at a URI, to its `exp_name` or that of the options.
+    the copy at a URI, to the folder that the URI names or to `--exp-name`; see `restored_run`.
 
     Args:
         config: a configuration class, or an instance whose values are the defaults.
@@ -62,6 +66,8 @@ def from_command_line(
     import tyro
 
     resumed = _folder_to_resume(arguments)
+    _require_usable("--resume", resumed)
+    _require_usable("--storage-path", _option(arguments, "--storage-path"))
     if resumed is not None and hasattr(default, "resume"):
         default = _configuration_in(resumed, default, arguments)
     registry = tyro.constructors.ConstructorRegistry()
@@ -78,8 +84,8 @@ def from_command_line(
     seed, earlier = getattr(parsed, "seed", None), getattr(default, "seed", None)
     if resumed is not None and seed != earlier:
         _end(
-            f"--seed {seed}: the run in {resumed} has the seed {earlier}, and its random generators go on: leave the option "
-            "out, or start a new run with another --exp-name."
+            f"--seed {seed}: the run in {shown_uri(resumed)} has the seed {earlier}, and its random generators go on: leave "
+            "the option out, or start a new run with another --exp-name."
         )
     given = {word.partition("=")[0].lstrip("-").replace("-", "_") for word in arguments if word.startswith("--")}
     found = default.override(_changes(default, parsed, given))
@@ -110,24 +116,35 @@ def _option(arguments: Sequence[str], name: str) -> str | None:
     return None
 
 
+def _require_usable(option: str, value: str | None) -> None:
+    """End the program if a URI has secrets or is written wrongly, before it is written or shown anywhere."""
+    if value is not None and (option == "--storage-path" or is_uri(value)):
+        try:
+            require_usable(value)
+        except StorageError as error:
+            _end(f"{option} {shown_uri(value)}: {error}")
+
+
 def _configuration_in(run: str, default: ConfigType, arguments: Sequence[str]) -> ConfigType:
     """The configuration of the run in this folder, to continue it there. Ends the program if there is none that fits.
 
     The folder is downloaded first if it is the URI of a copy, or is missing and there is a storage.
     """
-    storage_path = _option(arguments, "--storage-path") or getattr(default, "storage_path", None)
+    storage_path = _option(arguments, "--storage-path")
+    if storage_path is None:
+        storage_path = getattr(default, "storage_path", None)
     try:
         folder = str(restored_run(run, storage_path, folder=_option(arguments, "--exp-name")))
     except (OSError, ValueError, ImportError) as error:
-        _end(f"--resume {run}: {error}")
-    place = f"/{place_in_storage(folder)}"
-    stored = {"storage_path": run.rstrip("/").removesuffix(place)} if is_uri(run) and run.rstrip("/").endswith(place) else {}
+        _end(f"--resume {shown_uri(run)}: {error}")
+    above = without_place(run, place_in_storage(folder)) if is_uri(run) else None
+    stored = {} if above is None else {"storage_path": above}
     path = Path(folder) / "config.json"
     try:
         saved = {name: value for name, value in json.loads(path.read_bytes()).items() if name != "run"}
         found: ConfigType = copy.deepcopy(default).override({**saved, "exp_name": folder, "resume": folder, **stored})
-    except (OSError, AttributeError, TypeError, ValueError) as error:  # AttributeError: it is not a mapping
-        _end(f"--resume {run}: the configuration of the run, {path}, cannot be read ({error}).")
+    except (OSError, AttributeError, TypeError, ValueError, RecursionError) as error:  # AttributeError: it is not a mapping
+        _end(f"--resume {shown_uri(run)}: the configuration of the run, {path}, cannot be read ({error}).")
     return found
 
 
@@ -141,12 +158,12 @@ def _require_possible(config: Any, given: Collection[str]) -> None:
         if "env.id" in given:
             registered_spec(config.env.id)
     except StorageError as error:
-        _end(f"--storage-path {config.storage_path}: {error}")
+        _end(f"--storage-path {shown_uri(config.storage_path)}: {error}")
     except OSError as error:
         _end(f"--exp-name {config.exp_name}: {error}")
     except ImportError as error:
         if "storage_path" in given and "storage_path" in str(error):
-            _end(f"--storage-path {config.storage_path}: {error}")
+            _end(f"--storage-path {shown_uri(config.storage_path)}: {error}")
         module = " The part before the colon is the module that registers the environment." if ":" in config.env.id else ""
         _end(f"--env.id {config.env.id}: {str(error).rstrip('.')}.{module}")
     except Exception as error:
@@ -158,7 +175,7 @@ def _require_possible(config: Any, given: Collection[str]) -> None:
 
 
 def _end(message: str) -> NoReturn:
-    print(f"{Path(sys.argv[0]).name}: {printable(message)}", file=sys.stderr)
+    print(f"{Path(sys.argv[0]).name}: {printable(shown_text(message))}", file=sys.stderr)
     raise SystemExit(2)
 
 

@@ -14,7 +14,7 @@ from typing import Any, SupportsIndex, TypeVar
 
 from ding_lite.basics.foreign_names import foreign_attributes
 from ding_lite.basics.messages import add_note
-from ding_lite.basics.run_copies import restored_run
+from ding_lite.basics.run_downloads import restored_run
 from ding_lite.basics.run_files import RunFiles
 from ding_lite.basics.storages import open_storage
 from ding_lite.engine.deferrals import Caller, Deferrals, Deferred, Origin, middleware_around, warn_of

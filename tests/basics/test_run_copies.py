@@ -2,9 +2,12 @@
 
 import json
 import os
+import re
+import shutil
 import sys
 import time
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -49,6 +52,7 @@ class Run:
         self.record.begin(folder if continued else None, 0)
         self.copy = RunCopy(folder, storage)
         self.copy.begin(continued)
+        self.copy.claim(self.record.run_id)
         self.files.held = lambda: self.copy.held
         self.version = object()
 
@@ -226,6 +230,116 @@ def test_at_the_end_an_upload_that_hangs_is_given_up_and_the_error_names_what_is
     assert "bucket/dqn/run/manifest.json" not in store.files.store
 
 
+class TestOtherWriters:
+    """A second program writes to the same copy."""
+
+    def test_of_two_runs_that_begin_together_the_first_one_is_told_so_and_the_other_has_the_copy(self, tmp_path):
+        storage = open_storage(tmp_path / "store").at("dqn")
+        first, second = Run(tmp_path / "first", storage), Run(tmp_path / "second", storage)
+        for run, done in ((second, 1), (first, 3), (second, 2)):
+            run.save(done)
+            assert run.copy.settle(5)
+        problem = first.copy.problem()
+        who = (
+            f"the run {second.record.run_id} to .*store/dqn \\(process {os.getpid()} on .*\\): this run is not copied any more"
+        )
+        assert re.search(f"another program has begun to copy {who}. Give each run an exp_name of its own", problem)
+        first.save(4)
+        assert first.copy.settle(5)
+        assert not first.copy.held
+        assert first.end() == problem
+        assert first.copy.finish(5) is None  # said before
+        assert second.end() is None
+        assert second.copy.problem() is None
+        assert loaded(restored_run("dqn", tmp_path / "store").absolute()) == 2
+
+    def test_a_run_that_is_resumed_elsewhere_while_it_is_alive_is_told_so(self, tmp_path):
+        storage = open_storage(tmp_path / "store").at("dqn")
+        run = Run(tmp_path / "run", storage)
+        run.save(1)
+        assert run.copy.settle(5)
+        record = json.loads((tmp_path / "store/dqn/run.json").read_text())
+        record["sessions"].append({**record["sessions"][0], "host": "elsewhere"})
+        storage.put("run.json", json.dumps(record).encode())
+        run.save(2)
+        assert "(process" in run.end()
+
+    def test_a_copy_that_is_removed_is_written_anew(self, tmp_path):
+        run = Run(tmp_path / "run", open_storage(tmp_path / "store").at("dqn"))
+        run.save(1)
+        assert run.copy.settle(5)
+        shutil.rmtree(tmp_path / "store")
+        run.save(2)
+        assert run.end() is None
+        assert loaded(restored_run("dqn", tmp_path / "store").absolute()) == 2
+
+
+class TestOddFiles:
+    """Files that cannot be copied are named once, and hold back nothing."""
+
+    @pytest.mark.parametrize(
+        ("make", "words"),
+        [
+            (os.mkfifo, "odd \\(it is no regular file\\)"),
+            (lambda path: path.symlink_to(path), "odd \\(it is a link that leads nowhere \\(Too many levels"),
+            (lambda path: path.symlink_to("nowhere"), "odd \\(it is a link that leads nowhere \\(No such file"),
+            (lambda path: path.symlink_to("/tmp"), "odd \\(it is a link to a folder\\)"),
+            (lambda path: open(os.fsencode(path) + b"\xff", "w").close(), r"odd\\udcff \(its name is not UTF-8\)"),
+        ],
+    )
+    def test_they_are_left_out_with_one_warning(self, tmp_path, make, words):
+        run = Run(tmp_path / "run", open_storage(tmp_path / "store").at("dqn"))
+        make(tmp_path / "run/odd")
+        for done in (1, 2):
+            run.save(done)
+            assert run.copy.settle(5)
+            problem = run.copy.problem()
+            assert re.fullmatch(f"not copied from .*run to .*store/dqn: {words}.*", problem) if done == 1 else problem is None
+        assert run.end() is None
+        assert loaded(restored_run("dqn", tmp_path / "store").absolute()) == 2
+
+    def test_a_file_that_the_storage_refuses_does_not_hold_back_the_states(self, tmp_path):
+        store = FakeStore(fails=lambda number, name, path: "metrics" in path)
+        run = Run(tmp_path / "run", open_storage("bucket", store.filesystem).at("dqn"))
+        run.save(1)
+        assert run.copy.settle(5)
+        assert "not copied after 5 attempts: cannot write bucket/dqn/metrics.jsonl" in run.copy.problem()
+        assert RunFiles(restored_run("dqn", "bucket", store.filesystem)).load()[0]["done"] == 1
+        assert "lacks the latest metrics.jsonl: cannot write" in run.copy.finish(0.1)
+        run.record.end()
+
+
+@pytest.mark.parametrize("raised", [SystemExit(3), KeyboardInterrupt(), GeneratorExit()])
+def test_whatever_a_filesystem_raises_is_tried_again_and_said(tmp_path, raised):
+    def fail(number, name, path):
+        if "metrics" in path:
+            raise raised
+        return False
+
+    store = FakeStore()
+    run = Run(tmp_path / "run", open_storage("bucket", store.filesystem).at("dqn"))
+    store.fails = fail
+    run.save(1)
+    assert run.copy.settle(5)
+    assert f"after 5 attempts: the filesystem has raised {type(raised).__name__}(" in run.copy.problem()
+    store.fails = lambda number, name, path: False
+    run.save(2)
+    assert run.end() is None
+    assert loaded(restored_run("dqn", "bucket", store.filesystem)) == 2
+
+
+def test_what_a_killed_process_was_writing_is_removed_by_the_next_session(tmp_path):
+    storage = open_storage(tmp_path / "store").at("dqn")
+    left = [tmp_path / "store/dqn" / name for name in ("run/state_9.pt.uploading", "metrics.jsonl.uploading")]
+    of_a_rank = tmp_path / "store/dqn/rank_1/run/state_9.pt.uploading"
+    for path in (*left, of_a_rank, of_a_rank.with_name("manifest.json")):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("half")
+    Run(tmp_path / "run", storage).end()
+    assert not any(path.exists() for path in left)
+    assert of_a_rank.exists()  # it may be alive
+
+
 class TestDamage:
     def copied(self, tmp_path):
         run = Run(tmp_path / "run", open_storage(f"file://{tmp_path}/store").at("dqn"))
@@ -274,7 +388,7 @@ class TestMistakes:
             open_storage("s33://bucket")
 
     def test_a_password_in_the_uri_is_refused_and_not_shown(self):
-        with pytest.raises(StorageError, match="has a password, which would be written to config.json") as caught:
+        with pytest.raises(StorageError, match="has a user and a password, which would be written to config.json") as caught:
             open_storage("s3://key:hidden@bucket/runs")
         assert "hidden" not in str(caught.value)
 
@@ -397,3 +511,6 @@ def test_folders_in_a_storage():
         "dqn",
         "dqn",
     ]
+    assert place_in_storage("..d/e") == "..d/e"
+    assert place_in_storage(".") == Path.cwd().name
+    assert place_in_storage("..") == Path.cwd().parent.name

@@ -242,6 +242,8 @@ class TestCommandLine:
             (["--resume", "file:///nowhere/run"], "--resume file:///nowhere/run: there is no saved run in file:///nowhere/run"),
             (["--resume", "s33://bucket/run"], "--resume s33://bucket/run: storage_path='s33://bucket/run': neither pyarrow"),
             (["--storage-path", "s33://bucket"], "--storage-path s33://bucket: storage_path='s33://bucket': neither pyarrow"),
+            (["--storage-path", "file:x"], "--storage-path file:x: storage_path='file:x': after the scheme 'file', a URI has"),
+            (["--storage-path", ""], "--storage-path : storage_path='' is empty"),
             (["--storage-path", "/proc/x"], "--storage-path /proc/x: cannot write /proc/x/runs/dqn/.trial: "),
         ],
     )
@@ -249,6 +251,49 @@ class TestCommandLine:
         with pytest.raises(SystemExit, match="2"):
             from_command_line(DQNConfig, arguments)
         assert words in capsys.readouterr().err
+
+    @pytest.mark.parametrize("option", ["--storage-path", "--resume", "--storage_path"])
+    @pytest.mark.parametrize("uri", ["s3://KEY:ab/SECRET@bucket/run", "abfs://c@account/run?sig=SECRET"])
+    def test_secrets_are_refused_before_they_are_written(self, tmp_path, option, uri, capsys):
+        for arguments in ([option, uri], [f"{option}={uri}", "--exp-name", "run", "--unknown", "3"]):
+            with pytest.raises(SystemExit, match="2"):
+                from_command_line(DQNConfig, arguments)
+            printed = capsys.readouterr().err
+            assert "which would be written to config.json. Leave it out" in printed
+            assert "SECRET" not in printed
+        assert not [*tmp_path.iterdir()]
+
+    def test_a_name_is_quoted_in_the_uri(self, tmp_path):
+        train(DQNConfig(exp_name="runs/my run", storage_path=f"file://{tmp_path}/store"), iterations=3)
+        shutil.rmtree("runs")
+        cfg = from_command_line(DQNConfig, ["--resume", f"file://{tmp_path}/store/runs/my%20run"])
+        assert (cfg.resume, cfg.exp_name, cfg.storage_path) == ("runs/my run", "runs/my run", f"file://{tmp_path}/store")
+
+
+@pytest.mark.parametrize("field", ["storage_path", "resume"])
+def test_secrets_in_a_configuration_are_refused_before_they_are_written(tmp_path, field):
+    with pytest.raises(StorageError, match="user and a password"):
+        online_logger(DQNConfig(exp_name="run", **{field: "s3://KEY:SECRET@bucket/run"}))
+    assert not [*tmp_path.iterdir()]
+
+
+def test_what_cannot_be_copied_is_a_warning_of_the_run(tmp_path):
+    os.mkdir("run")
+    os.mkfifo("run/pipe")
+    with pytest.warns(UserWarning, match=r"not copied from run to .*store/run: pipe \(it is no regular file\)"):
+        train(DQNConfig(exp_name="run", storage_path="store"), iterations=2)
+    assert outcome(tmp_path / "store/run") == outcome("run")
+
+
+def test_a_run_whose_copy_another_program_takes_ends_with_an_error(tmp_path):
+    def begun(ctx):
+        if ctx.total_step == 1:
+            (tmp_path / "store/run/run.json").write_text('{"id": "another"}')
+
+    words = "another program has begun to copy the run another to .*: this run is not copied any more"
+    with pytest.warns(UserWarning, match=words), pytest.raises(UnsavedError, match=f"the run has ended, but {words}"):
+        train(DQNConfig(exp_name="run", storage_path="store"), begun)
+    assert outcome("run")
 
 
 def test_files_that_are_not_of_the_run_are_not_copied(tmp_path):
