@@ -67,7 +67,8 @@ def make_envs(
     process. If they are used after `task.stop()`, they are restarted in the same state.
 
     Args:
-        env: an id that `gymnasium.make` knows, or a function that returns a new environment each time.
+        env: an id that `gymnasium.make` knows, also "module:Id" for a module that registers it, or a function that returns a
+            new environment each time.
         num_envs: B.
         seed: random seed of the run, 0 to 2**63 - 1. Each episode is seeded from (seed, index of the environment, number of the
             episode).
@@ -248,18 +249,22 @@ def _limited(factory: EnvFactory, limit: int) -> gymnasium.Env[Any, Any]:
 
 
 def registered_spec(env_id: str) -> EnvSpec:
-    """Gymnasium's spec of an environment. Atari games and robots are registered first: gymnasium does not import the packages
-    that do.
+    """Gymnasium's spec of an environment. Of "module:Id", the module is imported first, which registers it. Atari games and
+    robots are registered first too: gymnasium does not import the packages that do.
 
     Raises:
         gymnasium.error.Error: the id does not exist.
-        ImportError: an Atari game without the extra `atari`, or a robot without the extra `robotics`.
+        ImportError: the module cannot be imported; an Atari game without the extra `atari`, or a robot without the extra
+            `robotics`.
     """
+    module, _, env_id = env_id.rpartition(":")
+    if module:
+        importlib.import_module(module)
     if env_id not in gymnasium.registry:
-        for module, (extra, beginnings) in _PACKAGES.items():
+        for package, (extra, beginnings) in _PACKAGES.items():
             if env_id.startswith(beginnings):
-                require_extra(module, extra, f"make_envs({env_id!r})")
-                gymnasium.register_envs(importlib.import_module(module))
+                require_extra(package, extra, f"make_envs({env_id!r})")
+                gymnasium.register_envs(importlib.import_module(package))
     return gymnasium.spec(env_id)
 
 

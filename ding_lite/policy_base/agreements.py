@@ -35,7 +35,7 @@ class Agreement:
         self._optimizers = [part for part in parts if isinstance(part, Optimizer)]
         self._groups = [_plain_groups(optimizer) for optimizer in self._optimizers]
         self._weights = policy.weights
-        self._memory = [_memory(weight) for weight in self._weights]
+        self._memory = [_memory(weight) for weight in self._weights if weight.device.type == "cpu"]
         self.note_weights()
         of_model = {id(weight) for weight in self._weights}  # another module may have some of them too
         held = (tensor for part in parts if part is not policy.model for tensor in _tensors_of(part))
@@ -66,7 +66,7 @@ class Agreement:
 
     def require_same_tensors(self, policy: Any) -> None:
         """Refuse changes of weights and optimizers that the learners would not have, and that are lost when the policy takes
-        their state. What `.data` changes outside of the model is not noticed.
+        their state. Changes by `.data` are noticed in weights of the model that are on the CPU.
 
         Raises:
             RuntimeError: something was changed by other means than the methods of the policy.
@@ -79,8 +79,8 @@ class Agreement:
             raise _changed(
                 "param_groups of an optimizer",
                 policy,
-                "change settings by reset_config(), such as {'lr': 1e-4}; a scheduler of learning rates belongs into "
-                "after_init, with attach(), and its step into learn_on_batch",
+                "change settings by reset_config(), such as {'lr': 1e-4}; make a scheduler of learning rates in "
+                "after_init, with attach(), and step it in learn_on_batch",
             )
         if _places(self._others) != self._of_others:
             raise _changed(

@@ -119,7 +119,11 @@ class EnvConfig(Config):
         """
         given: frozenset[str] = self.__dict__["_given"]
         known = _spec(self.id)
-        if name == self.id or (known is not None and known.id == name):
+        if name == self.id:
+            return
+        if known is not None and known.id == name:
+            if ":" in self.id and "stop_value" not in given:  # the module was not imported when the id was set
+                super().__setattr__("stop_value", threshold if self.stops_at_threshold else None)
             return
         if "id" not in given or known is not None:
             if "id" in given:
@@ -247,10 +251,13 @@ def _as_plain(value: Any, where: str) -> Any:
 
 
 def _spec(env_id: str) -> Any:
-    """Gymnasium's spec of this environment; None if it is not registered yet. If it never is, make_envs() raises an error."""
+    """Gymnasium's spec of this environment; None if it is not registered yet. If it never is, make_envs() raises an error.
+
+    The module of "module:Id" is not imported here, because configurations are also read from files.
+    """
     import gymnasium
 
     try:
-        return gymnasium.spec(env_id)
+        return gymnasium.spec(env_id.rpartition(":")[2])
     except (gymnasium.error.Error, ImportError):
         return None

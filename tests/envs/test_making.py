@@ -251,3 +251,22 @@ def test_a_wrong_env_config_is_explained(env, config, more, words):
     with pytest.raises(TypeError) as caught:
         make_envs(env, 2, env_config=config, **more)
     assert words in "\n".join([str(caught.value), *getattr(caught.value, "__notes__", ())])
+
+
+def test_an_id_with_a_module_imports_it_and_ends_at_its_threshold(tmp_path, monkeypatch):
+    (tmp_path / "of_a_module.py").write_text(
+        "import gymnasium\n"
+        "gymnasium.register('OfModule-v0', 'gymnasium.envs.classic_control:CartPoleEnv', reward_threshold=40)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    env = EnvConfig()
+    env.id = "of_a_module:OfModule-v0"
+    try:
+        envs = make_envs(env.id)
+        env.settle(envs.env_name, envs.spec.reward_threshold)
+    finally:
+        gymnasium.registry.pop("OfModule-v0", None)
+        sys.modules.pop("of_a_module", None)
+    assert (envs.env_name, env.id, env.stop_value) == ("OfModule-v0", "of_a_module:OfModule-v0", 40)
+    with pytest.raises(ModuleNotFoundError, match="no_such_module"):
+        make_envs("no_such_module:OfModule-v0")
