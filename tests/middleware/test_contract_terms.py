@@ -52,7 +52,7 @@ from ding_lite.middleware import (
 from ding_lite.policy import A2CPolicy, DQNPolicy, PPOPolicy, REINFORCEPolicy
 from ding_lite.rewards import RNDRewardConfig, RNDRewardModel
 
-NOT_MIDDLEWARE = {"for_policy", "part"}  # what only puts others together, or is no middleware
+NOT_MIDDLEWARE = {"for_policy"}  # only puts others together
 OF_POPULATIONS = {"population_stepper", "population_exploiter"}  # tested in tests/distributed, since members have tasks too
 TERMS = ("reads", "writes", "may_read", "may_write", "reads_after", "writes_after", "writes_late")
 ITERATIONS = 4
