@@ -14,6 +14,7 @@ from ding_lite.metrics import MetricsLogger
 from ding_lite.middleware.metrics_aggregators import evaluation_of
 from ding_lite.middleware.outputs import append_metrics
 from ding_lite.middleware.own_runs import own_run
+from ding_lite.middleware.terminations import finish_if_reached
 from ding_lite.policy import EvalMode
 from ding_lite.ranks import is_first_rank
 
@@ -206,13 +207,12 @@ class ScheduledEvaluator:
         append_metrics(ctx, "eval_metrics", evaluation.metrics)
 
     def _finish_if_reached(self, ctx: OnlineRLContext | OfflineRLContext) -> bool:
-        """End the run with this iteration if stop_value is reached; return whether it is."""
-        target = self._stop_value
-        if target is None or not ctx.eval_value >= target:
+        if self._stop_value is None:
+            return False
+        found = f"{self.__name__} found {ctx.eval_value:{self._format}} {self._place}"
+        if not finish_if_reached(ctx, self._stop_value, found):
             return False
         self._reached_in = ctx.total_step
-        found = f"{self.__name__} found {ctx.eval_value:{self._format}} {self._place}"
-        own_run().finish_because(f"stop_value {target:g} was reached: {found}")
         return True
 
     def _is_due(self, ctx: OnlineRLContext | OfflineRLContext, env_step: int) -> bool:

@@ -1,4 +1,4 @@
-"""Terminations: end a run at a limit of steps, in one or several processes; for stop_value, see evaluation_schedules.py."""
+"""Terminations: end a run at stop_value or at a limit of steps, in one process or several."""
 
 from __future__ import annotations
 
@@ -7,13 +7,27 @@ import numbers
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ding_lite.contexts import OnlineRLContext
+from ding_lite.contexts import OfflineRLContext, OnlineRLContext
 from ding_lite.engine import EndReason, contract, current_task
 from ding_lite.middleware.own_runs import own_run
 from ding_lite.ranks import RankError, Ranks, current_ranks
 
 _EVALUATION = ("last_eval_value", "last_eval_iter")
 _MOST_STATES = 4  # that processes compare; a saver keeps two
+
+
+def finish_if_reached(ctx: OnlineRLContext | OfflineRLContext, stop_value: float, found: str) -> bool:
+    """End the run with this iteration if its evaluation has reached stop_value. Returns whether it has.
+
+    Args:
+        ctx: the context, with eval_value.
+        stop_value: the value to reach.
+        found: what found the value, for the message.
+    """
+    if not ctx.eval_value >= stop_value:
+        return False
+    own_run().finish_because(f"stop_value {stop_value:g} was reached: {found}")
+    return True
 
 
 def termination_checker(

@@ -23,7 +23,7 @@ from ding_lite.policy_base.hooks import set_up_by_hooks
 from ding_lite.policy_base.learning import LearnMode
 from ding_lite.policy_base.live_settings import FixedSettingError, live_changes, settings_of, values_of
 from ding_lite.policy_base.nonfinite_steps import LEFT_OUT
-from ding_lite.policy_base.optimizers import configured_optimizer
+from ding_lite.policy_base.optimizers import clip_gradients, configured_optimizer
 from ding_lite.policy_base.policy import Policy
 from ding_lite.policy_base.weights import Weights
 
@@ -51,6 +51,7 @@ __all__ = [
     "Weights",
     "available_device",
     "build_policy",
+    "clip_gradients",
     "configured_optimizer",
     "live_changes",
     "next_step",

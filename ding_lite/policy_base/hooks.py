@@ -14,7 +14,7 @@ from ding_lite.data import Tree, map_leaves, nested
 from ding_lite.nn import action_distribution, make_actor_critic
 from ding_lite.policy_base.configs import PolicyConfig
 from ding_lite.policy_base.data_parallel import StepAverage
-from ding_lite.policy_base.optimizers import configured_optimizer
+from ding_lite.policy_base.optimizers import clip_gradients, configured_optimizer
 
 
 def set_up_by_hooks(init: Callable[..., None]) -> Callable[..., None]:
@@ -233,7 +233,7 @@ class Hooks:
     def gradients(self, params: list[nn.Parameter]) -> dict[str, Tensor]:
         """Change the gradients in place. By default, clip their norm to `cfg.learn.grad_clip_norm`. Returns a dict to log."""
         limit = self.cfg.learn.grad_clip_norm
-        return {} if limit is None else {"grad_norm": nn.utils.clip_grad_norm_(params, limit, foreach=True)}
+        return {} if limit is None else {"grad_norm": clip_gradients(params, limit)}
 
     def batch_mean(self, values: Tensor) -> Tensor:
         """The mean of values over the batch of a gradient step, of all processes that learn together.

@@ -1,10 +1,11 @@
-"""Optimizers from the settings in `cfg.learn`."""
+"""Optimizers from the settings in `cfg.learn`, and the clipping of gradients."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
 
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ding_lite.nn import Adam, RMSprop
@@ -28,3 +29,8 @@ def configured_optimizer(learn: LearnConfig, params: Iterable[Any]) -> Optimizer
         settings: dict[str, Any] = {"alpha": learn.rmsprop_decay, "momentum": learn.rmsprop_momentum}
         return RMSprop(params, lr=learn.learning_rate, eps=eps, foreach=True, **settings)
     return Adam(params, lr=learn.learning_rate, eps=eps, fused=True)
+
+
+def clip_gradients(params: Iterable[nn.Parameter], limit: float) -> Tensor:
+    """Scale the gradients of these parameters so that their norm is at most `limit`. Returns the norm that they had."""
+    return nn.utils.clip_grad_norm_(params, limit, foreach=True)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ding_lite.policy_base import configured_optimizer
+from ding_lite.policy_base import clip_gradients, configured_optimizer
 
 if TYPE_CHECKING:
     from ding_lite.policy_base import Policy as Base
@@ -41,6 +41,6 @@ class ParamGroupsMixin(Base):
         limit = self.cfg.learn.grad_clip_norm
         if limit is None:
             return {}
-        norms = {name: nn.utils.clip_grad_norm_(part, limit, foreach=True) for name, (part, _) in self.param_groups().items()}
+        norms = {name: clip_gradients(part, limit) for name, (part, _) in self.param_groups().items()}
         total = torch.stack(list(norms.values())).norm()
         return {"grad_norm": total, **{f"grad_norm_{name}": norm for name, norm in norms.items()}}
