@@ -112,13 +112,18 @@ def _noise(sources: Sequence[Any], after: Sequence[Tensor]) -> dict[str, Callabl
             largest[source.name] = torch.maximum(largest.get(source.name, size), size)
 
     def of_squares(size: Tensor, tensor: Tensor) -> Tensor:
-        error = _NOISE * size.sqrt()  # (gradient + error)^2 - gradient^2
+        error = _rounding(size) * size.sqrt()  # (gradient + error)^2 - gradient^2
         return error.square() + 2 * error * tensor.abs().sqrt()
 
     def of_gradients(size: Tensor, _: Tensor) -> Tensor:
-        return _NOISE * size
+        return _rounding(size) * size
 
     return {name: partial(of_squares if name in _SQUARES else of_gradients, size) for name, size in largest.items()}
+
+
+def _rounding(tensor: Tensor) -> float:
+    """The relative rounding of a sum over a batch, in the dtype of the tensor."""
+    return 8 * torch.finfo(tensor.dtype).eps
 
 
 def _gradients(sources: Sequence[Any], after: Sequence[Tensor], before: Sequence[Tensor]) -> dict[int, Tensor]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from ding_lite.basics.global_random import global_random_states
@@ -107,15 +106,3 @@ def _can_be_pickled(value: Any) -> bool:
     except Exception:  # noqa: BLE001 (pickling runs code of the object)
         return False
     return True
-
-
-def noting_arguments(init: Callable[..., None]) -> Callable[..., None]:
-    """Wrap a constructor of a policy: the arguments of the outermost one are noted as `constructed_with`."""
-
-    @functools.wraps(init)
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        if "constructed_with" not in vars(self):
-            self.constructed_with = Construction(type(self), args, kwargs)
-        init(self, *args, **kwargs)
-
-    return __init__

@@ -21,7 +21,7 @@ from ding_lite.metrics import MetricsLogger
 from ding_lite.nn import BoundDistribution, action_distribution, seeded
 from ding_lite.policy_base.acting import CollectMode
 from ding_lite.policy_base.configs import PolicyConfig
-from ding_lite.policy_base.constructions import noting_arguments
+from ding_lite.policy_base.constructions import Construction
 from ding_lite.policy_base.data_parallel import StepAverage
 from ding_lite.policy_base.derivations import Hook, derive
 from ding_lite.policy_base.devices import available_device
@@ -110,7 +110,11 @@ class Policy(PolicyState):
         ValueError: the device is not available.
     """
 
-    @noting_arguments
+    def __new__(cls, *args: Any, **kwargs: Any) -> Policy:
+        self = super().__new__(cls)
+        self.constructed_with = Construction(cls, args, kwargs)  # here, because a constructor may change its arguments
+        return self
+
     def __init__(
         self,
         cfg: PolicyConfig | Mapping[str, Any] | None = None,
@@ -203,8 +207,6 @@ class Policy(PolicyState):
             "learn_on_batch": functools.partial(_counting, is_learning=True),
             "load_state_dict": all_or_nothing,
         }
-        if "__init__" in vars(cls):
-            cls.__init__ = noting_arguments(cls.__init__)  # type: ignore[method-assign]
         for name, wrap in wrappers.items():
             owner = next(base for base in cls.__mro__ if name in vars(base))
             if owner is cls:
