@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -106,3 +107,11 @@ def _can_be_pickled(value: Any) -> bool:
     except Exception:  # noqa: BLE001 (pickling runs code of the object)
         return False
     return True
+
+
+class ConstructorSignature:
+    """The attribute `__signature__` of a class with a `__new__` for any arguments: those of its `__init__`, as help() shows."""
+
+    def __get__(self, instance: object, owner: type) -> inspect.Signature:
+        signature = inspect.signature(owner.__init__)  # type: ignore[misc]
+        return signature.replace(parameters=list(signature.parameters.values())[1:])

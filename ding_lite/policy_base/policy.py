@@ -21,7 +21,7 @@ from ding_lite.metrics import MetricsLogger
 from ding_lite.nn import BoundDistribution, action_distribution, seeded
 from ding_lite.policy_base.acting import CollectMode
 from ding_lite.policy_base.configs import PolicyConfig
-from ding_lite.policy_base.constructions import Construction
+from ding_lite.policy_base.constructions import Construction, ConstructorSignature
 from ding_lite.policy_base.data_parallel import StepAverage
 from ding_lite.policy_base.derivations import Hook, derive
 from ding_lite.policy_base.devices import available_device
@@ -109,6 +109,8 @@ class Policy(PolicyState):
         SpaceError: the algorithm does not support the spaces, or the `action_mask` of observations does not fit the actions.
         ValueError: the device is not available.
     """
+
+    __signature__ = ConstructorSignature()
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Policy:
         self = super().__new__(cls)
