@@ -1,41 +1,12 @@
 """Every algorithm's example in asynchronous mode: the same run as on one thread with that lag."""
 
-import json
-from typing import NamedTuple
-
 import pytest
-import torch
 from example_runs import ASYNC_NAMES as NAMES
-from example_runs import CHANGING, OFFLINE, REPLAYING, small, spied
+from example_runs import CHANGING, OFFLINE, REPLAYING
+from finished_runs import run
 from states import same
 
-from ding_lite import task
-
 pytestmark = pytest.mark.timeout(240)
-
-
-def run(name, folder, **settings):
-    """Everything that a run comes to: checkpoints, counters, what was evaluated, and what is left of what it worked with."""
-    module, cfg = small(name, folder, **settings)
-    made = spied(module)
-    module.main(cfg)
-    ctx = task.ctx
-    counters = [getattr(ctx, it, 0) for it in ("total_step", "env_step", "env_episode", "train_iter", "last_eval_iter")]
-    files = [torch.load(path, weights_only=True) for path in sorted((folder / "ckpt").glob("*.pt"))]
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    evaluated = [[value for key, value in sorted(row.items()) if key.startswith("evaluate/")] for row in rows]
-    left = [thing.state_dict() for thing in made]
-    return Result([*counters, ctx.last_eval_value], files, [row for row in evaluated if row], left)
-
-
-class Result(NamedTuple):
-    """What a run comes to."""
-
-    counters: list
-    files: list
-    evaluated: list
-    left: list
-    """States of environments, policies with their acting modes, and buffers."""
 
 
 @pytest.mark.parametrize("name", NAMES)
