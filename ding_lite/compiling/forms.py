@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from ding_lite.compiling.functional_steps import (
     Coefficient,
@@ -23,7 +24,17 @@ from ding_lite.compiling.functional_steps import (
 )
 from ding_lite.compiling.packages import Package
 from ding_lite.compiling.tracing import Draw, Meta
-from ding_lite.compiling.updates import begin_moments, settings_of
+from ding_lite.compiling.updates import GLOBAL_STEP_HOOKS, begin_moments, settings_of
+from ding_lite.policy_state import networks_of
+
+RECHECKED = 1000
+"""Every so many compiled steps, one is compared with a step that is not compiled."""
+
+_EARLY = 10, 100  # the first ones sooner
+_OF_PARAMS = nn.ParameterList, nn.ParameterDict
+_CONTAINERS = nn.Sequential, nn.ModuleList, nn.ModuleDict, *_OF_PARAMS
+_MODULE_HOOKS = "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"
+_HOOKS_OF_TENSOR = operator.attrgetter("_backward_hooks")
 
 
 class UnfitError(Exception):
@@ -46,9 +57,16 @@ class Form:
         """The compiled step, when it is there."""
         self.is_verified = False
         """Whether a compiled step was compared with one that is not compiled."""
+        self.is_doubted = False
+        """Whether the last compiled step that was compared with one that is not compiled differed from it."""
+        self._taken = 0
         links, self._lists = links_of(policy), lists_of(policy)
         self._optimizer, self._links, self._linked = policy.optimizer, [link[:2] for link in links], [link[2] for link in links]
         self._learns = [param.requires_grad for param in policy.params]
+        self._groups = [list(group["params"]) for group in policy.optimizer.param_groups]
+        self._hooks, self._surroundings = _Hooks(policy), _surroundings(policy)
+        self._containers = [(it._parameters if isinstance(it, _OF_PARAMS) else it._modules) for it in _containers_in(policy)]
+        self._sizes = list(map(len, self._containers))
         self.held_places = [place for place, it in enumerate(step.sources) if isinstance(it, (Slot, Moment))]
         """The inputs that are tensors of the policy's state."""
         metas = {it.path: meta for it, meta in zip(step.sources, step.program.metas) if isinstance(it, Column)}
@@ -58,11 +76,16 @@ class Form:
         self._coefficient_places = [(place, it.name) for place, it in enumerate(step.sources) if isinstance(it, Coefficient)]
         places = {id(it): place for place, it in enumerate(step.sources) if isinstance(it, Draw)}
         self._draws = [(places.get(id(draw)), draw) for draw in step.draws]
-        held = [it.tensor for it in step.sources if isinstance(it, Slot)]
-        self._params = {id(it): it for it in held if isinstance(it, nn.Parameter)}
+        held = {place: it.tensor for place, it in enumerate(step.sources) if isinstance(it, Slot)}
+        self._params = {place: it for place, it in held.items() if isinstance(it, nn.Parameter)}
+        self._reshaped = [
+            (n, step.program.metas[at]) for n, at in enumerate(self.held_places) if at in held.keys() - self._params
+        ]
+        """Tensors that may get another shape in place, each with its index among those that are held."""
         self._settings = settings_of(policy.optimizer)
         self._states: list[Any] | None = None  # the optimizer's states of parameters when their tensors were looked up
         self._held: list[tuple[Mapping[str, Any], str]] = []
+        self._tensors: list[Any] = []
         self._addresses: list[int] = []
         self._rates: list[Any] = []
         self._inputs: list[Any] = [it.tensor if isinstance(it, Constant) else None for it in step.sources]
@@ -90,10 +113,20 @@ class Form:
             return f"step_variant() is {variant!r}"
         for guard in step.guards:
             if not guard.holds():
-                now = getattr(guard.owner, guard.name, None)
-                return f"{type(guard.owner).__name__}.{guard.name} is {now!r:.60}, and was {guard.value!r:.60}"
+                return guard.difference()
         if [param.requires_grad for param in policy.params] != self._learns:
             return "other parameters have requires_grad"
+        if _surroundings(policy) != self._surroundings or not self._hooks.are_same():
+            return "there are other hooks, or another autocast, default dtype or optimizer.step"
+        if list(map(len, self._containers)) != self._sizes:
+            return "a network has more or fewer parts"
+        groups = [group["params"] for group in policy.optimizer.param_groups]
+        if len(groups) != len(self._groups) or not all(map(_are_same, groups, self._groups)):
+            return "the optimizer has other parameters"
+        for shared in step.shared:
+            first, *others = (_found(it, columns) for it in shared)
+            if any(it is not first for it in others):
+                return f"{' and '.join(map(str, shared))} are no longer the same tensor"
         for _, name in self._coefficient_places:
             if type(value := vars(policy).get(name)) not in (int, float) or not value:
                 return f"{type(policy).__name__}.{name} is {value!r:.60}"
@@ -104,6 +137,11 @@ class Form:
                 if group[name] is not value and group[name] != value:
                     return f"{name} of the optimizer is {group[name]!r}, and was {value!r}"
         return None
+
+    def is_due(self) -> bool:
+        """Whether the next step is to be compared with one that is not compiled; asked before each step."""
+        self._taken += 1
+        return self.is_doubted or self._taken in _EARLY or self._taken % RECHECKED == 0
 
     def begin(self, policy: Any) -> list[nn.Parameter]:
         """Make the moments of parameters that have none. Returns these parameters."""
@@ -127,9 +165,10 @@ class Form:
             addresses = list(map(Tensor.data_ptr, tensors))  # type: ignore[arg-type]
         except TypeError:
             addresses = []
-        if addresses != self._addresses:
+        is_same = addresses == self._addresses and all(map(operator.is_, tensors, self._tensors))
+        if not is_same or any(_layout(tensors[n]) != (meta.shape, meta.stride) for n, meta in self._reshaped):
             self._check(tensors)
-            self._addresses = addresses
+            self._tensors, self._addresses = tensors, addresses
         return tensors  # type: ignore[return-value]
 
     def _check(self, tensors: Sequence[Any]) -> None:
@@ -138,12 +177,13 @@ class Form:
             name = source.name  # type: ignore[union-attr]
             if not isinstance(tensor, Tensor):
                 raise UnfitError(f"{name} is a {type(tensor).__name__}, and was a tensor")
-            if isinstance(source, Slot) and isinstance(tensor, nn.Parameter) and id(tensor) not in self._params:
+            if place in self._params and tensor is not self._params[place]:
                 raise UnfitError(f"the parameter {name} is another object than before")
             if Meta.of(tensor) != meta:
                 raise UnfitError(
-                    f"{name} is {tensor.dtype} of shape {list(tensor.shape)} on {tensor.device}, and was {meta.dtype} of "
-                    f"shape {list(meta.shape)} on {meta.device}"
+                    f"{name} is {tensor.dtype} of shape {list(tensor.shape)} and strides {list(tensor.stride())} on "
+                    f"{tensor.device}, and was {meta.dtype} of shape {list(meta.shape)} and strides {list(meta.stride)} on "
+                    f"{meta.device}"
                 )
 
     def take(self, policy: Any, columns: Mapping[str, Any]) -> list[Tensor]:
@@ -154,11 +194,11 @@ class Form:
             inputs[place] = tensor
         for place, path in self._column_places:
             inputs[place] = columns[path[0]] if len(path) == 1 else _column(columns, path)
-        rates = [group["lr"] for group in policy.optimizer.param_groups]
+        rates = [float(group["lr"]) for group in policy.optimizer.param_groups]
         if rates != self._rates:
             self._rates = rates
             for place, group in self._rate_places:
-                self._inputs[place] = inputs[place] = torch.tensor(float(rates[group]), dtype=torch.float64)
+                self._inputs[place] = inputs[place] = torch.tensor(rates[group], dtype=torch.float64)
         for place, name in self._coefficient_places:
             inputs[place] = torch.tensor(vars(policy)[name], dtype=self.step.program.metas[place].dtype)
         for drawn_place, draw in self._draws:
@@ -166,6 +206,64 @@ class Form:
             if drawn_place is not None:
                 inputs[drawn_place] = numbers
         return self.package.run(inputs)  # type: ignore[no-any-return]
+
+
+class _Hooks:
+    """The hooks that a step calls, of networks, parameters and the optimizer.
+
+    Args:
+        policy: the policy.
+    """
+
+    def __init__(self, policy: Any) -> None:
+        optimizer, self._params = policy.optimizer, policy.params
+        of_modules = [vars(module)[name] for module in _modules_of(policy) for name in _MODULE_HOOKS]
+        of_steps = optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks, *GLOBAL_STEP_HOOKS
+        self._held: list[Mapping[int, Any]] = [*of_modules, *of_steps]
+        self._ids, self._next = self._now(), RemovableHandle.next_id
+
+    def _now(self) -> list[int]:
+        """The id of each hook; torch counts them."""
+        of_params = filter(None, map(_HOOKS_OF_TENSOR, self._params))
+        return [number for hooks in (*self._held, *of_params) for number in hooks]
+
+    def are_same(self) -> bool:
+        """Whether there are no others now. While torch has made no more hooks, and none was there, this is one comparison."""
+        if not self._ids and self._next == RemovableHandle.next_id:
+            return True
+        made = RemovableHandle.next_id
+        if self._now() != self._ids:
+            return False
+        self._next = made
+        return True
+
+
+def _modules_of(policy: Any) -> list[nn.Module]:
+    networks = [network for network in networks_of(policy).values() if isinstance(network, nn.Module)]
+    return [module for network in networks for module in network.modules()]
+
+
+def _containers_in(policy: Any) -> list[nn.Module]:
+    """The lists of modules and parameters in a policy's networks."""
+    return [module for module in _modules_of(policy) if isinstance(module, _CONTAINERS)]
+
+
+def _surroundings(policy: Any) -> tuple[Any, ...]:
+    """What changes the operations of a step from outside."""
+    return torch.is_autocast_enabled("cpu"), torch.get_default_dtype(), vars(policy.optimizer).get("step")
+
+
+def _are_same(one: Sequence[Any], other: Sequence[Any]) -> bool:
+    return len(one) == len(other) and all(map(operator.is_, one, other))
+
+
+def _layout(tensor: Any) -> tuple[Sequence[int], Sequence[int]]:
+    return tensor.shape, tensor.stride()
+
+
+def _found(place: Slot | Column, columns: Mapping[str, Any]) -> Any:
+    """The tensor in a place; None if there is none."""
+    return place.held.get(place.name) if isinstance(place, Slot) else _column(columns, place.path)
 
 
 def _column(columns: Any, path: Sequence[str]) -> Any:

@@ -15,8 +15,9 @@ from torch.optim import Optimizer
 
 from ding_lite.basics import Config
 from ding_lite.basics.global_random import global_random_states
+from ding_lite.compiling.guards import Guard, Unshadowed, is_plain, parts_of
 from ding_lite.compiling.programs import Program, program_of
-from ding_lite.compiling.reads import Guard, Reads, is_plain, parts_of
+from ding_lite.compiling.reads import Reads
 from ding_lite.compiling.tracing import Draw, NotCompiledError, Trace, refusing_side_effects, user_line
 from ding_lite.compiling.updates import moment_names, require_supported, stepped, zero_moment
 from ding_lite.data import Tree, flatten, nested
@@ -56,6 +57,9 @@ class Slot(NamedTuple):
     held: dict[str, Any]
     name: str
 
+    def __str__(self) -> str:
+        return self.name
+
     @property
     def tensor(self) -> Tensor:
         """The tensor."""
@@ -86,6 +90,9 @@ class Column(NamedTuple):
 
     path: Path
 
+    def __str__(self) -> str:
+        return f"the column {'/'.join(self.path)}"
+
 
 class Constant(NamedTuple):
     """A tensor that the loss makes from Python numbers."""
@@ -113,26 +120,43 @@ class FunctionalStep(NamedTuple):
     """Buffers that the loss changes."""
     draws: tuple[Draw, ...]
     """All draws of random numbers in their order, also those without effect on the result."""
-    guards: tuple[Guard, ...]
+    guards: tuple[Guard | Unshadowed, ...]
     """The Python values that it holds for."""
     variant: Hashable
     """The result of `step_variant` that it holds for."""
     columns: tuple[Path, ...]
     """All columns of the batch."""
+    shared: tuple[tuple[Slot | Column, ...], ...]
+    """The places that have the same tensor: it is one input."""
+
+
+def all_slots_of(policy: Any) -> list[Slot]:
+    """Where a policy's networks and attributes have tensors. A tensor that is in several places is there several times."""
+    found = [
+        Slot(held, name)
+        for network in networks_of(policy).values()
+        for module in (network.modules() if isinstance(network, nn.Module) else ())
+        for held in (module._parameters, module._buffers, vars(module))
+        for name, it in held.items()
+        if isinstance(it, Tensor)
+    ]
+    own = vars(policy)
+    return found + [Slot(own, name) for name, it in own.items() if isinstance(it, Tensor)]
 
 
 def slots_of(policy: Any) -> list[Slot]:
-    """The tensors of a policy's networks and attributes."""
-    found: dict[int, Slot] = {}
-    for network in networks_of(policy).values():
-        for module in network.modules() if isinstance(network, nn.Module) else ():
-            for held in (module._parameters, module._buffers, vars(module)):
-                found.update(
-                    {id(it): Slot(held, name) for name, it in held.items() if isinstance(it, Tensor) and id(it) not in found}
-                )
-    own = vars(policy)
-    found.update({id(it): Slot(own, name) for name, it in own.items() if isinstance(it, Tensor) and id(it) not in found})
-    return list(found.values())
+    """The tensors of a policy's networks and attributes, each once."""
+    return list({id(slot.tensor): slot for slot in reversed(all_slots_of(policy))}.values())[::-1]
+
+
+def shared_in(policy: Any, leaves: Mapping[Path, Tensor]) -> list[list[Slot | Column]]:
+    """The places that have the same tensor, of a policy and of a batch."""
+    places: dict[int, list[Slot | Column]] = {}
+    for slot in all_slots_of(policy):
+        places.setdefault(id(slot.tensor), []).append(slot)
+    for path, leaf in leaves.items():
+        places.setdefault(id(leaf), []).append(Column(path))
+    return [group for group in places.values() if len(group) > 1]
 
 
 def links_of(policy: Any) -> list[tuple[dict[str, Any], str, nn.Module]]:
@@ -277,6 +301,7 @@ class _Tracer:
             tuple(reads.guards),
             variant,
             tuple(self._leaves),
+            tuple(map(tuple, shared_in(policy, self._leaves))),
         )
 
     def _require_pure(self, generators: Mapping[str, Any]) -> None:

@@ -3,151 +3,93 @@
 from __future__ import annotations
 
 import contextlib
-import copy
-import operator
+import itertools
+import random
+import re
 import sys
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from enum import Enum
-from numbers import Number
-from types import SimpleNamespace
-from typing import Any, NamedTuple
+from functools import partial
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType, SimpleNamespace
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from ding_lite.basics import Config
+from ding_lite.compiling.guards import GROUPS, MISSING, MOST, Guard, Unshadowed, contents_of, is_plain, is_users, parts_of
+from ding_lite.compiling.outer_reads import outer_guards
 from ding_lite.compiling.tracing import NotCompiledError, user_line
+from ding_lite.policy_state import networks_of
 
-_PLAIN = (Number, str, bytes, Enum, torch.dtype, torch.device)
-_MOST = 1000  # plain values in a list, tuple, dict or set
-_DEPTH = 3  # of objects that refer to objects
-_MISSING = object()
 _COUNTERS = "train_iter", "version"
 _OF_TORCH = frozenset(vars(nn.Module())) - {"training"} | {"_compiled_call_impl"}
-_GROUPS = list, tuple, dict, set, frozenset, deque
-_LIBRARIES = frozenset({"ding_lite", "torch", "numpy", "gymnasium", *sys.stdlib_module_names}) - {"__main__"}
+_FUNCTIONS = FunctionType, MethodType, BuiltinFunctionType
+_TRANSPARENT = (
+    *(*_FUNCTIONS, type, ModuleType, Tensor, nn.Module, Config, Optimizer),
+    *(torch.Generator, torch.finfo, torch.iinfo, np.ndarray, np.dtype, re.Pattern),
+)
+"""What has no values of its own to read, or values that are checked otherwise, or that do not change."""
+_RANDOM = random.Random, np.random.Generator, np.random.RandomState
 _FOLLOWED = frozenset({"ding_lite.policy_base.short_names"})  # policy.config
-
-
-class _Same:
-    """An object that is compared by identity."""
-
-    def __init__(self, thing: Any) -> None:
-        self.thing = thing
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and other.thing is self.thing
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __repr__(self) -> str:
-        return f"a {type(self.thing).__name__}"
-
-
-class Guard(NamedTuple):
-    """A Python value that a step has read."""
-
-    owner: Any
-    """The object whose attribute it is."""
-
-    name: str
-    """Name of the attribute."""
-
-    value: Any
-    """The value, as `contents_of` returns it."""
-
-    is_plain: bool
-    """Whether this is a copy of the value."""
-
-    def holds(self) -> bool:
-        """Whether the attribute still has this value."""
-        value, now = self.value, getattr(self.owner, self.name, _MISSING)
-        if self.is_plain:
-            return now is value or (type(now) is type(value) and bool(now == value))
-        if type(value) is _Same:
-            return now is value.thing
-        return bool(contents_of(now) == value)
-
-    def __str__(self) -> str:
-        return f"{type(self.owner).__name__}.{self.name} = {self.value!r:.60}"
-
-
-def is_plain(value: Any) -> bool:
-    """Whether a value consists of numbers, texts and None, so that it can be compared and copied."""
-    left = [_MOST]
-
-    def plain(part: Any) -> bool:
-        left[0] -= 1
-        if part is None or isinstance(part, _PLAIN):
-            return True
-        if left[0] < 0 or not isinstance(part, _GROUPS):
-            return False
-        return all(map(plain, part)) and (not isinstance(part, dict) or all(map(plain, part.values())))
-
-    return plain(value)
-
-
-def contents_of(value: Any, depth: int = 0) -> Any:
-    """What can be compared in a value: plain values; in lists and the like, and in objects of a user's own, these; of tensors
-    and of all other objects, which one it is."""
-    if is_plain(value):
-        return copy.deepcopy(value)
-    if depth > _DEPTH or isinstance(value, (Tensor, nn.Module)) or callable(value):
-        return _Same(value)
-    if isinstance(value, dict):
-        return type(value), {key: contents_of(part, depth + 1) for key, part in value.items()}
-    if isinstance(value, _GROUPS):
-        return type(value), [contents_of(part, depth + 1) for part in value]
-    if not _is_followed(value):
-        return _Same(value)
-    own = {slot: getattr(value, slot, None) for kind in type(value).__mro__ for slot in vars(kind).get("__slots__", ())}
-    own.update(getattr(value, "__dict__", {}))
-    return _Same(value), {name: contents_of(part, depth + 1) for name, part in own.items()}
-
-
-def _is_followed(value: Any) -> bool:
-    """Whether the attributes of an object are values that a loss may depend on: those of a user's own classes."""
-    module = type(value).__module__
-    return module.partition(".")[0] not in _LIBRARIES or module in _FOLLOWED or isinstance(value, SimpleNamespace)
+_IS_PYTHON_CLASS = 1 << 9  # Py_TPFLAGS_HEAPTYPE: attributes of its objects can be watched
 
 
 class Reads:
-    """Inside `recording`, records which attributes with plain values this thread reads, and which it sets.
+    """Inside `recording`, records which attributes this thread reads and sets: of the policy, of configurations and networks,
+    and of all objects that it reads there, except for those of this library.
 
     Args:
-        kinds: base classes of the objects whose attributes are recorded.
+        kinds: base classes of the objects that are watched from the start.
         inputs: names of attributes of `policy` that are inputs of the step, whatever their value.
         policy: the policy.
     """
 
     def __init__(self, kinds: Sequence[type], inputs: Sequence[str], policy: Any) -> None:
-        self._kinds, self._inputs, self._policy = kinds, inputs, policy
+        self._kinds, self._inputs, self._policy = list(kinds), inputs, policy
+        self._kin = tuple(kind for kind in type(policy).__mro__ if kind is not object and not is_users(kind))
         self._thread, self._paused = 0, False
+        self._stack = contextlib.ExitStack()
         self._found: dict[tuple[int, str], Guard] = {}
         self._before: dict[tuple[int, str], tuple[Any, Any]] = {}
         self._writers: dict[tuple[int, str], str] = {}
-        self._groups: dict[tuple[int, str], tuple[Any, Any, list[Any], str]] = {}
+        self._groups: dict[tuple[int, str], tuple[Any, Any, Any, str]] = {}
+        self._methods: dict[int, tuple[Any, set[str]]] = {}
+        self._functions: dict[int, tuple[Any, type]] = {}
 
     @property
-    def guards(self) -> list[Guard]:
-        """The values that were read. Those that were set before they were read are left out."""
-        return [guard for key, guard in self._found.items() if key not in self._before]
+    def guards(self) -> list[Guard | Unshadowed]:
+        """What the step is valid for. What it sets before it reads it is left out, if it was restored at the end."""
+        restored = [
+            Guard.of(owner, name, value)
+            for key, (owner, value) in self._before.items()
+            if key not in self._found and (value is MISSING or is_plain(value)) and (name := key[1])
+        ]
+        own = [(it, names - vars(it).keys()) for it, names in self._methods.values() if hasattr(it, "__dict__")]
+        unshadowed = [Unshadowed(it, frozenset(names)) for it, names in own]
+        return [*self._found.values(), *restored, *unshadowed, *outer_guards(self._functions.values())]
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:
         """Record in this block.
 
         Raises:
-            NotCompiledError: at the end, an attribute has another value than before, or the block has read a counter.
+            NotCompiledError: at the end, an attribute or a global has another value than before; or the block has read
+                something that cannot be compared.
         """
         self._thread = threading.get_ident()
-        with contextlib.ExitStack() as stack:
-            for kind in self._kinds:
-                stack.enter_context(_replaced(kind, "__getattribute__", self._reader))
-                stack.enter_context(_replaced(kind, "__setattr__", self._writer))
+        policy = self._policy
+        kinds = {
+            type(it) for module in networks_of(policy).values() if isinstance(module, nn.Module) for it in module.modules()
+        }
+        outside = outer_guards([(policy.loss, type(policy)), *((kind.forward, kind) for kind in kinds)])
+        with self._stack:
+            for kind in tuple(self._kinds):
+                self._watch(kind)
+            for guard in outside:
+                self._follow(guard.place, getattr(guard.owner, guard.name))
             yield
         for (_, name), (owner, value) in self._before.items():
             now = _held(owner, name)
@@ -156,30 +98,55 @@ class Reads:
                     f"{self._writers[id(owner), name]} sets {type(owner).__name__}.{name}, which a compiled step would not do: "
                     "do it in before_step or after_step."
                 )
-
         for (_, name), (owner, group, contents, place) in self._groups.items():
-            if len(group) != len(contents) or not all(map(operator.is_, parts_of(group), contents)):
+            if contents_of(group) != contents:
                 raise NotCompiledError(
                     f"{place} reads {type(owner).__name__}.{name}, whose contents the loss changes, which a compiled step "
                     "would not do: change it in before_step or after_step; or, if a network only writes it for others to read, "
                     f"name it in scratch_attributes, a tuple of names, of the class {type(owner).__name__}."
                 )
+        for guard in outside:
+            if not guard.holds():
+                raise NotCompiledError(
+                    f"the loss changes {guard.place}, which a compiled step would not do: do it in before_step or after_step."
+                )
+
+    def _watch(self, kind: type) -> None:
+        self._stack.enter_context(_replaced(kind, "__getattribute__", self._reader))
+        self._stack.enter_context(_replaced(kind, "__setattr__", self._writer))
 
     def _reader(self, original: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
         def __getattribute__(owner: Any, name: str) -> Any:
-            value = original(owner, name)
-            if threading.get_ident() == self._thread and not self._paused and not name.startswith("__"):
-                self._note(owner, name, value)
+            if threading.get_ident() != self._thread or self._paused:
+                return original(owner, name)
+            if name.startswith("__"):
+                if name == "__dict__" and not isinstance(owner, nn.Module) and _is_users_code():
+                    raise NotCompiledError(f"{user_line()} reads vars({type(owner).__name__}): read its attributes one by one.")
+                return original(owner, name)
+            try:
+                value = original(owner, name)
+            except AttributeError:
+                self._note(owner, name, MISSING)
+                raise
+            self._note(owner, name, value)
             return value
 
         return __getattribute__
 
     def _note(self, owner: Any, name: str, value: Any) -> None:
-        if callable(value) or isinstance(value, (Tensor, nn.Module)) or (isinstance(owner, nn.Module) and name in _OF_TORCH):
+        if isinstance(value, (Tensor, nn.Module)) or (isinstance(owner, nn.Module) and name in _OF_TORCH):
             return
         self._paused = True
         try:
             if isinstance(getattr(type(owner), name, None), property):  # what it reads is recorded
+                return
+            if value is MISSING:  # of a network, or made by a `__getattr__`
+                value = getattr(owner, name, MISSING)
+                if isinstance(value, (Tensor, nn.Module)):
+                    return
+            if isinstance(value, _FUNCTIONS) and name not in getattr(owner, "__dict__", ()):
+                self._methods.setdefault(id(owner), (owner, set()))[1].add(name)
+                self._functions.setdefault(id(getattr(value, "__func__", value)), (value, type(owner)))
                 return
             if owner is self._policy and (name in self._inputs or name == "params"):  # forms check the parameters
                 return
@@ -188,57 +155,131 @@ class Reads:
                     f"{user_line()} reads {name}, which changes in each step: override step_variant() to return what depends "
                     "on it, such as self.train_iter % 2 == 0, and call it in the loss."
                 )
+            if isinstance(value, Optimizer) and _is_users_code():
+                raise NotCompiledError(
+                    f"{user_line()} reads {name}, an optimizer, whose settings change: set an attribute in before_step, such "
+                    "as self.lr = self.optimizer.param_groups[0]['lr'], and name it in step_inputs."
+                )
             if name in getattr(type(owner), "scratch_attributes", ()):
                 return
-            if isinstance(value, _GROUPS) and (id(owner), name) not in self._groups:
-                self._groups[id(owner), name] = owner, value, parts_of(value), user_line()
+            if isinstance(value, (*GROUPS, np.ndarray)) and (id(owner), name) not in self._groups:
+                self._groups[id(owner), name] = owner, value, contents_of(value), user_line()
             self._guard(owner, name, value)
         finally:
             self._paused = False
 
     def _guard(self, owner: Any, name: str, value: Any) -> None:
-        if isinstance(value, np.ndarray) or (isinstance(value, _GROUPS) and len(value) > _MOST):
+        place = f"{type(owner).__name__}.{name}"
+        size = value.size if isinstance(value, np.ndarray) else len(value) if isinstance(value, GROUPS) else 0
+        if size > MOST:
             raise NotCompiledError(
-                f"{user_line()} reads {type(owner).__name__}.{name}, a {type(value).__name__} of {len(value):,}, whose "
-                "contents a compiled step cannot follow: keep it as a tensor, as a buffer of the model."
+                f"{user_line()} reads {place}, a {type(value).__name__} of {size:,}, whose contents a compiled step does not "
+                f"follow, as it does up to {MOST:,}: keep it as a tensor, as a buffer of the model."
             )
-        is_group = isinstance(value, (*_GROUPS, Config, torch.Generator))
-        if (id(owner), name) not in self._found and (is_plain(value) or is_group or _is_followed(value)):
-            self._found[id(owner), name] = Guard(owner, name, contents_of(value), is_plain(value))
+        is_own = owner is self._policy and name == "rng"  # it is compared with its state before the step
+        if not is_own:
+            self._follow(place, value)
+        key = id(owner), name
+        if key in self._found or key in self._before or _is_internal(value):
+            return
+        self._found[key] = Guard.of(owner, name, value)
+
+    def _follow(self, place: str, value: Any, depth: int = 0) -> None:
+        """Watch the attributes of an object, and of those in a list and the like."""
+        if isinstance(value, partial):
+            self._follow(place, [value.func, *value.args, *value.keywords.values()], depth + 1)
+        elif isinstance(value, SimpleNamespace):
+            self._follow(place, vars(value), depth + 1)
+        elif isinstance(value, GROUPS):
+            for part in itertools.islice(parts_of(value), MOST if depth < 3 else 0):
+                self._follow(place, part, depth + 1)
+        elif isinstance(value, MethodType):
+            self._functions.setdefault(id(value.__func__), (value, type(value.__self__)))
+            self._follow(place, value.__self__, depth + 1)
+        elif isinstance(value, FunctionType):
+            self._functions.setdefault(id(value), (value, type(self._policy)))
+        elif isinstance(value, _RANDOM):
+            raise NotCompiledError(
+                f"{user_line()} reads {place}, a {type(value).__name__}, whose random numbers a compiled step would repeat: "
+                "draw from self.generator, such as torch.randn(shape, generator=self.generator)."
+            )
+        elif value is MISSING or is_plain(value) or isinstance(value, _TRANSPARENT) or self._is_left_out(value):
+            return
+        elif type(value).__flags__ & _IS_PYTHON_CLASS:
+            if type(value) not in self._kinds:
+                self._kinds.append(type(value))
+                self._watch(type(value))
+                if callable(value):
+                    self._functions.setdefault(id(type(value).__call__), (type(value).__call__, type(value)))
+        elif not callable(value):
+            raise NotCompiledError(
+                f"{user_line()} reads {place}, a {type(value).__name__}, whose state a compiled step cannot follow: use it in "
+                "before_step, and keep the result as an attribute."
+            )
+
+    def _is_left_out(self, value: Any) -> bool:
+        """Whether an object is one of this library, and no policy."""
+        return _is_internal(value) and not isinstance(value, self._kin)
 
     def _writer(self, original: Callable[[Any, str, Any], None]) -> Callable[[Any, str, Any], None]:
         def __setattr__(owner: Any, name: str, value: Any) -> None:
             if threading.get_ident() == self._thread and not self._paused:
-                key = id(owner), name
-                if key not in self._before:
-                    self._before[key] = owner, _held(owner, name)
-                    self._writers[key] = user_line()
+                key, self._paused = (id(owner), name), True
+                try:
+                    if key not in self._before:
+                        self._before[key] = owner, _held(owner, name)
+                        self._writers[key] = user_line()
+                finally:
+                    self._paused = False
             original(owner, name, value)
 
         return __setattr__
 
 
-def parts_of(group: Any) -> list[Any]:
-    """The elements of a list, tuple, set or deque; the values of a dict."""
-    return list(group.values()) if isinstance(group, dict) else list(group)
+def _is_internal(value: Any) -> bool:
+    """Whether an object is one of this library, whose values do not change or are checked otherwise."""
+    kind = type(value)
+    return (
+        kind.__module__.partition(".")[0] == "ding_lite" and kind.__module__ not in _FOLLOWED and not isinstance(value, Config)
+    )
+
+
+def _is_users_code() -> bool:
+    """Whether the caller of the reader that calls this, or of its `_note`, is code of a user's own."""
+    frame: Any = sys._getframe(2)
+    while frame is not None and frame.f_globals.get("__name__") == __name__:
+        frame = frame.f_back
+    return frame is not None and is_users(_Code(frame.f_globals.get("__name__")))
+
+
+class _Code:
+    """Code of a module, as `is_users` takes it."""
+
+    def __init__(self, module: Any) -> None:
+        self.__module__ = module
 
 
 def _held(owner: Any, name: str) -> Any:
     """The attribute of an object, or of a module the parameter, buffer or module."""
-    own: dict[str, Any] = vars(owner)
+    own: dict[str, Any] = getattr(owner, "__dict__", {})
     groups = (own.get(group) for group in ("_parameters", "_buffers", "_modules"))
-    return next((held[name] for held in (own, *groups) if isinstance(held, dict) and name in held), _MISSING)
+    return next((held[name] for held in (own, *groups) if isinstance(held, dict) and name in held), _of_slot(owner, name))
+
+
+def _of_slot(owner: Any, name: str) -> Any:
+    slot = getattr(type(owner), name, None)
+    return getattr(owner, name, MISSING) if hasattr(slot, "__set__") and not isinstance(slot, property) else MISSING
 
 
 @contextlib.contextmanager
 def _replaced(kind: Any, name: str, wrap: Callable[[Any], Any]) -> Iterator[None]:
     """Replace a method of a class by a wrapper of it, for the block."""
-    own = vars(kind).get(name, _MISSING)
+    own = vars(kind).get(name, MISSING)
     setattr(kind, name, wrap(getattr(kind, name)))
     try:
         yield
     finally:
-        if own is _MISSING:
+        if own is MISSING:
             delattr(kind, name)
         else:
             setattr(kind, name, own)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from ding_lite.compiling.forms import Form, UnfitError
+from ding_lite.compiling.forms import RECHECKED, Form, UnfitError
 from ding_lite.compiling.functional_steps import ALL_FINITE, FunctionalStep, trace_step
 from ding_lite.compiling.packages import Compilation, Package, load_package
 from ding_lite.compiling.tracing import NotCompiledError
@@ -175,7 +175,32 @@ class CompiledSteps:
             except NotCompiledError as error:
                 self._give_up(form, policy, error)
                 return None
+        if form.is_due():
+            return self._verify_again(form, policy, columns, plain)
         outputs = Outputs(form, form.take(policy, columns))
+        self.taken += 1
+        return outputs
+
+    def _verify_again(self, form: Form, policy: Any, columns: Mapping[str, Any], plain: PlainStep) -> Outputs | None:
+        """Take a step of a form that was verified before, and compare it again, because a loss may depend on values that are
+        not known to the form. None if two steps in a row differ; then no more steps are compiled.
+        """
+        before = Saved(form, policy)
+        reference = reference_step(form, policy, plain)
+        outputs = Outputs(form, form.take(policy, columns))
+        try:
+            require_equal(form, before, reference, outputs.stats, form.held(policy))
+            form.is_doubted = False
+        except NotCompiledError as error:
+            if form.is_doubted:
+                before.restore()
+                self.refuse(
+                    policy,
+                    f"{error} This was not so at first: the loss depends on a value that is not checked, so some of the last "
+                    f"{RECHECKED} steps had an outdated value. Make it an attribute of the policy.",
+                )
+                return None
+            form.is_doubted = True  # rounding may do it once, and the step is as good as the other one
         self.taken += 1
         return outputs
 

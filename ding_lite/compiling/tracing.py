@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import sys
 import threading
 import traceback
@@ -279,14 +280,22 @@ class _Watched:
 
 @contextlib.contextmanager
 def refusing_side_effects() -> Iterator[None]:
-    """Inside the block, raise NotCompiledError when this thread prints, or makes Python numbers of tensors."""
-    own, streams = threading.get_ident(), (sys.stdout, sys.stderr)
+    """Inside the block, raise NotCompiledError when this thread prints, logs, or makes Python numbers of tensors."""
+    own, streams, handle = threading.get_ident(), (sys.stdout, sys.stderr), logging.Logger.handle
+
+    def refused_handle(logger: logging.Logger, record: logging.LogRecord) -> None:
+        if threading.get_ident() == own:
+            raise NotCompiledError(f"{user_line()} logs, and a compiled step would not: return the value to log it.")
+        handle(logger, record)
+
     sys.stdout, sys.stderr = (_Watched(stream, own, threading.get_ident) for stream in streams)
+    logging.Logger.handle = refused_handle  # type: ignore[method-assign]
     try:
         with _NoNumbers():
             yield
     finally:
         sys.stdout, sys.stderr = streams
+        logging.Logger.handle = handle  # type: ignore[method-assign, assignment]
 
 
 def user_line(frames: Sequence[traceback.FrameSummary] | None = None) -> str:

@@ -9,12 +9,17 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from ding_lite import nn as own
 from ding_lite.compiling.tracing import NotCompiledError
 
 Moments = Mapping[str, Tensor]
 _IMPLEMENTATION = frozenset({"params", "lr", "foreach", "fused", "capturable", "initial_lr"})
+
+
+GLOBAL_STEP_HOOKS = _global_optimizer_pre_hooks, _global_optimizer_post_hooks
+"""The hooks of all optimizers."""
 
 
 def require_supported(optimizer: Optimizer) -> None:
@@ -28,8 +33,11 @@ def require_supported(optimizer: Optimizer) -> None:
         raise NotCompiledError(
             f"the optimizer is a {type(optimizer).__module__}.{type(optimizer).__name__}, not one of {kinds}."
         )
-    if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
+    if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks or any(GLOBAL_STEP_HOOKS):
         raise NotCompiledError("the optimizer has hooks (register_step_pre_hook, register_step_post_hook).")
+    step = vars(optimizer).get("step")
+    if step is not None and not getattr(step, "_wrapped_by_lr_sched", False):  # torch's schedules count the calls
+        raise NotCompiledError("optimizer.step has been replaced.")
     for group in optimizer.param_groups:
         for name in ("amsgrad", "maximize", "centered", "differentiable"):
             if group.get(name):

@@ -15,10 +15,12 @@ from interpreted_steps import (
     assert_close,
     batch_of,
     compiled,
+    forms,
     interpreting,
     learn,
     made,
     no_warning,
+    pair,
     same,
     state_of,
     weights_of,
@@ -66,23 +68,6 @@ class Loss(DQNPolicy):
         scale *= self.config["gamma"]
         scale *= self.scale * self.helper.weight * self.levels[1] * self.model.temperature
         return scale * loss + self.offset + self.helper.inner["bias"][0] * self.model.layers[0].weight.mean(), stats
-
-
-def pair(change, kind=Loss, steps=6, rows=lambda step: 12, **settings):
-    """A policy with compiled steps and one without, after some steps; `change(policy, step)` is called before each."""
-    found = []
-    with interpreting():
-        for mode in ("on", "off"):
-            policy = made(kind, mode, **settings)
-            for step in range(steps):
-                change(policy, step)
-                learn(policy, 1, step, rows)
-            found.append(policy)
-    return found
-
-
-def forms(policy):
-    return len(policy.compiled_steps._forms)
 
 
 def on_helper(policy, step):
@@ -169,7 +154,7 @@ def frozen(policy, step):
 )
 def test_a_value_that_the_loss_reads_makes_another_form(change):
     with no_warning():
-        policy, plain = pair(change)
+        policy, plain = pair(change, Loss)
     assert (compiled(policy), forms(policy)) == (6, 2)
     assert_close(policy, plain)
 
@@ -209,7 +194,7 @@ def whole_state(policy, step):
 @pytest.mark.parametrize("change", [rates, tensors, loaded, forgotten, one_forgotten, moved, whole_state])
 def test_tensors_and_learning_rates_are_inputs(change):
     with no_warning():
-        policy, plain = pair(change)
+        policy, plain = pair(change, Loss)
     assert (compiled(policy), forms(policy)) == (6, 1)
     assert_close(policy, plain)
 
@@ -232,7 +217,7 @@ def other_optimizer(policy, step):
 @pytest.mark.parametrize("change", [copied_target, copied_part, other_optimizer])
 def test_networks_and_optimizers_may_be_replaced(change):
     with no_warning():
-        policy, plain = pair(change)
+        policy, plain = pair(change, Loss)
     assert (compiled(policy), forms(policy)) == (6, 1)
     assert_close(policy, plain)
 
@@ -240,7 +225,7 @@ def test_networks_and_optimizers_may_be_replaced(change):
 @pytest.mark.parametrize("change", [other_objects, in_another_configuration])
 def test_objects_that_the_loss_reads_may_be_replaced(change):
     with no_warning():
-        policy, plain = pair(change)
+        policy, plain = pair(change, Loss)
     assert compiled(policy) == 6
     assert len(policy.compiled_steps._known) == 2
     assert_close(policy, plain)
@@ -295,7 +280,7 @@ def test_a_parameter_that_is_replaced_ends_compilation():
             layer.weight = nn.Parameter(layer.weight.detach().clone())
 
     with pytest.warns(UserWarning, match="the parameter weight is another object than before"):
-        policy, plain = pair(replaced)
+        policy, plain = pair(replaced, Loss)
     assert compiled(policy) == 3
     assert_close(policy, plain)
 
@@ -305,7 +290,7 @@ def test_a_value_that_always_changes_ends_with_steps_that_are_not_compiled():
         policy.scale = 1.0 + step
 
     with pytest.warns(UserWarning, match=r"6 forms of its gradient step.*Loss.scale is 7.0, and was 1.0") as found:
-        policy, plain = pair(change, steps=3 * MOST_FORMS)
+        policy, plain = pair(change, Loss, steps=3 * MOST_FORMS)
     assert (compiled(policy), len(found)) == (MOST_FORMS, 1)
     assert_close(policy, plain)
 
@@ -313,7 +298,7 @@ def test_a_value_that_always_changes_ends_with_steps_that_are_not_compiled():
 @pytest.mark.parametrize("rows", [lambda step: 7 if step % 3 == 2 else 12, lambda step: 12 if step < 3 else 1])
 def test_each_shape_has_a_step_of_its_own(rows):
     with no_warning():
-        policy, plain = pair(lambda policy, step: None, rows=rows)
+        policy, plain = pair(lambda policy, step: None, Loss, rows=rows)
     assert (compiled(policy), forms(policy)) == (6, 2)
     assert_close(policy, plain)
 

@@ -22,7 +22,7 @@ class Loss(DQNPolicy):
 
     def after_init(self):
         super().after_init()
-        self.seen, self.history, self.table = 0, [], np.ones(2)
+        self.seen, self.history, self.table = 0, [], np.ones(2000)
 
     def loss(self, batch):
         loss, stats = super().loss(batch)
@@ -84,7 +84,7 @@ CASES = {
         lambda self, batch, loss: loss + torch.bernoulli(batch.reward.sigmoid(), generator=self.generator).mean(),
         "draws random numbers that depend on tensors",
     ),
-    "an array": (lambda self, batch, loss: loss * float(self.table[0]), "Loss.table, a ndarray"),
+    "an array": (lambda self, batch, loss: loss * float(self.table[0]), "Loss.table, a ndarray of 2,000"),
     "a tensor from elsewhere": (lambda self, batch, loss: loss * OUTSIDE.mean(), "neither a column of the batch"),
     "data": (lambda self, batch, loss: loss + self.model.layers[0].weight.data.mean(), "uses `data` of a tensor"),
     "a column in place": (writes, "changes reward in place"),

@@ -67,6 +67,23 @@ def learn(policy, steps=4, first=0, rows=lambda step: 12):
     return {name: torch.as_tensor(value).tolist() for name, value in found.items()}
 
 
+def pair(change, kind=DQNPolicy, steps=6, rows=lambda step: 12, **settings):
+    """A policy with compiled steps and one without, after some steps; `change(policy, step)` is called before each."""
+    found = []
+    with interpreting():
+        for mode in ("on", "off"):
+            policy = made(kind, mode, **settings)
+            for step in range(steps):
+                change(policy, step)
+                learn(policy, 1, step, rows)
+            found.append(policy)
+    return found
+
+
+def forms(policy):
+    return len(policy.compiled_steps._forms)
+
+
 def weights_of(policy):
     return torch.cat([tensor.detach().double().flatten() for tensor in (*policy.model.parameters(), *policy.model.buffers())])
 

@@ -1,0 +1,147 @@
+"""Values outside of objects that functions read: globals of modules, variables of enclosing functions, attributes of classes.
+
+They are found in the code of the functions, not while these run. So a value that a function might read, but does not, is found
+too; a value that only a text names, as in `globals()[name]`, is not.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import inspect
+from collections.abc import Iterable, Iterator, Sequence
+from types import CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+from torch import Tensor, nn
+
+from ding_lite.compiling.guards import GROUPS, MISSING, Globals, Guard, is_plain, is_users, parts_of
+
+_ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR"})
+_GLOBALS = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
+
+
+def outer_guards(functions: Iterable[tuple[Any, type]]) -> list[Guard]:
+    """The values outside of objects that functions, and the functions that these call by name, may read.
+
+    Args:
+        functions: functions or methods, each with the class of the object that it was read from. Only those that are of no
+            library are followed.
+    """
+    search = _Search()
+    for function, kind in functions:
+        search.add(function, kind)
+    return search.guards()
+
+
+class _Search:
+    def __init__(self) -> None:
+        self._found: dict[tuple[int, str], Guard] = {}
+        self._seen: set[tuple[int, int]] = set()
+        self._waiting: list[tuple[FunctionType, type | None]] = []
+
+    def guards(self) -> list[Guard]:
+        while self._waiting:
+            function, kind = self._waiting.pop()
+            self._look_through(function, kind)
+        return list(self._found.values())
+
+    def add(self, thing: Any, kind: type | None) -> None:
+        """Look through a function, in whatever it is wrapped."""
+        if isinstance(thing, (staticmethod, classmethod, MethodType)):
+            thing = thing.__func__
+        if isinstance(thing, property):
+            thing = thing.fget
+        if isinstance(thing, functools.partial):
+            thing = thing.func
+        if not isinstance(thing, FunctionType) and isinstance(wrapped := getattr(thing, "__wrapped__", None), FunctionType):
+            thing = wrapped
+        if not isinstance(thing, FunctionType) or not is_users(thing) or (id(thing.__code__), id(kind)) in self._seen:
+            return
+        self._seen.add((id(thing.__code__), id(kind)))
+        self._waiting.append((thing, kind))
+
+    def _look_through(self, function: FunctionType, kind: type | None) -> None:
+        cells = dict(zip(function.__code__.co_freevars, function.__closure__ or ()))
+        for names in _chains(function.__code__):
+            first, *rest = names
+            if first in cells:
+                self._read(cells[first], "cell_contents", rest, kind)
+            elif first:
+                self._read(Globals(function.__globals__), first, rest, kind)
+            elif kind is not None:
+                for name in rest:
+                    self._read_of_class(kind, name)
+
+    def _read_of_class(self, kind: type, name: str) -> None:
+        """An attribute that may be that of a class, as in `type(self).scale` or `super().scale`."""
+        for owner in kind.__mro__:
+            value = vars(owner).get(name, MISSING)
+            if value is MISSING or not is_users(owner):
+                continue
+            if is_plain(value) or isinstance(value, GROUPS):
+                self._note(owner, name, value)
+            else:
+                self.add(value, kind)
+
+    def _read(self, owner: Any, name: str, rest: Sequence[str], kind: type | None) -> None:
+        """A value, and the attributes that are read from it one after another."""
+        if isinstance(inspect.getattr_static(owner, name, MISSING), property):
+            return
+        value = getattr(owner, name, MISSING)
+        if value is MISSING or isinstance(value, (Tensor, nn.Module)):
+            return
+        if isinstance(value, ModuleType):
+            if is_users(value) and rest:
+                self._read(value, rest[0], rest[1:], None)
+            return
+        if isinstance(value, type):
+            if is_users(value):
+                self._note(owner, name, value)
+                for inner in rest[:1]:
+                    self._read_of_class(value, inner)
+                self.add(vars(value).get("__init__"), value)
+            return
+        self._note(owner, name, value)
+        self.add(value, kind if name == "cell_contents" else None)
+        for part in (value.args, value.keywords, value.func) if isinstance(value, functools.partial) else ():
+            self.add(part, None)
+        if isinstance(value, GROUPS):
+            for part in parts_of(value):
+                self.add(part, None)
+        elif not is_plain(value) and not callable(value) and is_users(type(value)):
+            for inner in rest[:1]:
+                self._read_of_class(type(value), inner)
+                if inspect.getattr_static(value, inner, MISSING) is not MISSING:
+                    self._read(value, inner, rest[1:], type(value))
+
+    def _note(self, owner: Any, name: str, value: Any) -> None:
+        key = id(vars(owner)) if isinstance(owner, Globals) else id(owner), name
+        if key not in self._found:
+            self._found[key] = Guard.of(owner, name, value)
+
+
+def _chains(code: CodeType) -> Iterator[list[str]]:
+    """Names of variables that are not local, with the attributes that are read from each, one after another. Attributes that
+    are read from anything else follow an empty name.
+    """
+    chain: list[str] | None = None
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in _GLOBALS or (instruction.opname == "LOAD_DEREF" and instruction.argval in code.co_freevars):
+            if chain:
+                yield chain
+            chain = [instruction.argval]
+        elif instruction.opname in _ATTRIBUTES:
+            if chain is None:
+                yield ["", instruction.argval]
+            else:
+                chain.append(instruction.argval)
+        else:
+            if chain:
+                yield chain
+            chain = None
+    if chain:
+        yield chain
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _chains(constant)
