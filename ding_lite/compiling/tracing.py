@@ -289,13 +289,13 @@ def refusing_side_effects() -> Iterator[None]:
         handle(logger, record)
 
     sys.stdout, sys.stderr = (_Watched(stream, own, threading.get_ident) for stream in streams)
-    logging.Logger.handle = refused_handle  # type: ignore[method-assign]
+    logging.Logger.handle = refused_handle  # type: ignore[method-assign, assignment]
     try:
         with _NoNumbers():
             yield
     finally:
         sys.stdout, sys.stderr = streams
-        logging.Logger.handle = handle  # type: ignore[method-assign, assignment]
+        logging.Logger.handle = handle  # type: ignore[method-assign]
 
 
 def user_line(frames: Sequence[traceback.FrameSummary] | None = None) -> str:
