@@ -64,6 +64,30 @@ def environment() -> dict[str, Any]:
     }
 
 
+def require_settings() -> None:
+    """Check the environment variables.
+
+    Raises:
+        ValueError: DING_LITE_CACHE_MB is not a number, or CXX is not a command.
+    """
+    _megabytes()
+    _compiler()
+
+
+def _compiler() -> str:
+    """The C++ compiler: a program, or the path of one.
+
+    Raises:
+        ValueError: CXX is not a command.
+    """
+    given = os.environ.get("CXX") or ""
+    try:
+        command = shlex.split(given)
+    except ValueError as error:
+        raise ValueError(f"CXX = {given!r}: expected the command of a C++ compiler, such as g++. {error}.") from None
+    return command[0] if command else next(filter(shutil.which, ("g++", "clang++")), "g++")
+
+
 def _name_of(key: str) -> str:
     """The name of a program's manifest on this machine, with this torch."""
     return hashlib.sha256(json.dumps([key, environment()], sort_keys=True).encode()).hexdigest()[:40]
@@ -123,11 +147,11 @@ class Compilation:
 
     Raises:
         NotCompiledError: there is no compiler.
+        ValueError: CXX is not a command.
     """
 
     def __init__(self, program: Program) -> None:
-        command = shlex.split(os.environ.get("CXX") or "") or [next(filter(shutil.which, ("g++", "clang++")), "g++")]
-        compiler = command[0]
+        compiler = _compiler()
         if shutil.which(compiler) is None:
             raise NotCompiledError(f"there is no C++ compiler {compiler}: install g++, or set CXX.")
         self._program = program

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 from ding_lite.compiling.tracing import Call, Meta, Ref, Trace
 
-_FORMAT = 1  # increases with changes of what a program means
+_FORMAT = 2  # increases with changes of what a program means
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -66,15 +66,28 @@ def program_of(trace: Trace, outputs: Sequence[int], copies: Sequence[tuple[int,
     needed.update(number for number, _ in kept)
     candidates = [*dict.fromkeys(trace.inputs), *(number for number, _ in trace.draws), *fixed.values()]
     inputs = [number for number in candidates if number in needed]
+    calls.reverse()
+    results = (number for call in calls for number in call.results if number is not None)
+    # In the order of their use, so that columns that the step does not read do not change the program.
+    new = {number: place for place, number in enumerate(dict.fromkeys((*inputs, *(it for _, it in kept), *results)))}
     program = Program(
-        tuple((str(call.function), call.args, call.kwargs, call.results) for call in reversed(calls)),
-        tuple(inputs),
+        tuple(
+            (str(it.function), *_renumbered((it.args, it.kwargs), new), tuple(new.get(number) for number in it.results))  # type: ignore[arg-type]
+            for it in calls
+        ),
+        tuple(new[number] for number in inputs),
         tuple(Meta.of(trace.tensor(number)) for number in inputs),
-        kept,
-        tuple(outputs),
-        tuple(copies),
+        tuple((new[source], new[number]) for source, number in kept),
+        tuple(new[number] for number in outputs),
+        tuple((new[to], new[number]) for to, number in copies),
     )
     return program, inputs
+
+
+def _renumbered(arguments: Any, new: Mapping[int, int]) -> Any:
+    return pytree.tree_map(
+        lambda it: Ref(new[it.number]) if isinstance(it, Ref) else it, arguments, is_leaf=lambda it: isinstance(it, Ref)
+    )
 
 
 def _refs(call: Call) -> Iterator[int]:

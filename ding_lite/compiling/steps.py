@@ -12,7 +12,8 @@ from torch import Tensor
 
 from ding_lite.compiling.forms import RECHECKED, Form, UnfitError
 from ding_lite.compiling.functional_steps import ALL_FINITE, FunctionalStep, trace_step
-from ding_lite.compiling.packages import Compilation, Package, load_package
+from ding_lite.compiling.histories import History
+from ding_lite.compiling.packages import Compilation, Package, load_package, require_settings
 from ding_lite.compiling.tracing import NotCompiledError
 from ding_lite.compiling.verification import Saved, reference_step, require_equal
 from ding_lite.data import Tree, nested
@@ -24,7 +25,7 @@ MOST_FORMS = 6
 AUTO_STEPS = 10_000
 """With "auto", the gradient steps after the first one of a form that are not compiled."""
 
-_MOST_TRACES = 100  # of one object
+_MOST_VALUES = 100  # for which steps of a run are traced
 
 PlainStep = Callable[[], Mapping[str, Any]]
 """Takes a step without compilation, without hooks before and after it, and without counting it. Returns its statistics."""
@@ -52,34 +53,39 @@ class Outputs:
 class CompiledSteps:
     """Takes gradient steps of one policy as compiled steps, where that is possible.
 
-    Which forms of the step a run compiles, and from which gradient step on, is part of the policy's state, so that a resumed
-    run compiles the same ones.
+    Which forms of the step a run compiles, from which gradient step on, and which it cannot compile, is part of the policy's
+    state, so that a resumed run compiles the same ones.
 
     Args:
         is_auto: whether compilation runs beside the first steps of a form; otherwise the first one waits for it.
+
+    Raises:
+        ValueError: DING_LITE_CACHE_MB or CXX cannot be read.
     """
 
-    varying: ClassVar[tuple[str, ...]] = ("forms",)
+    varying: ClassVar[tuple[str, ...]] = History.entries
+    new_entries: ClassVar[tuple[str, ...]] = History.entries[1:]
     is_learned: ClassVar[bool] = False
 
     def __init__(self, is_auto: bool = False) -> None:
+        require_settings()
         self.taken = 0
         """Compiled steps taken by this object."""
         self.refused = ""
         """Why no step is compiled; empty if steps are compiled."""
-        self._is_auto = is_auto
+        self._history, self._is_restored = History(is_auto), False
         self._forms: list[Form] = []
-        self._known: dict[str, int] = {}  # by the digest of a form, the value of `train_iter` from which it is compiled
-        self._traces = 0
-        self._verified: dict[str, Package] = {}
+        self._known = self._history.forms
+        self._packages: dict[str, Package] = {}
+        self._verified: set[str] = set()
         self._compilations: dict[str, Compilation] = {}
         self._warned: set[str] = set()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CompiledSteps:
-        return _remade(self._is_auto, self._known)
+        return _remade(self._history.is_auto, self.state_dict())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _remade, (self._is_auto, self._known)
+        return _remade, (self._history.is_auto, self.state_dict())
 
     def take(self, policy: Any, batch: Tree, checks_gradients: bool, plain: PlainStep) -> Outputs | None:
         """Take a gradient step; None if it is not compiled, and nothing has changed.
@@ -94,6 +100,9 @@ class CompiledSteps:
             plain: takes the step without compilation, to compare with.
         """
         if self.refused:
+            if self._is_restored:
+                self._is_restored = False
+                self._warn(policy, f"{self.refused} Its gradient steps are not compiled, as in the saved run.")
             return None
         columns = nested(batch)
         try:
@@ -101,48 +110,56 @@ class CompiledSteps:
                 if form.misfit(policy, columns) is None and not form.is_stale(policy):
                     break
             else:
-                found = self._new_form(policy, batch, columns, checks_gradients)
-                if found is None:
-                    return None
-                form = found
-            return self._taken(form, policy, columns, plain)
+                form = self._new_form(policy, batch, columns, checks_gradients)
+            outputs = self._taken(form, policy, columns, plain)
+            if outputs is not None:
+                policy.optimizer._opt_called = True  # otherwise torch's learning rate schedulers warn
+            return outputs
         except (NotCompiledError, UnfitError) as error:
-            self.refuse(policy, f"{error}." if isinstance(error, UnfitError) else str(error))
+            reason = f"{error}." if isinstance(error, UnfitError) else str(error)
+            self.refuse(policy, reason, is_lasting=policy.device.type == "cpu")
         except LossError:
             pass  # the step without compilation raises it
         return None
 
-    def refuse(self, policy: Any, reason: str) -> None:
+    def refuse(self, policy: Any, reason: str, is_lasting: bool = True) -> None:
         """Compile no more steps, and warn of it.
 
         Args:
             policy: the policy.
             reason: a sentence.
+            is_lasting: whether this also holds in a resumed run.
         """
         self.refused = reason
+        self._history.refused = reason if is_lasting else ""
         self._forms.clear()
         self._compilations.clear()
         self._warn(policy, f"{reason} Its gradient steps are not compiled.")
 
-    def _new_form(self, policy: Any, batch: Tree, columns: Mapping[str, Any], checks_gradients: bool) -> Form | None:
-        """Trace a step that has none of the forms; None if there are too many."""
-        self._forms = [form for form in self._forms if not form.is_stale(policy)][1 - 2 * MOST_FORMS :]
-        if self._traces >= _MOST_TRACES:
-            self._warn(policy, f"it had {_MOST_TRACES} values of what its loss reads. Steps with others are not compiled.")
-            return None
-        self._traces += 1
+    def _new_form(self, policy: Any, batch: Tree, columns: Mapping[str, Any], checks_gradients: bool) -> Form:
+        """Trace a step that has none of the forms.
+
+        Raises:
+            NotCompiledError: it cannot be compiled, or too many were traced.
+            LossError: the loss raises it.
+        """
+        history, before = self._history, len(self._forms)
+        self._forms = [form for form in self._forms if not form.is_stale(policy)]
         form = Form(_traced(policy, batch, checks_gradients), policy)
         digest = form.digest
+        why = next(filter(None, (other.misfit(policy, columns) for other in reversed(self._forms))), "it is another one")
+        if history.add_values(form, is_replaced=len(self._forms) < before) > _MOST_VALUES:
+            raise NotCompiledError(f"it had {_MOST_VALUES} values of what its loss reads. In this step, {why}.")
         if digest not in self._known and len(self._known) < MOST_FORMS:
-            self._known[digest] = policy.train_iter + (AUTO_STEPS if self._is_auto else 0)
-        form.begins = self._known.get(digest, math.inf)
-        if form.begins == math.inf:
-            why = next(filter(None, (other.misfit(policy, columns) for other in self._forms)), "it is another one")
+            self._known[digest] = policy.train_iter + (AUTO_STEPS if history.is_auto else 0)
+        form.begins = history.begins(digest)
+        if digest in history.failed:
+            self._warn(policy, f"{history.failed[digest]} Such gradient steps are not compiled.")
+        elif form.begins == math.inf:
             self._warn(
                 policy, f"{MOST_FORMS} forms of its gradient step are compiled, and others are not. In this one, {why}.", True
             )
-        form.package = self._verified.get(digest)
-        form.is_verified = form.package is not None
+        form.package, form.is_verified = self._packages.get(digest), digest in self._verified
         if form.package is None and form.begins < math.inf:
             form.package = load_package(form.step.program)
             if form.package is None and digest not in self._compilations:
@@ -155,7 +172,7 @@ class CompiledSteps:
         """Start to compile a form."""
         try:
             self._compilations[form.digest] = Compilation(form.step.program)
-        except NotCompiledError as error:
+        except NotCompiledError as error:  # a resumed run tries again: there may be a compiler then
             self._give_up(form, policy, error)
 
     def _give_up(self, form: Form, policy: Any, error: NotCompiledError) -> None:
@@ -173,6 +190,7 @@ class CompiledSteps:
                     form.package = self._compilations.pop(form.digest).package()
                 return self._verify(form, policy, columns, plain)
             except NotCompiledError as error:
+                self._history.failed[form.digest] = str(error)
                 self._give_up(form, policy, error)
                 return None
         if form.is_due():
@@ -215,19 +233,19 @@ class CompiledSteps:
         before = Saved(form, policy)
         try:
             reference = reference_step(form, policy, plain)
-            try:
-                outputs = Outputs(form, form.take(policy, columns))
-            except RuntimeError as error:
-                raise NotCompiledError(f"the compiled step fails: {str(error)[:300]}") from error
+            outputs = Outputs(form, form.take(policy, columns))
             require_equal(form, before, reference, outputs.stats, form.held(policy))
-        except (NotCompiledError, LossError):
+        except BaseException as error:
             before.restore()
             for param in begun:
                 policy.optimizer.state.pop(param, None)
-            raise
+            if isinstance(error, (NotCompiledError, UnfitError, LossError)) or not isinstance(error, Exception):
+                raise
+            raise NotCompiledError(f"the compiled step fails: {type(error).__name__}: {str(error)[:300]}.") from error
         form.is_verified = True
         assert form.package is not None, "its step was taken"
-        self._verified[form.digest] = form.package
+        self._packages[form.digest] = form.package
+        self._verified.add(form.digest)
         self.taken += 1
         return outputs
 
@@ -239,13 +257,16 @@ class CompiledSteps:
             warnings.warn(f"{type(policy).__name__} with learn.compile: {text}", stacklevel=6)
 
     def state_dict(self) -> dict[str, Any]:
-        """The forms that the run compiles, each with the gradient step from which it does."""
-        return {"forms": [[digest, begins] for digest, begins in self._known.items()]}
+        """Which forms the run compiles, each with the gradient step from which it does, and which it cannot compile."""
+        return self._history.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a saved state."""
-        self._known = {str(digest): int(begins) for digest, begins in state["forms"]}
+        """Restore a saved state. Compiled steps are compared with plain ones again, as in a new process."""
+        self._history.load_state_dict(state)
+        self.refused = self._history.refused
+        self._is_restored = bool(self.refused)
         self._forms.clear()
+        self._verified.clear()
 
 
 def _traced(policy: Any, batch: Tree, checks_gradients: bool) -> FunctionalStep:
@@ -258,7 +279,7 @@ def _traced(policy: Any, batch: Tree, checks_gradients: bool) -> FunctionalStep:
         raise NotCompiledError(f"tracing the step fails: {type(error).__name__}: {str(error)[:300]}.") from error
 
 
-def _remade(is_auto: bool, known: Mapping[str, int]) -> CompiledSteps:
+def _remade(is_auto: bool, state: Mapping[str, Any]) -> CompiledSteps:
     made = CompiledSteps(is_auto)
-    made.load_state_dict({"forms": known.items()})
+    made.load_state_dict(state)
     return made

@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 _OWN = Path(__file__).resolve().parent
 _TORCH = Path(torch.__file__).resolve().parent
 _STANDARD = Path(contextlib.__file__).resolve().parent
+_OF_TREES = frozenset({"treetensor", "treevalue"})  # folders of packages
 _LARGEST_CONSTANT = 4096  # elements of a tensor that a loss makes from Python numbers
 _AS_NUMBERS = {
     "item": "a number",
@@ -306,7 +307,8 @@ def user_line(frames: Sequence[traceback.FrameSummary] | None = None) -> str:
     """
     for frame in reversed(traceback.extract_stack() if frames is None else frames):
         path = Path(frame.filename)
-        is_library = path.parent in (_OWN, _STANDARD) or _TORCH in path.parents or "treetensor" in path.parts
+        real = path.resolve()  # the environment may be reached by a link
+        is_library = real.parent in (_OWN, _STANDARD) or _TORCH in real.parents or not _OF_TREES.isdisjoint(real.parts)
         if path.exists() and not is_library:
             return f"{path}:{frame.lineno}, in {frame.name},"
     return "the loss"

@@ -104,8 +104,8 @@ def _adam(
     is_decoupled = bool(group.get("decoupled_weight_decay", False))
     # Together, and by exp instead of pow, so that the corrections are computed once for each parameter.
     steps = torch.stack([it["step"] for it in moments]).double() + 1
-    sizes = (rate / (1 - torch.exp(steps * math.log(beta1)))).unbind()
-    roots = (1 - torch.exp(steps * math.log(beta2))).sqrt().unbind()
+    sizes = (rate / (1 - _power(beta1, steps))).unbind()
+    roots = (1 - _power(beta2, steps)).sqrt().unbind()
     counts, found = steps.float().unbind(), []
     for place, (param, grad, own_moments) in enumerate(zip(params, grads, moments)):
         if decay and not is_decoupled:
@@ -117,6 +117,11 @@ def _adam(
         new = kept - size * (first / (second.sqrt() / root + eps))
         found.append((new, {"step": counts[place], "exp_avg": first, "exp_avg_sq": second}))
     return found
+
+
+def _power(beta: float, steps: Tensor) -> Tensor:
+    """beta to the power of these numbers, which are at least 1."""
+    return torch.exp(steps * math.log(beta)) if beta > 0 else torch.zeros_like(steps)
 
 
 def _rmsprop(

@@ -89,7 +89,11 @@ def require_equal(form: Form, before: Saved, reference: Reference, stats: Mappin
     if set(stats) != set(reference.stats):
         raise NotCompiledError(f"it returns {sorted(stats)}, and without compilation {sorted(reference.stats)}.")
     for name, value in stats.items():
-        _compare(name, torch.as_tensor(value), torch.as_tensor(reference.stats[name]), at_least=1.0)
+        other = reference.stats[name]
+        if isinstance(value, Tensor) or isinstance(other, Tensor):
+            _compare(name, torch.as_tensor(value), torch.as_tensor(other), at_least=1.0)
+        elif not _is_same(value, other):
+            raise NotCompiledError(f"its {name} is {value!r:.60}, and without compilation {other!r:.60}.")
     sources = [form.step.sources[place] for place in form.held_places]
     gradients = _gradients(sources, reference.tensors, before.before)
     noise = _noise(sources, reference.tensors)
@@ -98,8 +102,22 @@ def require_equal(form: Form, before: Saved, reference: Reference, stats: Mappin
             _compare(f"the optimizer's {source.name}", tensor, other, 0.0, None, noise[source.name](other))
         elif isinstance(source, Slot):
             error = gradients.get(id(source.tensor))
-            change = torch.zeros(()) if error is None else (other - old).abs()
-            _compare(source.name, tensor, other, 1.0, _OF_WEIGHTS, 0.0 if error is None else error * change.amax())
+            more = 0.0 if error is None else error * _largest(other - old)
+            _compare(source.name, tensor, other, 1.0, _OF_WEIGHTS, more)
+
+
+def _is_same(value: Any, other: Any) -> bool:
+    """Whether two statistics that are no tensors are equal, such as numbers, texts, None, and lists and dicts of them."""
+    if isinstance(value, Mapping) and isinstance(other, Mapping):
+        return value.keys() == other.keys() and all(_is_same(it, other[name]) for name, it in value.items())
+    if isinstance(value, (list, tuple)) and isinstance(other, (list, tuple)):
+        return len(value) == len(other) and all(map(_is_same, value, other))
+    return bool(value == other) or (value != value and other != other)
+
+
+def _largest(tensor: Tensor) -> Tensor:
+    """The largest finite size of an element; 0 if there is none."""
+    return tensor.abs().nan_to_num(0.0, 0.0).amax() if tensor.numel() else tensor.new_zeros(())
 
 
 def _noise(sources: Sequence[Any], after: Sequence[Tensor]) -> dict[str, Callable[[Tensor], Tensor]]:
@@ -108,7 +126,7 @@ def _noise(sources: Sequence[Any], after: Sequence[Tensor]) -> dict[str, Callabl
     largest: dict[str, Tensor] = {}
     for source, tensor in zip(sources, after):
         if isinstance(source, Moment):
-            size = tensor.abs().amax() if tensor.numel() else tensor.new_zeros(())
+            size = _largest(tensor)
             largest[source.name] = torch.maximum(largest.get(source.name, size), size)
 
     def of_squares(size: Tensor, tensor: Tensor) -> Tensor:
@@ -132,7 +150,7 @@ def _gradients(sources: Sequence[Any], after: Sequence[Tensor], before: Sequence
     for source, new, old in zip(sources, after, before):
         if isinstance(source, Moment) and source.name in ("exp_avg", "square_avg", "momentum_buffer"):
             size = (new - old).abs()
-            error = _NOISE * size.max() / size.clamp(min=1e-38)
+            error = _NOISE * _largest(size) / size.clamp(min=1e-38)
             found[id(source.param)] = error.clamp(max=2.0)
     return found
 
@@ -161,13 +179,11 @@ def _compare(
         )
     if not found.numel():
         return
-    if not found.is_floating_point():
-        is_equal = torch.equal(found, expected)
-    else:
+    alike = (found == expected) | (found.isnan() & expected.isnan())
+    if found.is_floating_point():
         relative = _OF_SUMS.get(found.dtype, _OF_OTHER_SUMS) if tolerance is None else tolerance
-        allowed = relative * expected.abs().nan_to_num().amax().clamp(min=at_least) + more + 1e-30
-        alike = ((found - expected).abs() <= allowed) | (found == expected) | (found.isnan() & expected.isnan())
-        is_equal = bool(alike.all())
-    if not is_equal:
-        difference = (found.double() - expected.double()).abs().max().item()
+        allowed = relative * _largest(expected).clamp(min=at_least) + more + 1e-30
+        alike |= ((found - expected).abs() <= allowed) & found.isfinite() & expected.isfinite()
+    if not alike.all():
+        difference = (found.double() - expected.double()).abs()[~alike].max().item()
         raise NotCompiledError(f"its {name} differs from that of a step without compilation, by up to {difference:.3g}.")

@@ -115,8 +115,8 @@ class LearnMode:
         if policy.device.type != "cpu":
             with policy.hook_metrics.log_time(("time", "device_copy"), reduce="mean"):
                 batch = tree(to_device(self._read(batch), policy.device))
-        elif policy.compiled_steps is not None:  # a compiled step also depends on columns that it does not read
-            batch = tree(self._read(batch))
+        elif policy.compiled_steps is not None:
+            policy.dry_run()  # tells which columns the hooks read
         return policy.learn(batch)
 
     def dry_run(self) -> None:

@@ -485,13 +485,21 @@ class Policy(PolicyState):
     def _compiled_step(self, compiled: CompiledSteps, batch: Tree) -> dict[str, Any] | None:
         """The loss and `_optimize` as one compiled step; None if it cannot be compiled."""
         if not compiled.refused and current_ranks() is not None:
-            compiled.refuse(self, "several processes learn together, which exchange gradients within a step.")
-        outputs = compiled.take(self, batch, self._nonfinite_steps is not None, lambda: self._optimize(self.loss(batch)))
+            compiled.refuse(self, "several processes learn together, which exchange gradients within a step.", False)
+        rows = self._without_objects(batch)
+        outputs = compiled.take(self, rows, self._nonfinite_steps is not None, lambda: self._optimize(self.loss(batch)))
         if outputs is None:
             return None
         self._require_finite("loss", outputs.loss)
         self._require_finite_gradient(outputs.stats, lambda: bool(outputs.are_finite))
         return outputs.stats
+
+    def _without_objects(self, batch: Tree) -> Tree:
+        """The batch without columns of objects that no hook reads, because compiled steps have tensors only."""
+        read, columns = self._known.columns, nested(batch)
+        if read is None or not any(map(_has_objects, columns.values())):
+            return batch
+        return tree({name: it for name, it in columns.items() if name in read or not _has_objects(it)})
 
     def _new_average(self, batch: Tree) -> StepAverage | None:
         """What averages the gradients of this batch over the processes that learn together; None in a process alone."""
@@ -634,6 +642,10 @@ def _counting(fn: Callable[..., Any], is_learning: bool) -> Callable[..., Any]:
         return result
 
     return called
+
+
+def _has_objects(column: Any) -> bool:
+    return any(holds_objects(leaf) for _, leaf in flatten(column)) if type(column) is dict else holds_objects(column)
 
 
 def _progress(policy: Policy) -> tuple[int, list[Tensor]]:

@@ -347,7 +347,9 @@ def require_part(where: str, thing: Any, state: object) -> None:
     elif isinstance(thing, nn.Module) and type(thing).load_state_dict is nn.Module.load_state_dict:
         _require_tensors(where, thing, state)
     else:
-        own = thing.state_dict()
+        # `new_entries` are those that states of older versions do not have.
+        new = set(getattr(thing, "new_entries", ())).difference(state if isinstance(state, Mapping) else ())
+        own = {name: it for name, it in thing.state_dict().items() if name not in new}
         require_like(where, own, state, getattr(thing, "varying", ()))
         _require_ranges(where, thing, own, state)
 

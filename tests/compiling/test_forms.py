@@ -289,7 +289,7 @@ def test_a_value_that_always_changes_ends_with_steps_that_are_not_compiled():
     def change(policy, step):
         policy.scale = 1.0 + step
 
-    with pytest.warns(UserWarning, match=r"6 forms of its gradient step.*Loss.scale is 7.0, and was 1.0") as found:
+    with pytest.warns(UserWarning, match=r"6 forms of its gradient step.*Loss.scale is 7.0, and was 6.0") as found:
         policy, plain = pair(change, Loss, steps=3 * MOST_FORMS)
     assert (compiled(policy), len(found)) == (MOST_FORMS, 1)
     assert_close(policy, plain)
@@ -481,12 +481,84 @@ class DecayRMSprop(Decay):
     kind = torch.optim.RMSprop
 
 
+class Unaveraged(DQNPolicy):
+    def make_optimizer(self, params):
+        return torch.optim.Adam(params, lr=1e-2, betas=(0.0, 0.9))
+
+
+class WithoutBetas(DQNPolicy):
+    def make_optimizer(self, params):
+        return Adam(params, lr=1e-2, betas=(0.0, 0.0))
+
+
+@pytest.mark.parametrize("kind", [Unaveraged, WithoutBetas])
+def test_betas_of_0(kind):
+    policy, plain = pair(lambda policy, step: None, kind)
+    assert compiled(policy) == 6
+    assert_close(policy, plain)
+
+
+def test_schedulers_of_torch_do_not_warn():
+    class Scheduled(DQNPolicy):
+        def after_init(self):
+            super().after_init()
+            self.scheduler = torch.optim.lr_scheduler.StepLR(self.optimizer, 2, gamma=0.5)
+
+        def after_step(self):
+            super().after_step()
+            self.scheduler.step()
+
+    with no_warning():
+        policy, plain = pair(lambda policy, step: None, Scheduled)
+    assert compiled(policy) == 6
+    assert_close(policy, plain)
+
+
 @pytest.mark.parametrize("kind", [Decay, DecayAdam, DecayRMSprop])
 def test_weight_decay(kind):
     with no_warning():
         policy, plain = pair(lambda policy, step: None, kind)
     assert compiled(policy) == 6
     assert_close(policy, plain)
+
+
+class Late(DQNPolicy):
+    """With a column that it reads in later steps, and one that it only looks for."""
+
+    def loss(self, batch):
+        loss, stats = super().loss(batch)
+        weight = self.model.layers[0].weight.mean()
+        if self.train_iter_is_late:
+            loss = loss + batch.bonus.mean() * weight
+        if "other" in batch.keys():  # noqa: SIM118
+            loss = loss + batch.other.mean() * weight
+        return loss, stats
+
+    train_iter_is_late = False
+
+    def before_step(self):
+        super().before_step()
+        self.train_iter_is_late = self.train_iter >= 2
+
+
+def test_a_loss_sees_all_columns_of_the_batch():
+    policy, plain = made(Late), made(Late, "off")
+    infos = np.array([{"lives": row} for row in range(12)])  # no hook reads it
+    for step in range(4):
+        batch = batch_of(step, bonus=torch.full((12,), 5.0), other=torch.ones(12), infos=infos)
+        plain.learn_mode.forward(batch)
+        with interpreting(), no_warning():
+            policy.learn_mode.forward(batch)
+    assert compiled(policy) == 4
+    assert_close(policy, plain)
+
+
+def test_columns_that_are_not_read_do_not_change_the_program():
+    policy = made()
+    with interpreting():
+        for step in range(4):
+            policy.learn_mode.forward(batch_of(step, **({"unread": torch.zeros(12)} if step % 2 else {})))
+    assert (compiled(policy), len(policy.compiled_steps.state_dict()["forms"])) == (4, 1)
 
 
 def test_nested_columns():

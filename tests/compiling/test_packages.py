@@ -256,6 +256,17 @@ def test_a_size_that_is_no_number_is_named(cache, monkeypatch):
         packages._keep(program(), b"")
 
 
+@pytest.mark.parametrize(
+    ("name", "given", "words"),
+    [("DING_LITE_CACHE_MB", "many", "expected a number of megabytes"), ("CXX", "g++ 'x", "expected the command of a C")],
+)
+def test_settings_that_cannot_be_read_are_named_before_the_first_step(name, given, words, monkeypatch):
+    monkeypatch.setenv(name, given)
+    with pytest.raises(ValueError, match=words):
+        made()
+    made(compiles="off")
+
+
 def package_of_name(cache, step, content):
     manifest = json.loads((cache / f"{packages._name_of(step.key)}.json").read_text())
     return f"{packages._name_of(step.key)}-{manifest['sha256'][:16]}.pt2"

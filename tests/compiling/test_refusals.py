@@ -1,14 +1,31 @@
 """Losses that a compiled step cannot have: each is refused by name and line, and learns as without compilation."""
 
+import itertools
 import random
+import traceback
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from interpreted_steps import ACTIONS, OBSERVATIONS, assert_close, batch_of, compiled, interpreting, learn, made, same, state_of
+from interpreted_steps import (
+    ACTIONS,
+    OBSERVATIONS,
+    Interpreted,
+    assert_close,
+    batch_of,
+    compiled,
+    interpreting,
+    learn,
+    made,
+    no_warning,
+    same,
+    state_of,
+)
 from torch import nn
 
 from ding_lite.compiling import functional_steps, updates
+from ding_lite.compiling.tracing import user_line
 from ding_lite.data import with_leaves
 from ding_lite.policy import DQNPolicy, Policy, PolicyConfig
 
@@ -155,6 +172,119 @@ def test_a_step_that_differs_from_the_plain_one_is_refused_and_undone(monkeypatc
     learn(plain)
     assert compiled(policy) == 0
     assert same(state_of(policy), state_of(plain))
+
+
+class Infinite(DQNPolicy):
+    """With a number that changes in each step, hidden in an iterator, beside one that is infinite."""
+
+    def after_init(self):
+        super().after_init()
+        self.numbers, self.mask = itertools.count(), torch.tensor([-torch.inf, 0.0])
+
+
+class InfiniteStatistic(Infinite):
+    def loss(self, batch):
+        loss, stats = super().loss(batch)
+        return loss, {**stats, "seen": torch.stack([torch.tensor(torch.inf), torch.tensor(float(next(self.numbers)))])}
+
+
+class InfiniteAttribute(Infinite):
+    def loss(self, batch):
+        with torch.no_grad():
+            self.mask[1:].add_(float(next(self.numbers)))
+        return super().loss(batch)
+
+
+class InfiniteElsewhere(Infinite):
+    def loss(self, batch):
+        loss, stats = super().loss(batch)
+        return loss, {**stats, "seen": torch.tensor([1.0, 1.0]) / torch.tensor([0.0, 1.0]).roll(next(self.numbers))}
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [(InfiniteStatistic, "seen"), (InfiniteAttribute, "mask"), (InfiniteElsewhere, "seen")]
+)
+def test_infinite_numbers_hide_no_difference(kind, name):
+    policy = made(kind)
+    with interpreting(), pytest.warns(UserWarning, match=f"its {name} differs from that of a step without compilation, by up"):
+        learn(policy, 1)
+    assert compiled(policy) == 0
+
+
+def test_equal_infinite_numbers_and_nan_are_no_difference():
+    class Constant(DQNPolicy):
+        def loss(self, batch):
+            loss, stats = super().loss(batch)
+            return loss, {**stats, "seen": torch.tensor([torch.inf, -torch.inf, torch.nan, 1.0])}
+
+    policy = made(Constant)
+    with interpreting(), no_warning():
+        learn(policy)
+    assert compiled(policy) == 4
+
+
+class Noting(DQNPolicy):
+    """With statistics that are no numbers."""
+
+    note = None
+
+    def loss(self, batch):
+        loss, _ = super().loss(batch)
+        return loss, {"note": self.note}
+
+
+@pytest.mark.parametrize("note", [None, "text", [1.0, None], {"inner": {"a": 1.0}}, float("nan")])
+def test_statistics_may_be_plain_values(note):
+    kind = type("Noting", (Noting,), {"note": note})
+    policy, plain = made(kind), made(kind, "off")
+    with interpreting(), no_warning():
+        assert str(policy.gradient_step(batch_of())) == str(plain.gradient_step(batch_of()))
+    assert compiled(policy) == 1
+
+
+def test_a_statistic_that_changes_by_itself_is_named():
+    numbers = itertools.count()
+    kind = type("Noting", (Noting,), {"note": property(lambda self: f"step {next(numbers)}")})
+    with interpreting(), pytest.warns(UserWarning, match="its note is 'step 0', and without compilation 'step [1-9]'"):
+        made(kind).gradient_step(batch_of())
+
+
+def test_a_compiled_step_that_fails_is_undone(monkeypatch):
+    run = Interpreted.run
+
+    def fails(self, inputs):
+        run(self, inputs)
+        raise TypeError("impossible")
+
+    monkeypatch.setattr(Interpreted, "run", fails)
+    policy, plain = made(), made(compiles="off")
+    with interpreting(), pytest.warns(UserWarning, match="the compiled step fails: TypeError: impossible"):
+        learn(policy)
+    learn(plain)
+    assert same(state_of(policy), state_of(plain))
+
+
+def test_an_interrupted_comparison_is_undone(monkeypatch):
+    run = Interpreted.run
+
+    def is_interrupted(self, inputs):
+        run(self, inputs)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Interpreted, "run", is_interrupted)
+    policy, plain = made(), made(compiles="off")
+    with interpreting(), pytest.raises(KeyboardInterrupt):
+        learn(policy)
+    assert same(state_of(policy), state_of(plain))
+
+
+def test_lines_of_torch_that_is_reached_by_a_link_are_not_the_users(tmp_path):
+    (tmp_path / "linked").symlink_to(Path(torch.__file__).parent)
+    frames = [
+        traceback.FrameSummary(str(tmp_path / "linked/utils/_pytree.py"), 7, "tree_map"),
+        traceback.FrameSummary(__file__, 5, "loss"),
+    ]
+    assert user_line(frames[::-1]) == f"{__file__}:5, in loss,"
 
 
 def test_a_hidden_change_of_a_network_is_a_change_of_the_loss():

@@ -2,9 +2,11 @@
 
 import copy
 import pickle
+import time
 import warnings
 
 import pytest
+import torch
 from interpreted_steps import (
     assert_close,
     batch_of,
@@ -80,6 +82,123 @@ def test_a_resumed_run_compiles_the_same_forms():
     learn(resumed, 10, 8)
     assert compiled(whole) == compiled(first) + compiled(resumed) == 12
     assert same(state_of(resumed), state_of(whole))
+
+
+class Branching(DQNPolicy):
+    """A loss that cannot be compiled in step 3."""
+
+    def before_step(self):
+        super().before_step()
+        self.is_odd = self.train_iter == 3
+
+    def loss(self, batch):
+        loss, stats = super().loss(batch)
+        return (loss * (1 + 0 * loss.item()) if self.is_odd else loss), stats
+
+
+class Widening(DQNPolicy):
+    """With an attribute that gets another shape in step 3."""
+
+    def before_step(self):
+        super().before_step()
+        self.factors = torch.ones(4 if self.train_iter >= 3 else 3)
+
+    def loss(self, batch):
+        loss, stats = super().loss(batch)
+        return loss * self.factors.mean(), stats
+
+
+class Counting(DQNPolicy):
+    """With a number that changes in each step without effect."""
+
+    def before_step(self):
+        super().before_step()
+        self.count = self.train_iter % 7 if self.train_iter < 12 else self.train_iter
+
+    def loss(self, batch):
+        loss, stats = super().loss(batch)
+        return (loss if self.count >= 0 else -loss), stats
+
+
+class Differing(DQNPolicy):
+    """With a statistic that changes by itself, so that the compiled step is not taken."""
+
+    def loss(self, batch):
+        loss, stats = super().loss(batch)
+        return loss, {**stats, "time": time.perf_counter()}
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        (Branching, "makes a number of a tensor"),
+        (Widening, "factors is torch.float32 of shape"),
+        (Counting, "it had 10 values of what its loss reads. In this step, Counting.count is 15"),
+        (Differing, "its time is"),
+    ],
+)
+@pytest.mark.parametrize("cut", [2, 10, 17])
+def test_a_run_that_refuses_to_compile_resumes_bit_for_bit(kind, reason, cut, monkeypatch):
+    monkeypatch.setattr(steps, "_MOST_VALUES", 10)
+    begun = Compilations(monkeypatch, False)
+    whole, first, resumed = made(kind), made(kind), made(kind)
+    with pytest.warns(UserWarning, match=reason):
+        learn(whole, 20)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        learn(first, cut)
+    before = len(begun)
+    resumed.load_state_dict(copy.deepcopy(first.state_dict()))
+    with pytest.warns(UserWarning, match=reason) as found:
+        learn(resumed, 20 - cut, cut)
+    assert len([it for it in found if "not compiled" in str(it.message)]) == 1
+    assert compiled(whole) == compiled(first) + compiled(resumed)
+    assert same(state_of(whole), state_of(resumed))
+    one, other = whole.compiled_steps.state_dict(), resumed.compiled_steps.state_dict()
+    assert same(*({**it, "failed": [digest for digest, _ in it["failed"]]} for it in (one, other)))
+    assert not (kind is Differing and len(begun) > before)  # it is known that this fails
+
+
+def test_an_earlier_state_in_the_same_process_is_that_of_a_new_one():
+    policy, fresh = made(Branching), made(Branching)
+    learn(policy, 2)
+    state = copy.deepcopy(policy.state_dict())
+    with pytest.warns(UserWarning, match="makes a number of a tensor"):
+        learn(policy, 4, 2)
+    for one in (policy, fresh):
+        one.load_state_dict(state)
+    assert policy.compiled_steps.refused == ""
+    learn(policy, 1, 2)
+    learn(fresh, 1, 2)
+    assert compiled(policy) == 3 + compiled(fresh)
+    assert same(state_of(policy), state_of(fresh))
+
+
+def test_on_compiles_at_once_what_auto_has_put_off():
+    first, resumed = made(compiles="auto"), made()
+    learn(first, 2)
+    resumed.load_state_dict(first.state_dict())
+    learn(resumed, 2, 2)
+    assert compiled(resumed) == 2
+
+
+def test_another_value_of_the_setting_tries_again_what_was_refused():
+    first, resumed = made(Branching), made(Branching, "auto")
+    with pytest.warns(UserWarning, match="makes a number of a tensor"):
+        learn(first, 5)
+    resumed.load_state_dict(first.state_dict())
+    learn(resumed, 1, 5)
+    assert compiled(resumed) == 1
+
+
+def test_a_state_of_an_older_version_has_only_the_forms():
+    first, resumed = made(), made()
+    learn(first, 2)
+    state = first.state_dict()
+    state["attached"]["compiled_steps"] = {"forms": state["attached"]["compiled_steps"]["forms"]}
+    resumed.load_state_dict(state)
+    learn(resumed, 2, 2)
+    assert compiled(resumed) == 2
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda policy: pickle.loads(pickle.dumps(policy))])
