@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import sys
+import zlib
 from collections import deque
 from enum import Enum
 from functools import partial
@@ -49,7 +50,8 @@ class _Numbers:
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        return f"an array {self._of[1]}"
+        dtype, shape, found = self._of
+        return f"an array {shape} of {dtype} {zlib.crc32(found):08x}"
 
 
 class Globals:
@@ -102,6 +104,9 @@ class Guard(NamedTuple):
             return f"the global {self.name}"
         return f"{owner.__name__ if isinstance(owner, type) else type(owner).__name__}.{self.name}"
 
+    def __str__(self) -> str:
+        return f"{self.place} = {self.value!r}"
+
     def difference(self) -> str:
         """What the value is now, and what it was."""
         now = getattr(self.owner, self.name, MISSING)
@@ -121,6 +126,9 @@ class Unshadowed(NamedTuple):
     def holds(self) -> bool:
         """Whether it still does."""
         return self.names.isdisjoint(vars(self.owner))
+
+    def __str__(self) -> str:
+        return f"{type(self.owner).__name__}: {sorted(self.names)}"
 
     def difference(self) -> str:
         """Which methods have been replaced."""

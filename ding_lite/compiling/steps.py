@@ -151,7 +151,7 @@ class CompiledSteps:
         if history.add_values(form, is_replaced=len(self._forms) < before) > _MOST_VALUES:
             raise NotCompiledError(f"it had {_MOST_VALUES} values of what its loss reads. In this step, {why}.")
         if digest not in self._known and len(self._known) < MOST_FORMS:
-            self._known[digest] = policy.train_iter + (AUTO_STEPS if history.is_auto else 0)
+            self._known[digest] = policy.train_iter + AUTO_STEPS if history.is_auto else 0
         form.begins = history.begins(digest)
         if digest in history.failed:
             self._warn(policy, f"{history.failed[digest]} Such gradient steps are not compiled.")
