@@ -238,17 +238,16 @@ def _new_task(kind: type[BatchTask], envs: Sequence[gymnasium.Env[Any, Any]]) ->
                 raise UnusualEnvError(f"{type(layer).__name__} has a space of its own")
     if patch := patch_of({type(layer) for env in envs for layer in _layers(env)}):
         raise UnusualEnvError(f"{patch} is not of gymnasium: a class was changed")
-    for label, is_usual in known_functions(kind):
-        if not is_usual:
-            raise UnusualEnvError(f"{label} is not that of gymnasium 1.1 to 1.4")
+    for owner, name in relied_on(kind):
+        if not is_known(owner, name):
+            raise UnusualEnvError(f"{label_of(owner, name)} is not that of gymnasium 1.1 to 1.4")
     return kind([env.unwrapped for env in envs])
 
 
-def known_functions(kind: type[BatchTask]) -> Iterator[tuple[str, bool]]:
-    """The functions of gymnasium that are replaced or relied on, and whether each has a known source."""
+def relied_on(kind: type[BatchTask]) -> list[tuple[Any, str]]:
+    """The functions of gymnasium that are replaced, or that resets call: the class or module of each, and its name."""
     wrappers = [(wrapper, name) for wrapper in (gymnasium.Wrapper, *_WRAPPERS) for name in ("step", "reset")]
-    for owner, name in (*kind.functions, (kind.env_class, "reset"), (gymnasium.Env, "reset"), *wrappers):
-        yield label_of(owner, name), is_known(owner, name)
+    return [*kind.functions, (kind.env_class, "reset"), (gymnasium.Env, "reset"), *wrappers]
 
 
 def _layers(env: Any) -> Iterator[Any]:
