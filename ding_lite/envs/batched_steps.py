@@ -64,7 +64,8 @@ class BatchedSteps:
         require_vectorization(vectorization, "LocalVectorEnv")
         self._kind: type[BatchTask] | None = None
         self._task: BatchTask | None = None
-        self._limits: list[list[tuple[Any, int]]] = []  # of each environment, with their steps when they were last read
+        self._limits: list[list[tuple[Any, int]]] = []  # of each environment, with their steps when its state was read
+        self._new_limits: list[list[tuple[Any, int]]] = []  # the same after a reset
         self._taken = self._left = self._whole = np.zeros(0, np.int64)
         self._has_ended = False
         self._waits, self._wait = 0, 1
@@ -128,19 +129,18 @@ class BatchedSteps:
             return Results(obs, reward, None, None, infos)
         return Results(obs, reward, terminated, truncated, infos)
 
-    def ends(self, index: int) -> None:
-        """The environment will be reset, because its episode ended in the last step. It is up to date from then on: if an error
-        or Ctrl-C comes between the resets of a step, each environment is where the plain loop would have left it."""
+    def ends(self, indices: Sequence[int]) -> None:
+        """The episodes of these environments ended in the last step, and they will be reset. They are up to date from then on:
+        if an error or Ctrl-C comes between the resets, each one is where the plain loop would have left it."""
         if self._task is not None:
-            self._write_row(self._task, index)
+            self._write(self._task, indices)
 
     def begun(self, indices: Sequence[int]) -> None:
-        """The environments whose episodes ended in the last step, these, have been reset."""
+        """All environments whose episodes ended in the last step, these, have been reset."""
         if self._task is not None:
             self._task.read(indices)
-            self._left[indices] = self._whole[indices]
-            for index in indices:
-                self._limits[index] = [(limit, 0) for limit, _ in self._limits[index]]
+            for index in indices:  # mostly a few, for which this takes less time than indexing with a list
+                self._left[index], self._limits[index] = self._whole[index], self._new_limits[index]
             self._has_ended = False
 
     def release(self) -> None:
@@ -164,14 +164,13 @@ class BatchedSteps:
 
     def _write_back(self) -> None:
         if self._task is not None:
-            for index in self._taken.nonzero()[0].tolist():
-                self._write_row(self._task, index)
+            self._write(self._task, self._taken.nonzero()[0].tolist())
         self._task, self._has_ended = None, False
 
-    def _write_row(self, task: BatchTask, index: int) -> None:
-        """Write the state of an environment that was stepped. Nothing changes if it is done twice, as after Ctrl-C."""
-        taken = int(self._taken[index])
-        if taken:
+    def _write(self, task: BatchTask, indices: Sequence[int]) -> None:
+        """Write the states of environments that were stepped. If it is done again, as after Ctrl-C, nothing changes."""
+        for index in indices:
+            taken = self._taken.item(index)
             task.write(index)
             for limit, before in self._limits[index]:
                 limit._elapsed_steps = before + taken
@@ -199,6 +198,7 @@ class BatchedSteps:
             self._try_later(str(reason))
             return None
         self._limits = [[(limit, limit._elapsed_steps) for limit in each] for each in limits]
+        self._new_limits = [[(limit, 0) for limit in each] for each in limits]
         self._left = _fewest(limits, lambda limit: limit._max_episode_steps - limit._elapsed_steps)
         self._whole = _fewest(limits, lambda limit: limit._max_episode_steps)
         self._taken, self._has_ended = np.zeros_like(self._left), False

@@ -213,10 +213,10 @@ class LocalVectorEnv(SameStepVectorEnv):
         finals: dict[int, Any] = {}
         finished: list[EpisodeResult] = []
         indices = ended.nonzero()[0].tolist()
+        self._batch.ends(indices)
         for index in indices:
             finals[index] = obs[index].copy() if are_usual else self._final(index, obs[index])
             finished.append(self._finish(index))
-            self._batch.ends(index)
             current[index], infos[index] = self._begin(index)
         self._batch.begun(indices)
         self._info = tuple(infos)

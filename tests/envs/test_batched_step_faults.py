@@ -138,6 +138,7 @@ class Meanwhile:
         assert self.threads
         for thread in self.threads:
             thread.join(10)
+        assert not any(thread.is_alive() for thread in self.threads)
 
 
 READS = {
@@ -169,9 +170,10 @@ def test_another_thread_may_read_in_the_middle_of_a_step(read, monkeypatch):
     monkeypatch.setattr(CartPole, "step", watched_step)
     monkeypatch.setattr(EpisodeStarts, "begin", watched_begin)
     both.steps(7)
-    meanwhile.end()
     both.read()
     both.steps(4)
+    meanwhile.end()
+    both.read()
 
 
 def test_another_thread_does_not_step_in_the_middle_of_a_change():
