@@ -134,6 +134,8 @@ class BatchedSteps:
         if an error or Ctrl-C comes between the resets, each one is where the plain loop would have left it."""
         if self._task is not None:
             self._write(self._task, indices)
+            for index in indices:
+                self._taken[index] = 0
 
     def begun(self, indices: Sequence[int]) -> None:
         """All environments whose episodes ended in the last step, these, have been reset."""
@@ -174,7 +176,6 @@ class BatchedSteps:
             task.write(index)
             for limit, before in self._limits[index]:
                 limit._elapsed_steps = before + taken
-            self._taken[index] = 0
 
     def _try_later(self, reason: str) -> None:
         """Leave the next steps to the environments, more of them each time."""

@@ -240,7 +240,8 @@ def test_ctrl_c_in_a_reset_leaves_what_it_leaves_in_the_plain_loop(is_read):
     both.steps(9)
 
 
-def test_ctrl_c_while_states_are_written_counts_no_step_twice():
+@pytest.mark.parametrize("is_read", [False, True])
+def test_ctrl_c_while_states_are_written_counts_each_step_once(is_read):
     both = Both("CartPole-v1", max_episode_steps=9)
     both.steps(3)
     write = CartPole.write
@@ -252,6 +253,9 @@ def test_ctrl_c_while_states_are_written_counts_no_step_twice():
 
     with mock.patch.object(CartPole, "write", interrupted), pytest.raises(KeyboardInterrupt):
         both.batched.get_attr("state")
+    if is_read:
+        both.read()
+    both.steps(2)
     both.read()
     both.steps(9)
 
