@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-import hashlib
-import inspect
 import logging
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal, get_args
 
 import gymnasium
@@ -16,6 +16,7 @@ from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
 from ding_lite.basics import did_you_mean
 from ding_lite.envs.classic_control import TASKS, Array, BatchTask, UnusualEnvError
+from ding_lite.envs.known_sources import is_known, label_of, patch_of
 from ding_lite.envs.results import Results
 
 Vectorization = Literal["none", "auto"]
@@ -29,26 +30,6 @@ _HARMLESS = (bool, int, float, str, np.generic, np.ndarray, np.random.Generator,
 """Types of attributes; a step replaces arrays, and does not change them."""
 _LONGEST_WAIT = 1024
 _FOREVER = np.iinfo(np.int64).max
-_SOURCES = {
-    "CartPoleEnv.step": ("b86ebe68", "36d99482"),
-    "MountainCarEnv.step": ("08593a78", "d542dda4"),
-    "Continuous_MountainCarEnv.step": ("405213fb",),
-    "PendulumEnv.step": ("a5f4d59f",),
-    "PendulumEnv._get_obs": ("4599dafc",),
-    "angle_normalize": ("9de9279f",),
-    "AcrobotEnv.step": ("11db3a5b",),
-    "AcrobotEnv._dsdt": ("6213d5f3",),
-    "AcrobotEnv._get_ob": ("4840d89c",),
-    "AcrobotEnv._terminal": ("429e3096",),
-    "rk4": ("3cefe74e",),
-    "wrap": ("8061daec",),
-    "bound": ("64047206",),
-    "TimeLimit.step": ("0bfbc864",),
-    "OrderEnforcing.step": ("5a866315",),
-    "PassiveEnvChecker.step": ("fb24abe7", "c1795d3e"),
-    "Wrapper.step": ("3152fb2e",),
-}
-"""Functions of gymnasium 1.1 to 1.4 that batched steps replace: the beginning of the SHA-256 of their sources."""
 
 
 def require_vectorization(value: Any, who: str) -> None:
@@ -68,6 +49,8 @@ class BatchedSteps:
     Episodes begin with the `reset` of each environment. Their states are then kept in arrays, and the environments are behind
     until `release` writes the states back.
 
+    Whoever steps, reads or changes the environments holds `lock` meanwhile.
+
     Args:
         envs: the environments.
         vectorization: "none" to leave every step to the environments.
@@ -81,7 +64,8 @@ class BatchedSteps:
         require_vectorization(vectorization, "LocalVectorEnv")
         self._kind: type[BatchTask] | None = None
         self._task: BatchTask | None = None
-        self._limits: list[list[Any]] = []
+        self._limits: list[list[tuple[Any, int]]] = []  # of each environment, with their steps when its state was read
+        self._new_limits: list[list[tuple[Any, int]]] = []  # the same after a reset
         self._taken = self._left = self._whole = np.zeros(0, np.int64)
         self._has_ended = False
         self._waits, self._wait = 0, 1
@@ -94,6 +78,18 @@ class BatchedSteps:
                 self._kind, self._news = None, f"{name}: environments are stepped one after the other: {reason}"
             else:
                 self._news = f"{name}: {len(envs)} environments are stepped at once, as arrays"
+        self.lock = self._new_lock()
+        """For one thread at a time, while environments are stepped at once; a plain loop needs none."""
+
+    def _new_lock(self) -> AbstractContextManager[Any]:
+        return threading.RLock() if self.is_used else nullcontext()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self.lock = self._new_lock()
 
     @property
     def is_used(self) -> bool:
@@ -133,17 +129,27 @@ class BatchedSteps:
             return Results(obs, reward, None, None, infos)
         return Results(obs, reward, terminated, truncated, infos)
 
+    def ends(self, indices: Sequence[int]) -> None:
+        """The episodes of these environments ended in the last step, and they will be reset. They are up to date from then on:
+        if an error or Ctrl-C comes between the resets, each one is where the plain loop would have left it."""
+        if self._task is not None:
+            self._write(self._task, indices)
+            for index in indices:
+                self._taken[index] = 0
+
     def begun(self, indices: Sequence[int]) -> None:
-        """The environments whose episodes ended in the last step, these, have been reset."""
+        """All environments whose episodes ended in the last step, these, have been reset."""
         if self._task is not None:
             self._task.read(indices)
-            self._taken[indices], self._left[indices] = 0, self._whole[indices]
+            for index in indices:  # mostly a few, for which this takes less time than indexing with a list
+                self._left[index], self._limits[index] = self._whole[index], self._new_limits[index]
             self._has_ended = False
 
     def release(self) -> None:
         """Write the states to the environments, which others then may read and change until the next step."""
-        self._write_back()
-        self._waits, self._wait = 0, 1
+        with self.lock:
+            self._write_back()
+            self._waits, self._wait = 0, 1
 
     def hand_out(self, values: Sequence[Any]) -> None:
         """Stop if an attribute of an environment, or the result of a method, could change an environment at any time."""
@@ -152,18 +158,24 @@ class BatchedSteps:
 
     def stop(self, reason: str) -> None:
         """From now on, leave every step to the environments."""
-        self.release()
-        self._kind, self._news = None, ""
+        with self.lock:
+            self.release()
+            self._kind, self._news = None, ""
+            self.lock = self._new_lock()
         _logger.info("%s: environments are stepped one after the other: %s", self._name, reason)
 
     def _write_back(self) -> None:
         if self._task is not None:
-            for index, taken in enumerate(self._taken.tolist()):
-                if taken:
-                    self._task.write(index)
-                    for limit in self._limits[index]:
-                        limit._elapsed_steps += taken
-            self._task, self._has_ended = None, False
+            self._write(self._task, self._taken.nonzero()[0].tolist())
+        self._task, self._has_ended = None, False
+
+    def _write(self, task: BatchTask, indices: Sequence[int]) -> None:
+        """Write the states of environments that were stepped. If it is done again, as after Ctrl-C, nothing changes."""
+        for index in indices:
+            taken = self._taken.item(index)
+            task.write(index)
+            for limit, before in self._limits[index]:
+                limit._elapsed_steps = before + taken
 
     def _try_later(self, reason: str) -> None:
         """Leave the next steps to the environments, more of them each time."""
@@ -182,12 +194,14 @@ class BatchedSteps:
         try:
             task = _new_task(self._kind, envs)
             task.read_all()
-            self._limits = [_limits_of(env) for env in envs]
+            limits = [_limits_of(env) for env in envs]
         except UnusualEnvError as reason:
             self._try_later(str(reason))
             return None
-        self._left = _fewest(self._limits, lambda limit: limit._max_episode_steps - limit._elapsed_steps)
-        self._whole = _fewest(self._limits, lambda limit: limit._max_episode_steps)
+        self._limits = [[(limit, limit._elapsed_steps) for limit in each] for each in limits]
+        self._new_limits = [[(limit, 0) for limit in each] for each in limits]
+        self._left = _fewest(limits, lambda limit: limit._max_episode_steps - limit._elapsed_steps)
+        self._whole = _fewest(limits, lambda limit: limit._max_episode_steps)
         self._taken, self._has_ended = np.zeros_like(self._left), False
         self._task = task
         return task
@@ -223,17 +237,18 @@ def _new_task(kind: type[BatchTask], envs: Sequence[gymnasium.Env[Any, Any]]) ->
                 raise UnusualEnvError(f"the method {replaced.pop()} of an environment was replaced")
             if any(vars(layer).get(name) is not None for name in ("_observation_space", "_action_space")):
                 raise UnusualEnvError(f"{type(layer).__name__} has a space of its own")
-    for function, is_known in step_functions(kind):
-        if not is_known:
-            raise UnusualEnvError(f"{function.__qualname__} is not that of gymnasium 1.1 to 1.4")
+    if patch := patch_of({type(layer) for env in envs for layer in _layers(env)}):
+        raise UnusualEnvError(f"{patch} is not of gymnasium: a class was changed")
+    for owner, name in relied_on(kind):
+        if not is_known(owner, name):
+            raise UnusualEnvError(f"{label_of(owner, name)} is not that of gymnasium 1.1 to 1.4")
     return kind([env.unwrapped for env in envs])
 
 
-def step_functions(kind: type[BatchTask]) -> Iterator[tuple[Any, bool]]:
-    """The functions of gymnasium that are replaced, and whether each has a known source."""
-    for owner, name in (*kind.functions, (gymnasium.Wrapper, "step"), *((wrapper, "step") for wrapper in _WRAPPERS)):
-        function = getattr(owner, name)
-        yield function, _is_known(function)
+def relied_on(kind: type[BatchTask]) -> list[tuple[Any, str]]:
+    """The functions of gymnasium that are replaced, or that resets call: the class or module of each, and its name."""
+    wrappers = [(wrapper, name) for wrapper in (gymnasium.Wrapper, *_WRAPPERS) for name in ("step", "reset")]
+    return [*kind.functions, (kind.env_class, "reset"), (gymnasium.Env, "reset"), *wrappers]
 
 
 def _layers(env: Any) -> Iterator[Any]:
@@ -273,16 +288,6 @@ def _is_harmless(value: Any) -> bool:
     if type(value) is tuple:
         return all(map(_is_harmless, value))
     return value is None or isinstance(value, _HARMLESS)
-
-
-@functools.lru_cache(maxsize=64)
-def _is_known(function: Callable[..., Any]) -> bool:
-    """Whether this function of gymnasium has a known source."""
-    try:
-        source = inspect.getsource(function)
-    except (OSError, TypeError):  # no source is installed
-        return False
-    return hashlib.sha256(source.encode()).hexdigest()[:8] in _SOURCES.get(function.__qualname__, ())
 
 
 @functools.lru_cache(maxsize=1)

@@ -93,13 +93,15 @@ class ChangingEnvs(abc.ABC):
         return self.read_attribute(name)
 
     def set_worker_thread(self, thread: threading.Thread | None) -> None:
-        """Let `call`, `set_attr` and `get_attr` wait for the end of this thread, which works in the environments."""
+        """Let `call`, `set_attr` and `get_attr` of other threads wait for the end of this one, which uses the environments."""
         self._worker_thread = thread
 
     def _wait_for_worker(self) -> None:
-        if self._worker_thread is not None:
-            self._worker_thread.join()
-            self._worker_thread = None
+        thread = self._worker_thread
+        if thread is not None and thread is not threading.current_thread():  # a score of an evaluation may read them
+            thread.join()
+            if self._worker_thread is thread:
+                self._worker_thread = None
 
     @abc.abstractmethod
     def apply_changes(self, changes: Sequence[Change]) -> tuple[Any, ...]:

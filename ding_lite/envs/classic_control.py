@@ -59,7 +59,8 @@ class BatchTask(abc.ABC):
 
     env_class: ClassVar[type[gymnasium.Env[Any, Any]]]
     functions: ClassVar[tuple[tuple[Any, str], ...]]
-    """The functions of gymnasium that `step` replaces: the class or module of each, and its name."""
+    """The functions of gymnasium that `step` replaces, or the environment's `reset` calls: the class or module of each, and its
+    name."""
     num_actions: ClassVar[int] = 0
     """Number of discrete actions; 0 for one continuous action."""
     pays_from: ClassVar[int]
@@ -144,9 +145,16 @@ class BatchTask(abc.ABC):
         """Write the state of an environment that was stepped."""
         self.envs[row].state = self.state[:, row].copy()
 
-    def _column(self, name: str, dtype: Any = np.float64) -> Array:
-        """An attribute of the environments."""
-        return self._derived(lambda env: getattr(env, name), name, dtype)
+    def _column(self, name: str, dtype: Any = np.float64, may_be_zero: bool = False) -> Array:
+        """An attribute of the environments.
+
+        Raises:
+            UnusualEnvError: as for `_derived`; or it is 0, unless it may be, because 0 and -0 do not matter where it is used.
+        """
+        column = self._derived(lambda env: getattr(env, name), name, dtype)
+        if not (may_be_zero or column.all()):  # of 0 and -0, numpy clips an array to another one than a single number
+            raise UnusualEnvError(f"{name} is 0")
+        return column
 
     def _derived(self, value_of: Callable[[Any], Any], name: str, dtype: Any = np.float64) -> Array:
         """A number of each environment.
@@ -244,7 +252,8 @@ class MountainCar(BatchTask):
         self._force, self._gravity = self._column("force"), self._column("gravity")
         self._min_position, self._max_position = self._column("min_position"), self._column("max_position")
         self._max_speed = self._column("max_speed")
-        self._goal_position, self._goal_velocity = self._column("goal_position"), self._column("goal_velocity")
+        self._goal_position = self._column("goal_position", may_be_zero=True)
+        self._goal_velocity = self._column("goal_velocity", may_be_zero=True)
 
     def _is_usual_state(self, state: Any) -> bool:
         if type(state) is tuple and len(state) == 2:  # of a step; a reset makes an array
@@ -282,14 +291,18 @@ class MountainCarContinuous(BatchTask):
 
     def _read_attributes(self) -> None:
         self._is_float64 = np.ones_like(self.no)
-        self._power = self._column("power", np.float32)
+        self._power = self._column("power", np.float32, may_be_zero=True)
         self._low, self._high = self._column("min_action", np.float32), self._column("max_action", np.float32)
         self._slowest = self._derived(lambda env: env.min_action * env.power, "power")
         self._fastest = self._derived(lambda env: env.max_action * env.power, "power")
-        names = ("min_position", "max_position", "max_speed", "goal_position", "goal_velocity")
-        columns = [self._column(name) for name in names]
-        self._columns = {np.float64: columns, np.float32: [self._column(name, np.float32) for name in names]}
-        lowest, highest, speed, goal, goal_speed = columns
+        self._columns: dict[Any, list[Array]] = {
+            dtype: [
+                *(self._column(name, dtype) for name in ("min_position", "max_position", "max_speed")),
+                *(self._column(name, dtype, may_be_zero=True) for name in ("goal_position", "goal_velocity")),
+            ]
+            for dtype in (np.float64, np.float32)
+        }
+        lowest, highest, speed, goal, goal_speed = self._columns[np.float64]
         # The environment compares some of its attributes as Python numbers, and its state as float32.
         for less, more in ((self._low, self._high), (lowest, highest), (-speed, speed)):
             if not (less.astype(np.float32) < more.astype(np.float32)).all():
@@ -393,7 +406,7 @@ class Acrobot(BatchTask):
             raise UnusualEnvError(f"AVAIL_TORQUE is {env.AVAIL_TORQUE!r:.80}")
 
     def _read_attributes(self) -> None:
-        if (self._column("torque_noise_max") > 0).any():
+        if (self._column("torque_noise_max", may_be_zero=True) > 0).any():
             raise UnusualEnvError("the torque has noise")
         self._is_nips = self._common("book_or_nips") == "nips"
         self._torques = np.stack([self._derived(lambda env, at=at: env.AVAIL_TORQUE[at], "AVAIL_TORQUE") for at in range(3)])  # type: ignore[misc]

@@ -182,12 +182,13 @@ class LocalVectorEnv(SameStepVectorEnv):
         if self.current is None:
             raise gymnasium.error.ResetNeeded("step() before reset(): call reset() first.")
         action = np.asarray(action) if isinstance(action, (list, tuple)) else action
-        results = self._play(action)
-        self._clock += 1
-        try:
-            return self._seen(results, out)
-        except EnvDataError as error:
-            raise self._placed(error)  # noqa: B904  the same error
+        with self._batch.lock:
+            results = self._play(action)
+            self._clock += 1
+            try:
+                return self._seen(results, out)
+            except EnvDataError as error:
+                raise self._placed(error)  # noqa: B904  the same error
 
     def _seen(self, results: list[Any] | Results, out: Any) -> Step:
         """The checked results of a step; environments whose episode ended start the next one."""
@@ -197,9 +198,10 @@ class LocalVectorEnv(SameStepVectorEnv):
         obs, reward, terminated, truncated, self._info = results
         self._step_infos = self._info
         self._returns += reward
-        self.current, self.restarted, self.last, self.stepped_by = out, self._is_paused, None, None
+        self.restarted, self.last, self.stepped_by = self._is_paused, None, None
         if terminated is None or truncated is None:
             self._write(obs, out)
+            self.current = out  # not earlier: after an error, `out` may hold memory that nobody wrote
             return Step(reward, self._no, self._no, {}, None, [])
         truncated = truncated > terminated  # if both are set, termination counts
         ended = terminated | truncated
@@ -211,6 +213,7 @@ class LocalVectorEnv(SameStepVectorEnv):
         finals: dict[int, Any] = {}
         finished: list[EpisodeResult] = []
         indices = ended.nonzero()[0].tolist()
+        self._batch.ends(indices)
         for index in indices:
             finals[index] = obs[index].copy() if are_usual else self._final(index, obs[index])
             finished.append(self._finish(index))
@@ -218,6 +221,7 @@ class LocalVectorEnv(SameStepVectorEnv):
         self._batch.begun(indices)
         self._info = tuple(infos)
         self._write(current, out)
+        self.current = out
         return Step(reward, terminated, truncated, finals, None, finished)
 
     def _final(self, index: int, obs: Any) -> Any:
@@ -359,19 +363,21 @@ class LocalVectorEnv(SameStepVectorEnv):
         """Apply and record one change per environment. Returns their results."""
         for start, change in zip(self.starts, changes):
             start.require_possible(change)
-        self._batch.release()
         results: list[Any] = []
-        for index, (start, change) in enumerate(zip(self.starts, changes)):
-            self._dirty.add(index)
-            results.append(start.change(change))
-        self._batch.hand_out(results)
+        with self._batch.lock:
+            self._batch.release()
+            for index, (start, change) in enumerate(zip(self.starts, changes)):
+                self._dirty.add(index)
+                results.append(start.change(change))
+            self._batch.hand_out(results)
         return tuple(results)
 
     def read_attribute(self, name: str) -> tuple[Any, ...]:
         """An attribute of each environment."""
-        self._batch.release()
-        values = tuple(start.read(name) for start in self.starts)
-        self._batch.hand_out(values)
+        with self._batch.lock:
+            self._batch.release()
+            values = tuple(start.read(name) for start in self.starts)
+            self._batch.hand_out(values)
         return values
 
     def _renew_changed(self) -> None:
@@ -515,8 +521,9 @@ class LocalVectorEnv(SameStepVectorEnv):
 
     def render(self) -> tuple[Any, ...]:
         """The frame of each environment."""
-        self._batch.release()
-        return tuple(env.render() for env in self._envs)
+        with self._batch.lock:
+            self._batch.release()
+            return tuple(env.render() for env in self._envs)
 
     def close_extras(self, **kwargs: Any) -> None:
         """Close each environment."""

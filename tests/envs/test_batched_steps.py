@@ -1,13 +1,13 @@
 """Environments that are stepped all at once: every number is that of the plain loop, bit for bit."""
 
 import logging
-import warnings
 from functools import partial
 
 import gymnasium
 import numpy as np
 import pytest
 import torch
+from both_modes import Both
 from example_runs import small
 from gymnasium.envs.classic_control import CartPoleEnv, PendulumEnv
 from gymnasium.wrappers import TimeLimit
@@ -15,8 +15,9 @@ from states import same
 
 from ding_lite.config import ConfigError, DQNConfig
 from ding_lite.envs import EnvDataError, LocalVectorEnv, make_envs
-from ding_lite.envs.batched_steps import BatchedSteps, step_functions
+from ding_lite.envs.batched_steps import BatchedSteps, relied_on
 from ding_lite.envs.classic_control import TASKS, BatchTask
+from ding_lite.envs.known_sources import is_known
 from ding_lite.envs.progress import ProgressVectorEnv, describe_progress, progress_size
 
 NEAR_THE_END = {
@@ -35,71 +36,6 @@ def any_number(monkeypatch):
     """Let any number of environments be stepped at once."""
     for task in TASKS:
         monkeypatch.setattr(task, "pays_from", 1)
-
-
-class Both:
-    """The same environments in both modes, which take every step together."""
-
-    def __init__(self, env, num_envs=5, uses=True, seed=3, **options):
-        self.plain, self.batched = (make_envs(env, num_envs, seed, vectorization=v, **options) for v in ("none", "auto"))
-        assert (self.plain.is_vectorized, self.batched.is_vectorized) == (False, uses)
-        self.filter, self.warnings = "always", []
-        self.each, self.generator = (self.plain, self.batched), np.random.default_rng(seed)
-        self.agree(lambda envs: [envs.begin(out := envs.new_obs()), out])
-
-    def agree(self, fn):
-        """Call a function of the environments. Its results, and its errors and warnings, must be the same."""
-        results = []
-        for envs in self.each:
-            with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter(self.filter)
-                try:
-                    result = fn(envs)
-                except Exception as error:  # noqa: BLE001  compared below
-                    result = type(error).__name__, str(error), getattr(error, "__notes__", None)
-            results.append([result, [str(one.message) for one in caught]])
-        assert same(*results), results
-        result, self.warnings = results[0]
-        return result
-
-    def step(self, action=None):
-        action = self.draw() if action is None else action
-
-        def advance(envs):
-            out = envs.new_obs()
-            step = envs.advance(action, out)
-            finished = [[*one[:-1], dict(one.info)] for one in step.finished]
-            return [out, *step[:4], finished, list(envs.infos), [list(it) for it in envs.running_episodes], envs.restarted]
-
-        return self.agree(advance)
-
-    def steps(self, count):
-        """The number of episodes that ended in this many steps."""
-        results = [self.step() for _ in range(count)]
-        return sum(len(result[5]) for result in results if isinstance(result, list))
-
-    def draw(self):
-        """Random actions, half of them with the velocity; floats also beyond their limits."""
-        space, envs = self.plain.single_action_space, self.plain.num_envs
-        if not isinstance(space, gymnasium.spaces.Discrete):
-            force = self.generator.normal(size=(envs, 1)) * 1.5 + np.sign(self.plain.current[:, -1:])
-            return force.astype(np.float32)
-        if self.plain.current.ndim == 1:
-            return self.generator.integers(space.n, size=envs)
-        with_velocity = np.where(self.plain.current[:, -1] >= 0, space.n - 1, 0)
-        action = np.where(self.generator.random(envs) < 0.5, with_velocity, self.generator.integers(space.n, size=envs))
-        return action.astype(np.int64)
-
-    def read(self):
-        for name in ("state", "_elapsed_steps", "steps_beyond_terminated", "last_u"):
-            self.agree(lambda envs, name=name: envs.get_attr(name))
-
-    def was_batched(self):
-        """Whether the next step leaves all environments behind, in whose place it was computed."""
-        before = [start.env.unwrapped.state for start in self.batched.starts]
-        ended = self.step()[2:4]
-        after = [start.env.unwrapped.state for start in self.batched.starts]
-        return all(now is then for now, then, reset in zip(after, before, np.any(ended, axis=0)) if not reset)
 
 
 @EVERY
@@ -137,6 +73,7 @@ CHANGES = [
     ("CartPole-v1", "_elapsed_steps", [2, 3, 4, 5, 6]),
     ("MountainCar-v0", "max_speed", [0.001, 0.002, 0.01, 0.07, 1]),
     ("MountainCar-v0", "goal_velocity", 0.02),
+    ("MountainCar-v0", "goal_position", [0, 0.0, -0.0, -0.5, -0.45]),
     ("MountainCar-v0", "state", [np.array([-1.19, -0.06])] * 5),
     ("MountainCarContinuous-v0", "state", [np.array([-1.19, -0.06], np.float32)] * 5),
     ("MountainCarContinuous-v0", "power", [0.001, 0.002, 0.5, 0, 1]),
@@ -160,6 +97,7 @@ ALONE = [
     ("CartPole-v1", "state", [np.zeros(4, np.float32)] * 5),
     ("CartPole-v1", "state", [np.zeros(3)] * 5),
     ("CartPole-v1", "_max_episode_steps", 3.5),
+    ("MountainCar-v0", "max_speed", [0.0, -0.0, 0, 0.07, 0.07]),
     ("MountainCar-v0", "state", [(0.3, [1])] * 5),
     ("MountainCar-v0", "state", [(np.inf, 0.0)] * 5),
     ("MountainCar-v0", "state", [(1e308, 0.0)] * 5),
@@ -168,9 +106,12 @@ ALONE = [
     ("MountainCarContinuous-v0", "max_action", 1e300),
     ("Pendulum-v1", "m", 0),
     ("Pendulum-v1", "max_torque", 1e39),
+    ("Pendulum-v1", "max_torque", [0.0, 0.0, -0.0, 0, 1e-60]),
+    ("Pendulum-v1", "max_speed", [0.0, -0.0, 0, 8, 8]),
     ("Pendulum-v1", "state", [np.array([0.5, np.nan])] * 5),
     ("Acrobot-v1", "torque_noise_max", 0.5),
     ("Acrobot-v1", "LINK_MOI", True),
+    ("Acrobot-v1", "MAX_VEL_1", [0.0, -0.0, 0, 4.0, 4.0]),
     ("Acrobot-v1", "AVAIL_TORQUE", [[1, 2]] * 5),
 ]
 
@@ -329,7 +270,7 @@ def test_a_replaced_function_of_gymnasium_is_used(monkeypatch):
 
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.__name__)
 def test_the_functions_of_this_gymnasium_are_known(task: type[BatchTask]):
-    unknown = [function.__qualname__ for function, is_known in step_functions(task) if not is_known]
+    unknown = [one for one in relied_on(task) if not is_known(*one)]
     assert not unknown, "compare them with ding_lite/envs/classic_control.py, and add the hashes of their sources"
 
 

@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import sys
+import threading
 import warnings
 from pathlib import Path
 
@@ -279,6 +280,22 @@ def test_a_thousand_calls_cause_one_warning(made):
             envs.call("raise_level")
     (warning,) = caught
     assert re.search("environment 0 .* has had 1000 calls such as 'raise_level'.*set_attr", str(warning.message))
+
+
+def test_a_read_waits_for_a_thread_that_works_in_the_environments_unless_it_is_that_thread(made):
+    envs, found = made("CartPole-v1", 2), []
+    go = threading.Event()
+
+    def work():
+        go.wait(10)
+        found.append(envs.get_attr("gravity"))
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    envs.set_worker_thread(worker)
+    threading.Timer(0.01, go.set).start()
+    assert envs.get_attr("gravity") == (9.8, 9.8)
+    assert found == [(9.8, 9.8)]
 
 
 def test_a_value_that_the_environment_changes_is_recorded_as_it_was_given(made):

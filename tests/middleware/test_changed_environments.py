@@ -4,6 +4,7 @@ import dataclasses
 import os
 import signal
 import sys
+import time
 
 import cloudpickle
 import gymnasium
@@ -90,10 +91,16 @@ def without_contract(env):
     return change
 
 
+class SlowDrift(Drift):
+    def step(self, action):
+        time.sleep(0.001)  # so that other middleware work while an evaluation is in progress
+        return super().step(action)
+
+
 def run(place, mode=None, options=None, state=None, saved=None, evaluates=False, kills=()):
     """Returns, values of evaluations, weights and the state of the environments after the run."""
     options = options or {"workers": 2}
-    envs, evaluator_envs = make_envs(Drift, 4, 0, **options), make_envs(Drift, 2, 1)
+    envs, evaluator_envs = make_envs(Drift, 4, 0, **options), make_envs(SlowDrift, 2, 1)
     cfg = PPOConfig().override({"policy.collect.n_sample": 20, "policy.learn.epoch_per_collect": 1, "env.stop_value": None})
     cfg.override({"policy.model.encoder_hidden_size_list": [8], "policy.eval.evaluator.eval_freq": 1})
     cfg.override({"env.n_evaluator_episode": 2})
