@@ -24,6 +24,7 @@ from ding_lite.policy_parts import (
     WideModelConfig,
     advantage_weighted_loss,
     critic_regression,
+    limited_share,
 )
 from ding_lite.run_configs import OfflinePendulumRunConfig
 
@@ -93,12 +94,14 @@ class AWACPolicy(AdvantageWeightedActing, TargetNetwork, ScheduledLearningRate, 
                 optionally discount [B] float for n-step rewards, weight [B] float.
 
         Returns:
-            The scalar loss; and a dict to log, with critic_loss, actor_loss, mean q_value, mean advantage and, if the batch has
-            weights, the priority of each row, [B].
+            The scalar loss; and a dict to log, with critic_loss, actor_loss, mean q_value, mean advantage, limited_share, which
+            is the share of rows whose weight is max_weight, and, if the batch has weights, the priority of each row, [B].
         """
         q_value = self.model.critic(batch.obs, self.model.bounds.to_unit(batch.action))
         critic_loss, stats = self.critic_loss(q_value, batch)
         actor_loss, advantage = self.actor_loss(q_value.detach().amin(0), batch)
+        learn = self.cfg.learn
+        stats["limited_share"] = limited_share(advantage, beta=1 / learn.awac_lambda, limit=learn.max_weight)
         return critic_loss + actor_loss, {**stats, "actor_loss": actor_loss.detach(), "advantage": advantage.mean()}
 
     def critic_loss(self, q_value: Tensor, batch: Tree) -> tuple[Tensor, dict[str, Any]]:

@@ -31,6 +31,7 @@ from ding_lite.policy_parts import (
     WideModelConfig,
     advantage_weighted_loss,
     critic_regression,
+    limited_share,
 )
 from ding_lite.run_configs import OfflinePendulumRunConfig, OfflineRunConfig
 
@@ -139,8 +140,9 @@ class IQLLearning(Base):
                 discount [B] float for n-step rewards, weight [B] float.
 
         Returns:
-            The scalar loss; and a dict to log, with value_loss, critic_loss, actor_loss, mean q_value, value and advantage and,
-            if the batch has weights, the priority of each row, [B].
+            The scalar loss; and a dict to log, with value_loss, critic_loss, actor_loss, mean q_value, value and advantage,
+            limited_share, which is the share of rows whose weight is max_weight, and, if the batch has weights, the priority of
+            each row, [B].
 
         Reference:
             Kostrikov et al. (2021), https://arxiv.org/abs/2110.06169, eq. 5, 6 and 7; the limit: the authors' code.
@@ -158,6 +160,7 @@ class IQLLearning(Base):
         log_prob = self.data_log_prob(batch)
         actor_loss = advantage_weighted_loss(log_prob, advantage, batch, beta=learn.beta, limit=learn.max_weight)
         stats |= {"value_loss": value_loss.detach(), "actor_loss": actor_loss.detach(), "value": value.detach().mean()}
+        stats["limited_share"] = limited_share(advantage, beta=learn.beta, limit=learn.max_weight)
         return value_loss + critic_loss + actor_loss, {**stats, "advantage": advantage.detach().mean()}
 
     def online_critic(self) -> Any:

@@ -1,7 +1,7 @@
 """Building blocks of algorithms: mixins, losses, and sections of configuration."""
 
 from ding_lite.policy_parts.actor_critics import ActorCriticLearning, mean_stats
-from ding_lite.policy_parts.advantage_weighting import AdvantageWeightedActing, advantage_weighted_loss
+from ding_lite.policy_parts.advantage_weighting import AdvantageWeightedActing, advantage_weighted_loss, limited_share
 from ding_lite.policy_parts.box_actions import (
     BoxActing,
     BoxCollectConfig,
@@ -85,6 +85,7 @@ __all__ = [
     "critic_regression",
     "episode_starts",
     "is_in_use",
+    "limited_share",
     "mean_stats",
     "quantile_regression",
     "repeated_steps",

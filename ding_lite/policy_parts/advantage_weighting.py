@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -64,3 +65,14 @@ def advantage_weighted_loss(log_prob: Tensor, advantage: Tensor, batch: Tree, *,
     """
     weight = batch.weight if has_leaf(batch, "weight") else None
     return weighted_mean(-advantage_weight(advantage, beta=beta, limit=limit) * log_prob, weight)
+
+
+def limited_share(advantage: Tensor, *, beta: float, limit: float) -> Tensor:
+    """The share of rows whose weight is at the limit, a scalar to log. If it is large, the advantages are large for this
+    `beta`: a smaller one, or rewards divided by a constant, tells actions apart again.
+
+    Args:
+        advantage: [B] float.
+        beta, limit: see `advantage_weight`.
+    """
+    return (beta * advantage.detach() >= math.log(limit)).to(advantage.dtype).mean()

@@ -69,6 +69,8 @@ def test_the_losses_match_their_equations_row_by_row(kind, seed):
         actor.append(-weight_of(batch, i) * min(math.exp(advantages[-1] / LAMBDA), LIMIT) * log_prob)
     loss, stats = policy.loss(tree(batch))
 
+    limited = np.mean([math.exp(advantage / LAMBDA) >= LIMIT for advantage in advantages])
+    np.testing.assert_allclose(stats["limited_share"], limited)
     found = [stats["critic_loss"], stats["actor_loss"], loss.item(), stats["advantage"]]
     wanted = [np.mean(critic), np.mean(actor), np.mean(critic) + np.mean(actor), np.mean(advantages)]
     np.testing.assert_allclose(found, wanted, rtol=1e-10)

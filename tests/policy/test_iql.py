@@ -91,6 +91,7 @@ def test_the_losses_match_their_equations_row_by_row(discrete, kind, seed):
 
     for name, wanted in losses.items():
         np.testing.assert_allclose(stats[name], np.mean(wanted), rtol=1e-10)
+    np.testing.assert_allclose(stats["limited_share"], np.mean([it == LIMIT for it in weights]))
     np.testing.assert_allclose(loss.item(), sum(np.mean(wanted) for wanted in losses.values()), rtol=1e-10)
     np.testing.assert_allclose(stats.get("priority", priority), priority, rtol=1e-10)
     assert ("priority" in stats) == ("weight" in batch)
