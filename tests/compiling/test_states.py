@@ -281,6 +281,32 @@ def test_auto_switches_at_a_fixed_step_whether_or_not_a_package_is_at_hand(are_a
     assert_close(policy, plain)
 
 
+def test_forms_with_the_same_program_are_compiled_once(monkeypatch):
+    monkeypatch.setattr(steps, "AUTO_STEPS", 5)
+    begun, policy = Compilations(monkeypatch, False), made(Counting, "auto")
+    learn(policy, 12)
+    assert (compiled(policy), len(begun)) == (7, 1)
+
+
+def test_a_compilation_that_was_interrupted_begins_again(monkeypatch):
+    interruptions = [KeyboardInterrupt]
+
+    class Interrupted(steps.Compilation):
+        def package(self):
+            if interruptions:
+                raise interruptions.pop()
+            return super().package()
+
+    monkeypatch.setattr(steps, "Compilation", Interrupted)
+    policy, plain = made(), made(compiles="off")
+    with pytest.raises(KeyboardInterrupt):
+        learn(policy)
+    learn(policy)
+    learn(plain)
+    assert compiled(policy) == 4
+    assert_close(policy, plain)
+
+
 def test_a_form_that_comes_later_has_its_own_switch(monkeypatch):
     monkeypatch.setattr(steps, "AUTO_STEPS", 3)
     policy = made(compiles="auto")
