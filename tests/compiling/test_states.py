@@ -199,7 +199,7 @@ def test_a_state_of_an_older_version_has_only_the_forms():
     state["attached"]["compiled_steps"] = {"forms": state["attached"]["compiled_steps"]["forms"]}
     resumed.load_state_dict(state)
     learn(resumed, 2, 2)
-    assert compiled(resumed) == 2
+    assert compiled(resumed) == len(resumed.compiled_steps.state_dict()["forms"]) + 1 == 2
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda policy: pickle.loads(pickle.dumps(policy))])
