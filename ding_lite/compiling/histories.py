@@ -33,7 +33,9 @@ class History:
 
     def begins(self, digest: str) -> float:
         """The value of `train_iter` from which a form is compiled; infinity if it never is."""
-        return math.inf if digest in self.failed else self.forms.get(digest, math.inf)
+        if digest in self.failed or digest not in self.forms:
+            return math.inf
+        return self.forms[digest] if self.is_auto else 0  # "auto" may have put it off
 
     def add_values(self, form: Form, is_replaced: bool) -> int:
         """Count the values that a form holds for. A resumed run, which traces its forms again, counts none twice.
@@ -63,10 +65,11 @@ class History:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a saved state. What a run with another `is_auto` could not compile is tried again."""
-        # States of older versions have only the forms.
+        # States of older versions have only forms, whose digests were made in another way.
+        forms = state["forms"] if "is_auto" in state else ()
         is_same = bool(state.get("is_auto", self.is_auto)) == self.is_auto
         self.forms.clear()
-        self.forms.update({str(digest): int(begins) if self.is_auto else 0 for digest, begins in state["forms"]})
+        self.forms.update({str(digest): int(begins) for digest, begins in forms})
         self.values = dict.fromkeys(map(str, state.get("values", ()) if is_same else ()))
         self.failed = {str(digest): str(reason) for digest, reason in (state.get("failed", ()) if is_same else ())}
         self.refused = str(state.get("refused", "")) if is_same else ""

@@ -15,6 +15,7 @@ import os
 import platform
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -31,6 +32,7 @@ from ding_lite.processes.pickles import dumps
 FOLDER_VARIABLE, SIZE_VARIABLE = "DING_LITE_CACHE", "DING_LITE_CACHE_MB"
 _MEGABYTES = 512  # of all packages
 _SECONDS = 900  # after which compilation is given up
+_RESULT, _ERRORS = "step.pt2", "errors"
 _TAIL = 400  # characters of an error of the compiler that are shown
 
 
@@ -155,22 +157,16 @@ class Compilation:
         if shutil.which(compiler) is None:
             raise NotCompiledError(f"there is no C++ compiler {compiler}: install g++, or set CXX.")
         self._program = program
-        paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
         try:
-            self._folder = tempfile.TemporaryDirectory(prefix="ding_lite_")
-            source, self._result, self._errors = (Path(self._folder.name, name) for name in ("in.pkl", "step.pt2", "errors"))
-            source.write_bytes(dumps((program, torch.get_num_threads(), torch.get_float32_matmul_precision())))
-            with self._errors.open("wb") as errors:
-                self._process = subprocess.Popen(
-                    [sys.executable, "-m", "ding_lite.compiling.compiler", str(source), str(self._result)],
-                    env={**os.environ, "PYTHONPATH": paths},
-                    stdin=subprocess.DEVNULL,
-                    stdout=errors,
-                    stderr=errors,
-                )
+            self._folder = Path(tempfile.mkdtemp(prefix="ding_lite_"))
+            try:
+                self._process = _started(program, self._folder)
+            except BaseException:
+                shutil.rmtree(self._folder, ignore_errors=True)
+                raise
         except Exception as error:
             raise NotCompiledError(f"the compiler cannot be started ({type(error).__name__}: {error}).") from error
-        self._finalizer = weakref.finalize(self, _end, self._process)
+        self._finalizer = weakref.finalize(self, _end, self._process, self._folder)
 
     def package(self) -> Package:
         """Wait for the end, and keep the package in the cache if its folder can be written to.
@@ -180,16 +176,14 @@ class Compilation:
         """
         try:
             self._process.wait(_SECONDS)
+            content = (self._folder / _RESULT).read_bytes() if self._process.returncode == 0 else b""
+            errors = (self._folder / _ERRORS).read_text(encoding="utf-8", errors="replace")
         except subprocess.TimeoutExpired:
             raise NotCompiledError(f"compilation takes longer than {_SECONDS} s.") from None
-        finally:
-            self._finalizer()
-        try:
-            content = self._result.read_bytes() if self._process.returncode == 0 else b""
-            errors = self._errors.read_text(encoding="utf-8", errors="replace")
         except OSError as error:
             content, errors = b"", str(error)
-        self._folder.cleanup()
+        finally:
+            self._finalizer()
         if not content:
             raise NotCompiledError(f"torch cannot compile it: {_short(errors)}")
         with contextlib.suppress(OSError):  # full, or read-only: it is compiled again in the next run
@@ -200,11 +194,29 @@ class Compilation:
             raise NotCompiledError(f"the compiled step cannot be loaded: {_short(str(error))}") from error
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a process, if it has not ended."""
+def _started(program: Program, folder: Path) -> subprocess.Popen[bytes]:
+    """Start the compiler, all of whose files are in this folder."""
+    source = folder / "in.pkl"
+    source.write_bytes(dumps((program, torch.get_num_threads(), torch.get_float32_matmul_precision())))
+    paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
+    with (folder / _ERRORS).open("wb") as errors:
+        return subprocess.Popen(
+            [sys.executable, "-m", "ding_lite.compiling.compiler", str(source), str(folder / _RESULT), str(os.getpid())],
+            env={**os.environ, "PYTHONPATH": paths},
+            stdin=subprocess.DEVNULL,
+            stdout=errors,
+            stderr=errors,
+            start_new_session=True,  # so that Ctrl-C does not reach it, and that it is ended with the C++ compiler
+        )
+
+
+def _end(process: subprocess.Popen[bytes], folder: Path) -> None:
+    """End the compiler if it has not ended, and delete its folder."""
     if process.poll() is None:
-        process.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _short(text: str) -> str:

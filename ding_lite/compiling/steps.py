@@ -186,9 +186,10 @@ class CompiledSteps:
             return None
         if not form.is_verified:
             try:
-                if form.package is None:
-                    form.package = self._compilations.pop(form.digest).package()
-                return self._verify(form, policy, columns, plain)
+                form.package = form.package or self._package(form)
+                form.is_verified = form.digest in self._verified
+                if not form.is_verified:
+                    return self._verify(form, policy, columns, plain)
             except NotCompiledError as error:
                 self._history.failed[form.digest] = str(error)
                 self._give_up(form, policy, error)
@@ -221,6 +222,21 @@ class CompiledSteps:
             form.is_doubted = True  # rounding may do it once, and the step is as good as the other one
         self.taken += 1
         return outputs
+
+    def _package(self, form: Form) -> Package:
+        """The package of a form. Waits until it is compiled.
+
+        Raises:
+            NotCompiledError: compilation fails.
+        """
+        digest = form.digest
+        if digest in self._history.failed:
+            raise NotCompiledError(self._history.failed[digest])
+        if digest not in self._packages:
+            # There is none if Ctrl-C has ended it, and the run goes on.
+            compilation = self._compilations.pop(digest, None) or Compilation(form.step.program)
+            self._packages[digest] = compilation.package()
+        return self._packages[digest]
 
     def _verify(self, form: Form, policy: Any, columns: Mapping[str, Any], plain: PlainStep) -> Outputs:
         """Take the first step of a form, and compare it with one that is not compiled.

@@ -6,9 +6,12 @@ import gc
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
+import time
+import warnings
 from pathlib import Path
 
 import pytest
@@ -16,6 +19,7 @@ import torch
 from interpreted_steps import assert_close, batch_of, compiled, interpreting, learn, made, no_warning, same, state_of
 
 from ding_lite.compiling import cache_folder, packages
+from ding_lite.compiling.compiler import end_with
 from ding_lite.compiling.functional_steps import trace_step
 from ding_lite.compiling.programs import graph_of
 
@@ -327,10 +331,70 @@ def test_a_run_with_a_package_does_not_import_the_compiler(cache):
     assert not done.stderr
 
 
-def test_a_compilation_that_nobody_waits_for_ends(cache):
+@pytest.fixture
+def compiling(tmp_path, monkeypatch):
+    """Replaces the compiler by a program that starts another one, as it starts g++, and waits."""
+    script = tmp_path / "compiler"
+    script.write_text("#!/bin/sh\nsleep 60 &\necho $!\nwait\n")  # what it prints is in the file of errors
+    script.chmod(0o755)
+    monkeypatch.setattr(packages.sys, "executable", str(script))
+
+    def started(compilation):
+        while not (text := (compilation._folder / "errors").read_text()).endswith("\n"):
+            assert compilation._process.poll() is None
+        return int(text)
+
+    return started
+
+
+def has_ended(pid):
+    """Whether a process that is not a child of this one has ended, perhaps without being waited for."""
+    with contextlib.suppress(FileNotFoundError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    return True
+
+
+def test_a_compilation_that_nobody_waits_for_ends_with_what_it_has_started(compiling):
     compilation = packages.Compilation(program())
-    process = compilation._process
+    process, folder, inner = compilation._process, compilation._folder, compiling(compilation)
     assert process.poll() is None
+    assert os.getpgid(inner) == process.pid != os.getpgid(0)  # Ctrl-C in a terminal does not reach it
     del compilation
     gc.collect()
     assert process.poll() is not None
+    deadline = time.monotonic() + 5
+    while not has_ended(inner):
+        assert time.monotonic() < deadline
+    assert not folder.exists()
+
+
+def test_an_interrupted_compilation_leaves_nothing(compiling, monkeypatch):
+    compilation = packages.Compilation(program())
+    compiling(compilation)
+    wait = compilation._process.wait
+
+    def is_interrupted(*seconds):
+        if seconds:
+            raise KeyboardInterrupt
+        return wait()
+
+    monkeypatch.setattr(compilation._process, "wait", is_interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        compilation.package()
+    assert compilation._process.poll() == -signal.SIGKILL
+    assert not compilation._folder.exists()
+
+
+def test_the_compiler_ends_after_a_parent_that_was_killed(tmp_path):
+    (tmp_path / "files").mkdir()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of forks with threads
+        pid = os.fork()
+    if not pid:
+        try:
+            os.setpgid(0, 0)
+            end_with(-1, tmp_path / "files")
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+    assert not (tmp_path / "files").exists()

@@ -129,16 +129,17 @@ class Differing(DQNPolicy):
 
 
 @pytest.mark.parametrize(
-    ("kind", "reason"),
+    ("kind", "cut", "reason"),
     [
-        (Branching, "makes a number of a tensor"),
-        (Widening, "factors is torch.float32 of shape"),
-        (Counting, "it had 10 values of what its loss reads. In this step, Counting.count is 15"),
-        (Differing, "its time is"),
+        (Branching, 2, "makes a number of a tensor"),
+        (Branching, 6, "makes a number of a tensor"),
+        (Widening, 6, "factors is torch.float32 of shape"),
+        (Counting, 10, "it had 10 values of what its loss reads. In this step, Counting.count is 15"),
+        (Counting, 17, "it had 10 values of what its loss reads. In this step, Counting.count is 15"),
+        (Differing, 2, "its time is"),
     ],
 )
-@pytest.mark.parametrize("cut", [2, 10, 17])
-def test_a_run_that_refuses_to_compile_resumes_bit_for_bit(kind, reason, cut, monkeypatch):
+def test_a_run_that_refuses_to_compile_resumes_bit_for_bit(kind, cut, reason, monkeypatch):
     monkeypatch.setattr(steps, "_MOST_VALUES", 10)
     begun = Compilations(monkeypatch, False)
     whole, first, resumed = made(kind), made(kind), made(kind)
@@ -198,7 +199,7 @@ def test_a_state_of_an_older_version_has_only_the_forms():
     state["attached"]["compiled_steps"] = {"forms": state["attached"]["compiled_steps"]["forms"]}
     resumed.load_state_dict(state)
     learn(resumed, 2, 2)
-    assert compiled(resumed) == 2
+    assert compiled(resumed) == len(resumed.compiled_steps.state_dict()["forms"]) + 1 == 2
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda policy: pickle.loads(pickle.dumps(policy))])
@@ -278,6 +279,32 @@ def test_auto_switches_at_a_fixed_step_whether_or_not_a_package_is_at_hand(are_a
     learn(plain, 3, 3)
     assert compiled(policy) == 3
     assert len(begun) == (0 if are_at_hand else 1)
+    assert_close(policy, plain)
+
+
+def test_forms_with_the_same_program_are_compiled_once(monkeypatch):
+    monkeypatch.setattr(steps, "AUTO_STEPS", 5)
+    begun, policy = Compilations(monkeypatch, False), made(Counting, "auto")
+    learn(policy, 12)
+    assert (compiled(policy), len(begun)) == (7, 1)
+
+
+def test_a_compilation_that_was_interrupted_begins_again(monkeypatch):
+    interruptions = [KeyboardInterrupt]
+
+    class Interrupted(steps.Compilation):
+        def package(self):
+            if interruptions:
+                raise interruptions.pop()
+            return super().package()
+
+    monkeypatch.setattr(steps, "Compilation", Interrupted)
+    policy, plain = made(), made(compiles="off")
+    with pytest.raises(KeyboardInterrupt):
+        learn(policy)
+    learn(policy)
+    learn(plain)
+    assert compiled(policy) == 4
     assert_close(policy, plain)
 
 
