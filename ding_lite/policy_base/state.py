@@ -121,8 +121,8 @@ class PolicyState(PolicyWeights):
             name: key of the object's state.
             thing: an object with `state_dict()`, which returns plain data, and `load_state_dict(state)`. A loaded state must
                 have the same names, shapes and dtypes as the current one, except for lengths of lists. Names in the object's
-                attribute `varying`, a tuple, are not checked. The class attribute `state_ranges` may give the allowed range
-                of an entry, such as {"var": (0.0, math.inf)}.
+                attribute `varying`, a tuple, are not checked, and those in `new_entries` may be missing. The class attribute
+                `state_ranges` may give the allowed range of an entry, such as {"var": (0.0, math.inf)}.
 
         Raises:
             TypeError: the object does not have these methods.
