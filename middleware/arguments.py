@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from gymnasium.vector import VectorEnv
 
+from ding_lite.config import RunConfig
 from ding_lite.envs import VectorEnvAdapter, stepper
 from ding_lite.policy import CollectMode, EvalMode, LearnMode, Policy, PolicyConfig
 
@@ -43,6 +44,11 @@ def require_settings(middleware: str, cfg: object, *names: str, such_as: str = "
     """
     for name in names:
         require(middleware, cfg, name, f"a configuration with {name}, such as {such_as}")
+
+
+def policy_settings(cfg: RunConfig) -> Any:
+    """The settings of the policy, whose names depend on the algorithm; `require_settings` checks that they are there."""
+    return cfg.policy
 
 
 def require_evaluations(middleware: str, cfg: object) -> None:

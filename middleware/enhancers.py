@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from ding_lite.config import DQNConfig
+from ding_lite.config import RunConfig
 from ding_lite.contexts import OnlineRLContext
 from ding_lite.data import Trajectories, map_leaves
 from ding_lite.engine import contract
 from ding_lite.functional import nstep_return
-from ding_lite.middleware.arguments import require_settings
+from ding_lite.middleware.arguments import policy_settings, require_settings
 from ding_lite.middleware.collected import REWRITE_TERMS, rewrite
 
 
-def nstep_reward_enhancer(cfg: DQNConfig) -> Callable[[OnlineRLContext], None]:
+def nstep_reward_enhancer(cfg: RunConfig) -> Callable[[OnlineRLContext], None]:
     """Turn each transition into an n-step transition, shorter if its episode or the rollout ends earlier.
 
         reward_t   = sum_{i<k} gamma^i * reward_{t+i}, k <= n steps
@@ -46,7 +46,7 @@ def nstep_reward_enhancer(cfg: DQNConfig) -> Callable[[OnlineRLContext], None]:
         Sutton and Barto (2018), "Reinforcement Learning", eq. 7.1.
     """
     require_settings("nstep_reward_enhancer", cfg, "policy.nstep", "policy.discount_factor")
-    n = cfg.policy.nstep
+    n = policy_settings(cfg).nstep
     has_warned = False
 
     @contract(**REWRITE_TERMS, stage="process")
@@ -55,7 +55,7 @@ def nstep_reward_enhancer(cfg: DQNConfig) -> Callable[[OnlineRLContext], None]:
         if not has_warned and isinstance(ctx.trajectories, Trajectories) and ctx.trajectories.num_steps < n:
             has_warned = True
             _warn_of_short_rollouts(ctx.trajectories, n)
-        gamma = cfg.policy.discount_factor  # here, because it may change in a run
+        gamma = policy_settings(cfg).discount_factor  # here, because it may change in a run
         rewrite(ctx, "nstep_reward_enhancer", lambda rollout: _with_nstep_rewards(rollout, n, gamma), wants="pieces")
 
     return enhance

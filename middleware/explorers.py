@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ding_lite.config import DQNConfig
+from ding_lite.config import RunConfig
 from ding_lite.contexts import OnlineRLContext
 from ding_lite.engine import contract
 from ding_lite.functional import decayed
-from ding_lite.middleware.arguments import require, require_settings
+from ding_lite.middleware.arguments import policy_settings, require, require_settings
 
 
-def eps_greedy_handler(cfg: DQNConfig) -> Callable[[OnlineRLContext], None]:
+def eps_greedy_handler(cfg: RunConfig) -> Callable[[OnlineRLContext], None]:
     """Set the probability of random actions, as a function of the environment steps so far.
 
     Reads:
@@ -24,7 +24,7 @@ def eps_greedy_handler(cfg: DQNConfig) -> Callable[[OnlineRLContext], None]:
     """
     require("eps_greedy_handler", cfg, "policy.other.eps", "a configuration with policy.other.eps, such as DQNConfig")
     require_settings("eps_greedy_handler", cfg, *(f"policy.other.eps.{name}" for name in ("type", "start", "end", "decay")))
-    eps = cfg.policy.other.eps
+    eps = policy_settings(cfg).other.eps
 
     @contract(
         reads=("env_step", "collect_kwargs"),

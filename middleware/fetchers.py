@@ -9,11 +9,11 @@ from functools import partial
 from typing import Any
 
 from ding_lite.basics import foreign_arguments
-from ding_lite.config import DQNConfig, RunConfig
+from ding_lite.config import RunConfig
 from ding_lite.contexts import OnlineRLContext, train_output_of
 from ding_lite.data import Batch, Batches, Buffers, Tree, has_leaf, nested, sampler
 from ding_lite.engine import contract, current_task
-from ding_lite.middleware.arguments import require_mode, require_settings
+from ding_lite.middleware.arguments import policy_settings, require_mode, require_settings
 from ding_lite.middleware.collected import COLLECTED_TERMS, collected_data, copied_batch
 from ding_lite.middleware.foreign_names import ARGUMENTS
 from ding_lite.policy import LearnMode
@@ -23,7 +23,7 @@ from ding_lite.ranks import current_ranks, in_all_ranks
 
 @foreign_arguments(ARGUMENTS["offpolicy_data_fetcher"])
 def offpolicy_data_fetcher(
-    cfg: DQNConfig, buffer_: Buffers, policy: LearnMode | None = None, reward_model: Any = None
+    cfg: RunConfig, buffer_: Buffers, policy: LearnMode | None = None, reward_model: Any = None
 ) -> Callable[[OnlineRLContext], Iterator[None] | None]:
     """Sample a batch of transitions, once there are enough of them.
 
@@ -79,13 +79,13 @@ class Replay:
     """
 
     def __init__(
-        self, cfg: DQNConfig, buffer_: Buffers, policy: LearnMode | None, reward_model: Any, prefetch: bool | None = False
+        self, cfg: RunConfig, buffer_: Buffers, policy: LearnMode | None, reward_model: Any, prefetch: bool | None = False
     ) -> None:
         if policy is not None:
             require_mode("offpolicy_data_fetcher", policy, "learn_mode")
         self._source = source = sampler(buffer_, "offpolicy_data_fetcher")
         require_settings("offpolicy_data_fetcher", cfg, "policy.learn.batch_size", "policy.learn.learning_starts")
-        self._settings = cfg.policy.learn
+        self._settings = policy_settings(cfg).learn
         self._enough = self._batch_size = 0
         self._read_settings()
         # A reward model changes the batch before the policy learns from it.
@@ -169,9 +169,9 @@ def _require_room(batch_size: int, buffers: Sequence[Any]) -> None:
         )
 
 
-def drawing(cfg: DQNConfig, buffer_: Buffers) -> Any:
+def drawing(cfg: RunConfig, buffer_: Buffers) -> Any:
     """Contract terms for a middleware that draws from these buffers."""
-    pusher = "sequence_pusher" if hasattr(cfg.policy.learn, "burn_in") else "data_pusher"
+    pusher = "sequence_pusher" if hasattr(policy_settings(cfg).learn, "burn_in") else "data_pusher"
     return {"draws": sampler(buffer_).buffers, "hints": {"draws": f"{pusher}(cfg, buffer_)"}}
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 from gymnasium.vector import VectorEnv
 
 from ding_lite.basics import foreign_arguments
-from ding_lite.config import HERConfig
+from ding_lite.config import HERConfig, RunConfig
 from ding_lite.contexts import OnlineRLContext
 from ding_lite.data import EpisodeReplayBuffer, GoalRewards, HindsightSampler
 from ding_lite.middleware.arguments import require_settings
@@ -51,7 +51,7 @@ class HERLearner(OffPolicyLearner):
     @foreign_arguments(ARGUMENTS["HERLearner"])
     def __init__(
         self,
-        cfg: HERConfig,
+        cfg: RunConfig,
         policy: LearnMode,
         buffer_: EpisodeReplayBuffer,
         compute_reward: Rewards,
@@ -62,7 +62,7 @@ class HERLearner(OffPolicyLearner):
 
 @foreign_arguments(ARGUMENTS["her_data_enhancer"])
 def her_data_enhancer(
-    cfg: HERConfig, buffer_: EpisodeReplayBuffer, compute_reward: Rewards, policy: LearnMode | None = None
+    cfg: RunConfig, buffer_: EpisodeReplayBuffer, compute_reward: Rewards, policy: LearnMode | None = None
 ) -> Callable[[OnlineRLContext], Iterator[None] | None]:
     """Sample a batch in which goals are replaced by goals that their episodes achieved; for `trainer`, or your own middleware.
 
@@ -82,7 +82,7 @@ def her_data_enhancer(
     return enhance
 
 
-def _sampler(who: str, cfg: HERConfig, buffer_: object, compute_reward: object) -> HindsightSampler:
+def _sampler(who: str, cfg: RunConfig, buffer_: object, compute_reward: object) -> HindsightSampler:
     """The source of batches of both middleware."""
     require_settings(who, cfg, "her.strategy", "her.ratio", such_as="HERConfig")
     if not isinstance(buffer_, EpisodeReplayBuffer):
@@ -91,6 +91,7 @@ def _sampler(who: str, cfg: HERConfig, buffer_: object, compute_reward: object) 
             "make it with EpisodeReplayBuffer(cfg.policy.other.replay_buffer_size, seed=cfg.seed). Prioritised replay is not "
             "possible, because priorities belong to the stored goals."
         )
+    her = cast("HERConfig", cfg).her  # other configurations may have this section too
     nstep = getattr(cfg.policy, "nstep", 1)
     if nstep > 1:
         raise ValueError(
@@ -98,11 +99,11 @@ def _sampler(who: str, cfg: HERConfig, buffer_: object, compute_reward: object) 
             "nstep_reward_enhancer out."
         )
     if isinstance(compute_reward, GoalRewards):
-        return HindsightSampler(buffer_, compute_reward, cfg.her.strategy, cfg.her.ratio)
+        return HindsightSampler(buffer_, compute_reward, her.strategy, her.ratio)
     if not callable(compute_reward):
         hint = "pass goal_rewards(env)" if isinstance(compute_reward, VectorEnv) else "use goal_rewards(env)"
         raise TypeError(
             f"{who} wants compute_reward, a function of (achieved_goal, desired_goal, info) for many goals, got "
             f"{compute_reward!r:.60} of type {type(compute_reward).__name__}: {hint}, with goal_rewards from ding_lite.envs."
         )
-    return HindsightSampler(buffer_, GoalRewards(compute_reward), cfg.her.strategy, cfg.her.ratio)
+    return HindsightSampler(buffer_, GoalRewards(compute_reward), her.strategy, her.ratio)

@@ -10,12 +10,18 @@ from typing import Any
 import torch
 
 from ding_lite.basics import foreign_arguments
-from ding_lite.config import DQNConfig, RunConfig
+from ding_lite.config import RunConfig
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext, TrainOutput
 from ding_lite.data import Buffers, has_leaf, is_tree
 from ding_lite.engine import contract
 from ding_lite.metrics import MetricsLogger
-from ding_lite.middleware.arguments import require, require_mode, require_same_algorithm, require_transitions
+from ding_lite.middleware.arguments import (
+    policy_settings,
+    require,
+    require_mode,
+    require_same_algorithm,
+    require_transitions,
+)
 from ding_lite.middleware.collected import batch_of
 from ding_lite.middleware.fetchers import Replay
 from ding_lite.middleware.foreign_names import ARGUMENTS
@@ -186,7 +192,7 @@ class OffPolicyLearner:
     @foreign_arguments(ARGUMENTS["OffPolicyLearner"])
     def __init__(
         self,
-        cfg: DQNConfig,
+        cfg: RunConfig,
         policy: LearnMode,
         buffer_: Buffers,
         reward_model: Any = None,
@@ -201,7 +207,7 @@ class OffPolicyLearner:
             require_reward_model(who, reward_model)
         if prefetch not in (True, False, None):
             raise TypeError(f"{who}(prefetch={prefetch!r}) wants True, False, or None for True if the policy learns on a GPU.")
-        self._policy, self._settings = policy, cfg.policy.learn
+        self._policy, self._settings = policy, policy_settings(cfg).learn
         self._reward_model = reward_model
         self._replay = Replay(cfg, buffer_, policy, reward_model, prefetch)
         self._metrics = _Metrics(who, policy)

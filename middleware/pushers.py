@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from ding_lite.basics import foreign_arguments
-from ding_lite.config import R2D2Config, RunConfig
+from ding_lite.config import RunConfig
 from ding_lite.contexts import OnlineRLContext
 from ding_lite.data import (
     EpisodeReplayBuffer,
@@ -21,7 +21,7 @@ from ding_lite.data import (
 )
 from ding_lite.engine import contract
 from ding_lite.functional import sequence_priority
-from ding_lite.middleware.arguments import require, require_settings
+from ding_lite.middleware.arguments import policy_settings, require, require_settings
 from ding_lite.middleware.collected import COLLECTED_TERMS, collected_data, require_single_steps, rollout_of
 from ding_lite.middleware.foreign_names import ARGUMENTS
 
@@ -92,7 +92,7 @@ def sqil_data_pusher(cfg: RunConfig, buffer_: ReplayBuffer, expert: bool = False
     return push
 
 
-def sequence_pusher(cfg: R2D2Config, buffer_: ReplayBuffer) -> Callable[[OnlineRLContext], None]:
+def sequence_pusher(cfg: RunConfig, buffer_: ReplayBuffer) -> Callable[[OnlineRLContext], None]:
     """Put this iteration's transitions into the replay buffer as sequences, each of one environment.
 
     Sequences have burn_in + unroll_len steps and overlap by the burn-in, which may come from the previous rollout. So each step
@@ -119,7 +119,7 @@ def sequence_pusher(cfg: R2D2Config, buffer_: ReplayBuffer) -> Callable[[OnlineR
     require("sequence_pusher", buffer_, "push", "a ReplayBuffer")
     settings = ("burn_in", "unroll_len", "priority_eta")
     require_settings("sequence_pusher", cfg, *(f"policy.learn.{name}" for name in settings), such_as="R2D2Config")
-    learn = cfg.policy.learn
+    learn = policy_settings(cfg).learn
     window = SequenceWindow(learn.burn_in, stride=learn.unroll_len)
 
     @contract(reads=("trajectories",), fills=(buffer_,), uses=(window,), stage="process")
