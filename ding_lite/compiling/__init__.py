@@ -3,9 +3,9 @@
 Only steps on the CPU are compiled.
 """
 
-from ding_lite.compiling.functional_steps import CompilablePolicy
+from ding_lite.compiling.functional_steps import CompilablePolicy, batch_copy
 from ding_lite.compiling.packages import cache_folder
 from ding_lite.compiling.steps import MOST_FORMS, CompiledSteps, Outputs
 from ding_lite.compiling.tracing import NotCompiledError
 
-__all__ = ["MOST_FORMS", "CompilablePolicy", "CompiledSteps", "NotCompiledError", "Outputs", "cache_folder"]
+__all__ = ["MOST_FORMS", "CompilablePolicy", "CompiledSteps", "NotCompiledError", "Outputs", "batch_copy", "cache_folder"]

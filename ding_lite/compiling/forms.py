@@ -8,6 +8,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import (
+    _global_backward_hooks,
+    _global_backward_pre_hooks,
+    _global_forward_hooks,
+    _global_forward_pre_hooks,
+)
 from torch.utils.hooks import RemovableHandle
 
 from ding_lite.compiling.functional_steps import (
@@ -19,9 +25,11 @@ from ding_lite.compiling.functional_steps import (
     Rate,
     Slot,
     are_same_lists,
+    is_number,
     links_of,
     lists_of,
 )
+from ding_lite.compiling.guards import MODULE_HOOKS
 from ding_lite.compiling.packages import Package
 from ding_lite.compiling.tracing import Draw, Meta
 from ding_lite.compiling.updates import GLOBAL_STEP_HOOKS, begin_moments, settings_of
@@ -33,8 +41,8 @@ RECHECKED = 1000
 _EARLY = 10, 100  # the first ones sooner
 _OF_PARAMS = nn.ParameterList, nn.ParameterDict
 _CONTAINERS = nn.Sequential, nn.ModuleList, nn.ModuleDict, *_OF_PARAMS
-_MODULE_HOOKS = "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"
-_HOOKS_OF_TENSOR = operator.attrgetter("_backward_hooks")
+_HOOKS_OF_TENSOR = operator.attrgetter("_backward_hooks", "_post_accumulate_grad_hooks")
+_GLOBAL_HOOKS = _global_forward_hooks, _global_forward_pre_hooks, _global_backward_hooks, _global_backward_pre_hooks
 
 
 class UnfitError(Exception):
@@ -69,8 +77,9 @@ class Form:
         self._sizes = list(map(len, self._containers))
         self.held_places = [place for place, it in enumerate(step.sources) if isinstance(it, (Slot, Moment))]
         """The inputs that are tensors of the policy's state."""
-        metas = {it.path: meta for it, meta in zip(step.sources, step.program.metas) if isinstance(it, Column)}
-        self._columns = _Columns({path: metas.get(path) for path in step.columns})
+        read = {it.path for it in step.sources if isinstance(it, Column)}
+        layouts = {path: meta if path in read else meta._replace(stride=()) for path, meta in step.columns.items()}
+        self._columns = _Columns(layouts)
         self._column_places = [(place, it.path) for place, it in enumerate(step.sources) if isinstance(it, Column)]
         self._rate_places = [(place, it.group) for place, it in enumerate(step.sources) if isinstance(it, Rate)]
         self._coefficient_places = [(place, it.name) for place, it in enumerate(step.sources) if isinstance(it, Coefficient)]
@@ -123,15 +132,15 @@ class Form:
         groups = [group["params"] for group in policy.optimizer.param_groups]
         if len(groups) != len(self._groups) or not all(map(_are_same, groups, self._groups)):
             return "the optimizer has other parameters"
+        for _, name in self._coefficient_places:
+            if not is_number(value := vars(policy).get(name)) or not value:
+                return f"{type(policy).__name__}.{name} is {value!r:.60}"
+        if found := self._columns.misfit(columns):
+            return found
         for shared in step.shared:
             first, *others = (_found(it, columns) for it in shared)
             if any(it is not first for it in others):
                 return f"{' and '.join(map(str, shared))} are no longer the same tensor"
-        for _, name in self._coefficient_places:
-            if type(value := vars(policy).get(name)) not in (int, float) or not value:
-                return f"{type(policy).__name__}.{name} is {value!r:.60}"
-        if found := self._columns.misfit(columns):
-            return found
         for group, settings in zip(policy.optimizer.param_groups, self._settings):
             for name, value in settings:
                 if group[name] is not value and group[name] != value:
@@ -168,6 +177,8 @@ class Form:
         is_same = addresses == self._addresses and all(map(operator.is_, tensors, self._tensors))
         if not is_same or any(_layout(tensors[n]) != (meta.shape, meta.stride) for n, meta in self._reshaped):
             self._check(tensors)
+            if self._addresses and _pattern(addresses) != _pattern(self._addresses):
+                raise UnfitError("tensors of the policy share memory that did not before")
             self._tensors, self._addresses = tensors, addresses
         return tensors  # type: ignore[return-value]
 
@@ -217,14 +228,14 @@ class _Hooks:
 
     def __init__(self, policy: Any) -> None:
         optimizer, self._params = policy.optimizer, policy.params
-        of_modules = [vars(module)[name] for module in _modules_of(policy) for name in _MODULE_HOOKS]
+        of_modules = [vars(module)[name] for module in _modules_of(policy) for name in MODULE_HOOKS]
         of_steps = optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks, *GLOBAL_STEP_HOOKS
-        self._held: list[Mapping[int, Any]] = [*of_modules, *of_steps]
+        self._held: list[Mapping[int, Any]] = [*of_modules, *of_steps, *_GLOBAL_HOOKS]
         self._ids, self._next = self._now(), RemovableHandle.next_id
 
     def _now(self) -> list[int]:
         """The id of each hook; torch counts them."""
-        of_params = filter(None, map(_HOOKS_OF_TENSOR, self._params))
+        of_params = (hooks for param in self._params for hooks in _HOOKS_OF_TENSOR(param) if hooks)
         return [number for hooks in (*self._held, *of_params) for number in hooks]
 
     def are_same(self) -> bool:
@@ -250,7 +261,14 @@ def _containers_in(policy: Any) -> list[nn.Module]:
 
 def _surroundings(policy: Any) -> tuple[Any, ...]:
     """What changes the operations of a step from outside."""
-    return torch.is_autocast_enabled("cpu"), torch.get_default_dtype(), vars(policy.optimizer).get("step")
+    autocast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
+    return autocast, torch.get_default_dtype(), vars(policy.optimizer).get("step")
+
+
+def _pattern(addresses: Sequence[int]) -> list[int]:
+    """Which of these addresses are the same, by the index of the first one; those of empty tensors are 0."""
+    first: dict[int, int] = {}
+    return [first.setdefault(address, place) if address else place for place, address in enumerate(addresses)]
 
 
 def _are_same(one: Sequence[Any], other: Sequence[Any]) -> bool:
@@ -276,17 +294,16 @@ class _Columns:
     """The columns of a batch, to compare others with.
 
     Args:
-        metas: the layout of each column; None for those that the step does not read.
+        metas: the layout of each column; without strides for those whose elements the step does not read.
     """
 
-    def __init__(self, metas: Mapping[tuple[str, ...], Meta | None]) -> None:
-        self._paths = list(metas)
-        inner: dict[str, dict[tuple[str, ...], Meta | None]] = {}
+    def __init__(self, metas: Mapping[tuple[str, ...], Meta]) -> None:
+        inner: dict[str, dict[tuple[str, ...], Meta]] = {}
         for path, meta in metas.items():
             if len(path) > 1:
                 inner.setdefault(path[0], {})[path[1:]] = meta
         self._inner = [(name, _Columns(parts)) for name, parts in inner.items()]
-        self._flat = [(path[0], meta) for path, meta in metas.items() if len(path) == 1 and meta is not None]
+        self._flat = [(path[0], meta) for path, meta in metas.items() if len(path) == 1]
         self._names = {path[0] for path in metas}
 
     def misfit(self, columns: Mapping[str, Any]) -> str | None:
@@ -298,7 +315,7 @@ class _Columns:
             if (
                 type(leaf) is not Tensor
                 or leaf.shape != meta.shape
-                or leaf.stride() != meta.stride
+                or (meta.stride and leaf.stride() != meta.stride)
                 or leaf.dtype is not meta.dtype
                 or leaf.device != meta.device
                 or leaf.requires_grad

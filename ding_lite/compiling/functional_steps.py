@@ -7,27 +7,29 @@ import operator
 import threading
 import traceback
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ding_lite.basics import Config
 from ding_lite.basics.global_random import global_random_states
-from ding_lite.compiling.guards import Guard, Unshadowed, is_plain, parts_of
+from ding_lite.compiling.guards import Guard, TensorGuard, Unshadowed, is_plain, parts_of
 from ding_lite.compiling.programs import Program, program_of
 from ding_lite.compiling.reads import Reads
-from ding_lite.compiling.tracing import Draw, NotCompiledError, Trace, refusing_side_effects, user_line
+from ding_lite.compiling.tracing import Draw, Meta, NotCompiledError, Trace, refusing_side_effects, user_line
 from ding_lite.compiling.updates import moment_names, require_supported, stepped, zero_moment
-from ding_lite.data import Tree, flatten, nested
+from ding_lite.data import Tree, flatten, map_leaves, nested
 from ding_lite.functional import tracing
 from ding_lite.policy_check import LossError, with_stats
 from ding_lite.policy_check.restoring import RestorablePolicy, restoring_state
 from ding_lite.policy_state import networks_of
 
 Path = tuple[str, ...]
-_TRACING = threading.Lock()  # a trace replaces methods of classes, which all threads share
+_TRACING = SimpleNamespace(lock=threading.Lock(), owner=None)  # a trace replaces methods of classes, which threads share
 ALL_FINITE = "gradients are finite"
 """Name of an output: whether all gradients are finite."""
 
@@ -120,12 +122,12 @@ class FunctionalStep(NamedTuple):
     """Buffers that the loss changes."""
     draws: tuple[Draw, ...]
     """All draws of random numbers in their order, also those without effect on the result."""
-    guards: tuple[Guard | Unshadowed, ...]
+    guards: tuple[Guard | TensorGuard | Unshadowed, ...]
     """The Python values that it holds for."""
     variant: Hashable
     """The result of `step_variant` that it holds for."""
-    columns: tuple[Path, ...]
-    """All columns of the batch."""
+    columns: Mapping[Path, Meta]
+    """The layout of each column of the batch."""
     shared: tuple[tuple[Slot | Column, ...], ...]
     """The places that have the same tensor: it is one input."""
 
@@ -142,6 +144,11 @@ def all_slots_of(policy: Any) -> list[Slot]:
     ]
     own = vars(policy)
     return found + [Slot(own, name) for name, it in own.items() if isinstance(it, Tensor)]
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value may be an input as a scalar tensor."""
+    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
 
 
 def slots_of(policy: Any) -> list[Slot]:
@@ -212,24 +219,60 @@ def trace_step(policy: CompilablePolicy, batch: Tree, checks_gradients: bool) ->
             raise NotCompiledError(f"{kind.__name__}.step_inputs is {names!r:.60}, expected a tuple of names of attributes.")
         found.update(dict.fromkeys(names))
     own = vars(policy)
-    inputs = [name for name in found if type(own.get(name)) in (int, float) and own[name]]  # a term of weight 0 may be left out
+    inputs = [name for name in found if is_number(own.get(name)) and own[name]]  # a term of weight 0 may be left out
     try:
-        with _TRACING, restoring_state(policy):
-            return _Tracer(policy, batch, dict(leaves), inputs, checks_gradients).traced()
+        with _only_trace(), restoring_state(policy):
+            return _Tracer(policy, batch, inputs, checks_gradients).traced()
     except NotCompiledError:
         if not inputs:
             raise
-    with _TRACING, restoring_state(policy):  # perhaps the loss makes a condition of one
-        return _Tracer(policy, batch, dict(leaves), [], checks_gradients).traced()
+    with _only_trace(), restoring_state(policy):  # perhaps the loss makes a condition of one
+        return _Tracer(policy, batch, [], checks_gradients).traced()
+
+
+@contextlib.contextmanager
+def _only_trace() -> Iterator[None]:
+    """Wait until no other thread traces a step.
+
+    Raises:
+        NotCompiledError: this thread does.
+    """
+    if _TRACING.owner == threading.get_ident():
+        raise NotCompiledError("a loss takes a gradient step of another policy, whose step cannot be compiled there.")
+    with _TRACING.lock:
+        _TRACING.owner = threading.get_ident()
+        try:
+            yield
+        finally:
+            _TRACING.owner = None
+
+
+def batch_copy(policy: Any, batch: Tree) -> Tree:
+    """A copy of a batch, so that a loss may change it. Columns that share a tensor share its copy; tensors of the policy are
+    not copied.
+    """
+    own = {id(slot.tensor): slot.tensor for slot in slots_of(policy)}
+    copies: dict[int, Tensor] = {}
+
+    def copied(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor) or id(leaf) in own:
+            return leaf
+        if id(leaf) not in copies:
+            found = torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype, device=leaf.device)
+            once = tuple(slice(0, 1) if stride == 0 else slice(None) for stride in leaf.stride())  # of expanded dimensions
+            found[once].copy_(leaf.detach()[once])
+            copies[id(leaf)] = found
+        return copies[id(leaf)]
+
+    return map_leaves(copied, batch)
 
 
 class _Tracer:
     """Traces a step of a policy, whose state is restored afterwards."""
 
-    def __init__(
-        self, policy: Any, batch: Tree, leaves: Mapping[Path, Tensor], inputs: Sequence[str], checks_gradients: bool
-    ) -> None:
-        self._policy, self._batch, self._leaves, self._checks = policy, batch, leaves, checks_gradients
+    def __init__(self, policy: Any, batch: Tree, inputs: Sequence[str], checks_gradients: bool) -> None:
+        self._policy, self._batch, self._checks = policy, batch_copy(policy, batch), checks_gradients
+        self._leaves = leaves = dict(flatten(nested(self._batch)))
         self._slots = slots_of(policy)
         own = vars(policy)
         self._coefficients = {name: torch.tensor(own[name], dtype=policy.params[0].dtype) for name in inputs}
@@ -276,6 +319,12 @@ class _Tracer:
             for param in policy.params:
                 param.grad = None
             stats = {**stats, **(policy.compute_gradients(loss) or {})}
+        now = dict(flatten(nested(self._batch)))
+        if now.keys() != self._leaves.keys() or any(leaf is not self._leaves[path] for path, leaf in now.items()):
+            raise NotCompiledError(
+                f"the loss of {type(policy).__name__} assigns a column of the batch, which a compiled step would not do: use a "
+                "variable."
+            )
         self._require_pure(generators)
         written = self._written(versions, before)
         with trace, torch.no_grad():
@@ -300,7 +349,7 @@ class _Tracer:
             tuple(draws.values()),
             tuple(reads.guards),
             variant,
-            tuple(self._leaves),
+            {path: Meta.of(leaf) for path, leaf in self._leaves.items()},
             tuple(map(tuple, shared_in(policy, self._leaves))),
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import datetime
 import sys
 import zlib
 from collections import deque
@@ -15,10 +16,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-_PLAIN = (Number, str, bytes, range, slice, type(Ellipsis), Enum, torch.dtype, torch.device)
+_PLAIN = (
+    *(Number, np.generic, str, bytes, range, slice, type(Ellipsis), Enum, datetime.date, datetime.timedelta),
+    *(torch.dtype, torch.device, torch.layout, torch.memory_format),
+)
 MOST = 1000  # plain values in a list, tuple, dict or set, and elements of an array
-_DEEPEST = 10  # of lists in lists
+DEEPEST = 10  # of lists in lists
 MISSING = object()
+MODULE_HOOKS = "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"
 GROUPS = list, tuple, dict, set, frozenset, deque
 _LIBRARIES = frozenset({"ding_lite", "torch", "numpy", "gymnasium", "treetensor", "treevalue", *sys.stdlib_module_names})
 
@@ -114,6 +119,39 @@ class Guard(NamedTuple):
         return f"{self.place} is {text}, and was {self.value!r:.60}"
 
 
+class TensorGuard(NamedTuple):
+    """That an attribute is a tensor of a shape and a dtype."""
+
+    owner: Any
+    """The object."""
+
+    name: str
+    """Name of the attribute."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    requires_grad: bool
+
+    def holds(self) -> bool:
+        """Whether it still is."""
+        now = getattr(self.owner, self.name, None)
+        return (
+            isinstance(now, torch.Tensor)
+            and now.shape == self.shape
+            and now.dtype is self.dtype
+            and now.requires_grad is self.requires_grad
+        )
+
+    def __str__(self) -> str:
+        return f"{type(self.owner).__name__}.{self.name} = {self.dtype} of shape {list(self.shape)}"
+
+    def difference(self) -> str:
+        """What it is now, and what it was."""
+        now = getattr(self.owner, self.name, None)
+        found = f"{now.dtype} of shape {list(now.shape)}" if isinstance(now, torch.Tensor) else f"a {type(now).__name__}"
+        return f"{type(self.owner).__name__}.{self.name} is {found}, and was {self.dtype} of shape {list(self.shape)}"
+
+
 class Unshadowed(NamedTuple):
     """That an object uses methods of its class, and has no attributes in their place."""
 
@@ -157,7 +195,7 @@ def contents_of(value: Any, depth: int = 0) -> Any:
         return copy.deepcopy(value)
     if isinstance(value, np.ndarray) and value.size <= MOST and not value.dtype.hasobject:
         return _Numbers(value)
-    if depth > _DEEPEST:
+    if depth > DEEPEST:
         return _Same(value)
     if isinstance(value, partial):
         return partial, *(contents_of(it, depth + 1) for it in (value.func, value.args, value.keywords))

@@ -61,6 +61,12 @@ class _Search:
         self._seen.add((id(thing.__code__), id(kind)))
         self._waiting.append((thing, kind))
 
+    def add_all(self, kind: type) -> None:
+        """Look through all functions of a class of a user's own, because which of them run is not known."""
+        for base in kind.__mro__:
+            for thing in vars(base).values() if is_users(base) else ():
+                self.add(thing, kind)
+
     def _look_through(self, function: FunctionType, kind: type | None) -> None:
         cells = dict(zip(function.__code__.co_freevars, function.__closure__ or ()))
         for names in _chains(function.__code__):
@@ -100,7 +106,7 @@ class _Search:
                 self._note(owner, name, value)
                 for inner in rest[:1]:
                     self._read_of_class(value, inner)
-                self.add(vars(value).get("__init__"), value)
+                self.add_all(value)
             return
         self._note(owner, name, value)
         self.add(value, kind if name == "cell_contents" else None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import random
 import re
 import sys
@@ -19,7 +18,21 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ding_lite.basics import Config
-from ding_lite.compiling.guards import GROUPS, MISSING, MOST, Guard, Unshadowed, contents_of, is_plain, is_users, parts_of
+from ding_lite.compiling.guards import (
+    DEEPEST,
+    GROUPS,
+    MISSING,
+    MODULE_HOOKS,
+    MOST,
+    Globals,
+    Guard,
+    TensorGuard,
+    Unshadowed,
+    contents_of,
+    is_plain,
+    is_users,
+    parts_of,
+)
 from ding_lite.compiling.outer_reads import outer_guards
 from ding_lite.compiling.tracing import NotCompiledError, user_line
 from ding_lite.policy_state import networks_of
@@ -29,12 +42,12 @@ _OF_TORCH = frozenset(vars(nn.Module())) - {"training"} | {"_compiled_call_impl"
 _FUNCTIONS = FunctionType, MethodType, BuiltinFunctionType
 _TRANSPARENT = (
     *(*_FUNCTIONS, type, ModuleType, Tensor, nn.Module, Config, Optimizer),
-    *(torch.Generator, torch.finfo, torch.iinfo, np.ndarray, np.dtype, re.Pattern),
+    *(torch.Generator, torch.finfo, torch.iinfo, np.dtype, re.Pattern, type(threading.Lock()), type(threading.RLock())),
 )
 """What has no values of its own to read, or values that are checked otherwise, or that do not change."""
 _RANDOM = random.Random, np.random.Generator, np.random.RandomState
 _FOLLOWED = frozenset({"ding_lite.policy_base.short_names"})  # policy.config
-_IS_PYTHON_CLASS = 1 << 9  # Py_TPFLAGS_HEAPTYPE: attributes of its objects can be watched
+_IS_MUTABLE, _IS_PYTHON_CLASS = 1 << 8, 1 << 9  # Py_TPFLAGS_IMMUTABLETYPE, which must not be set, and Py_TPFLAGS_HEAPTYPE
 
 
 class Reads:
@@ -57,10 +70,14 @@ class Reads:
         self._writers: dict[tuple[int, str], str] = {}
         self._groups: dict[tuple[int, str], tuple[Any, Any, Any, str]] = {}
         self._methods: dict[int, tuple[Any, set[str]]] = {}
-        self._functions: dict[int, tuple[Any, type]] = {}
+        self._functions: dict[tuple[int, int], tuple[Any, type]] = {}
+        self._outside: dict[tuple[int, str], Guard] = {}
+        self._tensors: dict[tuple[int, str], TensorGuard] = {}
+        self._made: dict[int, Any] = {}  # objects that the step itself makes
+        self._line: Callable[[], str] = user_line
 
     @property
-    def guards(self) -> list[Guard | Unshadowed]:
+    def guards(self) -> list[Guard | TensorGuard | Unshadowed]:
         """What the step is valid for. What it sets before it reads it is left out, if it was restored at the end."""
         restored = [
             Guard.of(owner, name, value)
@@ -69,7 +86,7 @@ class Reads:
         ]
         own = [(it, names - vars(it).keys()) for it, names in self._methods.values() if hasattr(it, "__dict__")]
         unshadowed = [Unshadowed(it, frozenset(names)) for it, names in own]
-        return [*self._found.values(), *restored, *unshadowed, *outer_guards(self._functions.values())]
+        return [*self._found.values(), *restored, *unshadowed, *self._tensors.values(), *self._outside.values()]
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:
@@ -81,15 +98,23 @@ class Reads:
         """
         self._thread = threading.get_ident()
         policy = self._policy
-        kinds = {
-            type(it) for module in networks_of(policy).values() if isinstance(module, nn.Module) for it in module.modules()
-        }
-        outside = outer_guards([(policy.loss, type(policy)), *((kind.forward, kind) for kind in kinds)])
+        networks = [network for network in networks_of(policy).values() if isinstance(network, nn.Module)]
+        modules = [module for network in networks for module in network.modules()]
+        kinds = {type(module) for module in modules}
+        hooks = [hook for module in modules for name in MODULE_HOOKS for hook in vars(module)[name].values()]
+        hooks += [hook for param in policy.params for hook in (param._backward_hooks or {}).values()]
         with self._stack:
             for kind in tuple(self._kinds):
                 self._watch(kind)
-            for guard in outside:
-                self._follow(guard.place, getattr(guard.owner, guard.name))
+            self._paused, self._line = True, lambda: "the loss"
+            try:
+                self._search(policy.loss, type(policy))
+                for kind in kinds:
+                    self._search(kind.forward, kind)
+                for hook in hooks:
+                    self._follow("a hook", hook)
+            finally:
+                self._paused, self._line = False, user_line
             yield
         for (_, name), (owner, value) in self._before.items():
             now = _held(owner, name)
@@ -105,8 +130,8 @@ class Reads:
                     "would not do: change it in before_step or after_step; or, if a network only writes it for others to read, "
                     f"name it in scratch_attributes, a tuple of names, of the class {type(owner).__name__}."
                 )
-        for guard in outside:
-            if not guard.holds():
+        for guard in (*self._found.values(), *self._outside.values()):
+            if (id(guard.owner), guard.name) not in self._before and not guard.holds():
                 raise NotCompiledError(
                     f"the loss changes {guard.place}, which a compiled step would not do: do it in before_step or after_step."
                 )
@@ -114,6 +139,21 @@ class Reads:
     def _watch(self, kind: type) -> None:
         self._stack.enter_context(_replaced(kind, "__getattribute__", self._reader))
         self._stack.enter_context(_replaced(kind, "__setattr__", self._writer))
+        self._stack.enter_context(_replaced(kind, "__delattr__", self._deleter))
+        if getattr(kind, "__init__") is not object.__init__:  # noqa: B009
+            self._stack.enter_context(_replaced(kind, "__init__", self._maker))
+
+    def _search(self, function: Any, kind: type) -> None:
+        """Guard what a function reads outside of objects, and watch the objects there."""
+        function = getattr(function, "__func__", function)
+        if (id(function), id(kind)) in self._functions:
+            return
+        self._functions[id(function), id(kind)] = function, kind
+        for guard in outer_guards([(function, kind)]):
+            key = id(vars(guard.owner)) if isinstance(guard.owner, Globals) else id(guard.owner), guard.name
+            if key not in self._outside:
+                self._outside[key] = guard
+                self._follow(guard.place, getattr(guard.owner, guard.name))
 
     def _reader(self, original: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
         def __getattribute__(owner: Any, name: str) -> Any:
@@ -121,7 +161,7 @@ class Reads:
                 return original(owner, name)
             if name.startswith("__"):
                 if name == "__dict__" and not isinstance(owner, nn.Module) and _is_users_code():
-                    raise NotCompiledError(f"{user_line()} reads vars({type(owner).__name__}): read its attributes one by one.")
+                    self._note_all(owner)
                 return original(owner, name)
             try:
                 value = original(owner, name)
@@ -133,12 +173,28 @@ class Reads:
 
         return __getattribute__
 
+    def _note_all(self, owner: Any) -> None:
+        if owner is self._policy:
+            raise NotCompiledError(f"{user_line()} reads vars({type(owner).__name__}): read its attributes one by one.")
+        for name, value in object.__getattribute__(owner, "__dict__").items():
+            self._note(owner, name, value)
+
     def _note(self, owner: Any, name: str, value: Any) -> None:
-        if isinstance(value, (Tensor, nn.Module)) or (isinstance(owner, nn.Module) and name in _OF_TORCH):
+        is_of_module = isinstance(owner, nn.Module)
+        if isinstance(value, nn.Module) or (is_of_module and (name in _OF_TORCH or isinstance(value, Tensor))):
+            return
+        if id(owner) in self._made:
             return
         self._paused = True
         try:
-            if isinstance(getattr(type(owner), name, None), property):  # what it reads is recorded
+            if isinstance(value, Tensor):
+                if owner is self._policy and name in self._inputs:
+                    return
+                layout = tuple(value.shape), value.dtype, value.requires_grad
+                self._tensors.setdefault((id(owner), name), TensorGuard(owner, name, *layout))
+                return
+            if isinstance(own := getattr(type(owner), name, None), property):  # what it reads is recorded
+                self._search(own.fget, type(owner))
                 return
             if value is MISSING:  # of a network, or made by a `__getattr__`
                 value = getattr(owner, name, MISSING)
@@ -146,36 +202,33 @@ class Reads:
                     return
             if isinstance(value, _FUNCTIONS) and name not in getattr(owner, "__dict__", ()):
                 self._methods.setdefault(id(owner), (owner, set()))[1].add(name)
-                self._functions.setdefault(id(getattr(value, "__func__", value)), (value, type(owner)))
+                self._search(value, type(owner))
+                if is_users(value) or name == "loss":  # a class may get another one
+                    found = getattr(type(owner), name, None)
+                    self._outside.setdefault((id(type(owner)), name), Guard.of(type(owner), name, found))
                 return
             if owner is self._policy and (name in self._inputs or name == "params"):  # forms check the parameters
                 return
             if owner is self._policy and name in _COUNTERS:
                 raise NotCompiledError(
-                    f"{user_line()} reads {name}, which changes in each step: override step_variant() to return what depends "
+                    f"{self._line()} reads {name}, which changes in each step: override step_variant() to return what depends "
                     "on it, such as self.train_iter % 2 == 0, and call it in the loss."
                 )
             if isinstance(value, Optimizer) and _is_users_code():
                 raise NotCompiledError(
-                    f"{user_line()} reads {name}, an optimizer, whose settings change: set an attribute in before_step, such "
+                    f"{self._line()} reads {name}, an optimizer, whose settings change: set an attribute in before_step, such "
                     "as self.lr = self.optimizer.param_groups[0]['lr'], and name it in step_inputs."
                 )
             if name in getattr(type(owner), "scratch_attributes", ()):
                 return
             if isinstance(value, (*GROUPS, np.ndarray)) and (id(owner), name) not in self._groups:
-                self._groups[id(owner), name] = owner, value, contents_of(value), user_line()
+                self._groups[id(owner), name] = owner, value, contents_of(value), self._line()
             self._guard(owner, name, value)
         finally:
             self._paused = False
 
     def _guard(self, owner: Any, name: str, value: Any) -> None:
         place = f"{type(owner).__name__}.{name}"
-        size = value.size if isinstance(value, np.ndarray) else len(value) if isinstance(value, GROUPS) else 0
-        if size > MOST:
-            raise NotCompiledError(
-                f"{user_line()} reads {place}, a {type(value).__name__} of {size:,}, whose contents a compiled step does not "
-                f"follow, as it does up to {MOST:,}: keep it as a tensor, as a buffer of the model."
-            )
         is_own = owner is self._policy and name == "rng"  # it is compared with its state before the step
         if not is_own:
             self._follow(place, value)
@@ -186,36 +239,58 @@ class Reads:
 
     def _follow(self, place: str, value: Any, depth: int = 0) -> None:
         """Watch the attributes of an object, and of those in a list and the like."""
+        size = value.size if isinstance(value, np.ndarray) else len(value) if isinstance(value, GROUPS) else 0
+        if size > MOST:
+            raise NotCompiledError(
+                f"{self._line()} reads {place}, a {type(value).__name__} of {size:,}, whose contents a compiled step does not "
+                f"follow, as it does up to {MOST:,}: keep it as a tensor, as a buffer of the model."
+            )
         if isinstance(value, partial):
             self._follow(place, [value.func, *value.args, *value.keywords.values()], depth + 1)
         elif isinstance(value, SimpleNamespace):
             self._follow(place, vars(value), depth + 1)
         elif isinstance(value, GROUPS):
-            for part in itertools.islice(parts_of(value), MOST if depth < 3 else 0):
+            for part in parts_of(value) if depth < DEEPEST else ():
                 self._follow(place, part, depth + 1)
         elif isinstance(value, MethodType):
-            self._functions.setdefault(id(value.__func__), (value, type(value.__self__)))
+            self._search(value, type(value.__self__))
             self._follow(place, value.__self__, depth + 1)
-        elif isinstance(value, FunctionType):
-            self._functions.setdefault(id(value), (value, type(self._policy)))
+        elif isinstance(getattr(value, "__wrapped__", value), FunctionType):
+            self._search(getattr(value, "__wrapped__", value), type(self._policy))
         elif isinstance(value, _RANDOM):
             raise NotCompiledError(
-                f"{user_line()} reads {place}, a {type(value).__name__}, whose random numbers a compiled step would repeat: "
+                f"{self._line()} reads {place}, a {type(value).__name__}, whose random numbers a compiled step would repeat: "
                 "draw from self.generator, such as torch.randn(shape, generator=self.generator)."
             )
-        elif value is MISSING or is_plain(value) or isinstance(value, _TRANSPARENT) or self._is_left_out(value):
+        elif (
+            value is MISSING
+            or is_plain(value)
+            or isinstance(value, _TRANSPARENT)
+            or self._is_left_out(value)
+            or isinstance(value, np.ndarray)
+        ):
             return
-        elif type(value).__flags__ & _IS_PYTHON_CLASS:
-            if type(value) not in self._kinds:
-                self._kinds.append(type(value))
-                self._watch(type(value))
-                if callable(value):
-                    self._functions.setdefault(id(type(value).__call__), (type(value).__call__, type(value)))
+        elif type(value).__flags__ & (_IS_MUTABLE | _IS_PYTHON_CLASS) == _IS_PYTHON_CLASS:
+            self._watch_objects_of(type(value))
         elif not callable(value):
             raise NotCompiledError(
-                f"{user_line()} reads {place}, a {type(value).__name__}, whose state a compiled step cannot follow: use it in "
+                f"{self._line()} reads {place}, a {type(value).__name__}, whose state a compiled step cannot follow: use it in "
                 "before_step, and keep the result as an attribute."
             )
+
+    def _watch_objects_of(self, kind: type) -> None:
+        if kind in self._kinds:
+            return
+        self._kinds.append(kind)
+        try:
+            self._watch(kind)
+        except (TypeError, AttributeError) as error:
+            raise NotCompiledError(f"{self._line()} reads a {kind.__name__}, whose class cannot be watched: {error}.") from None
+        for base in kind.__mro__:
+            for part in vars(base).values() if is_users(base) else ():
+                function = part.fget if isinstance(part, property) else getattr(part, "__func__", part)
+                if isinstance(function, FunctionType):
+                    self._search(function, kind)
 
     def _is_left_out(self, value: Any) -> bool:
         """Whether an object is one of this library, and no policy."""
@@ -224,16 +299,37 @@ class Reads:
     def _writer(self, original: Callable[[Any, str, Any], None]) -> Callable[[Any, str, Any], None]:
         def __setattr__(owner: Any, name: str, value: Any) -> None:
             if threading.get_ident() == self._thread and not self._paused:
-                key, self._paused = (id(owner), name), True
-                try:
-                    if key not in self._before:
-                        self._before[key] = owner, _held(owner, name)
-                        self._writers[key] = user_line()
-                finally:
-                    self._paused = False
+                self._note_change(owner, name)
             original(owner, name, value)
 
         return __setattr__
+
+    def _deleter(self, original: Callable[[Any, str], None]) -> Callable[[Any, str], None]:
+        def __delattr__(owner: Any, name: str) -> None:
+            if threading.get_ident() == self._thread and not self._paused:
+                self._note_change(owner, name)
+            original(owner, name)
+
+        return __delattr__
+
+    def _maker(self, original: Callable[..., None]) -> Callable[..., None]:
+        def __init__(owner: Any, *args: Any, **kwargs: Any) -> None:
+            if threading.get_ident() == self._thread and not self._paused:
+                self._made[id(owner)] = owner
+            original(owner, *args, **kwargs)
+
+        return __init__
+
+    def _note_change(self, owner: Any, name: str) -> None:
+        if id(owner) in self._made:
+            return
+        key, self._paused = (id(owner), name), True
+        try:
+            if key not in self._before:
+                self._before[key] = owner, _held(owner, name)
+                self._writers[key] = user_line()
+        finally:
+            self._paused = False
 
 
 def _is_internal(value: Any) -> bool:

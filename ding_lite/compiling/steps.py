@@ -25,6 +25,7 @@ MOST_FORMS = 6
 AUTO_STEPS = 10_000
 """With "auto", the gradient steps after the first one of a form that are not compiled."""
 
+_MOST_TRACES = 200  # of one object
 _MOST_VALUES = 100  # for which steps of a run are traced
 
 PlainStep = Callable[[], Mapping[str, Any]]
@@ -75,7 +76,7 @@ class CompiledSteps:
         """Why no step is compiled; empty if steps are compiled."""
         self._history, self._is_restored = History(is_auto), False
         self._forms: list[Form] = []
-        self._known = self._history.forms
+        self._known, self._traces = self._history.forms, 0
         self._packages: dict[str, Package] = {}
         self._verified: set[str] = set()
         self._compilations: dict[str, Compilation] = {}
@@ -144,6 +145,10 @@ class CompiledSteps:
             LossError: the loss raises it.
         """
         history, before = self._history, len(self._forms)
+        self._traces += 1
+        if self._traces > _MOST_TRACES:
+            why = next(filter(None, (other.misfit(policy, columns) for other in reversed(self._forms))), "it is another one")
+            raise NotCompiledError(f"its step was traced {_MOST_TRACES} times, because what its loss reads changes: {why}.")
         self._forms = [form for form in self._forms if not form.is_stale(policy)]
         form = Form(_traced(policy, batch, checks_gradients), policy)
         digest = form.digest

@@ -39,8 +39,9 @@ _AS_NUMBERS = {
 """Methods that read the elements of a tensor outside of torch's operations, and what they make of them."""
 
 
-class NotCompiledError(Exception):
-    """A gradient step cannot be compiled; the message is the reason."""
+class NotCompiledError(BaseException):
+    """A gradient step cannot be compiled; the message is the reason. No Exception, because a loss that handles errors must not
+    handle this one."""
 
 
 class Meta(NamedTuple):

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ding_lite.basics import add_note
-from ding_lite.compiling import CompiledSteps
+from ding_lite.compiling import CompiledSteps, batch_copy
 from ding_lite.data import Spec, Tree, first_leaf, flatten, has_leaf, holds_objects, nested, rollout_rows, tree
 from ding_lite.envs import action_masks, shapes_of, space_spec
 from ding_lite.metrics import MetricsLogger
@@ -487,7 +487,8 @@ class Policy(PolicyState):
         if not compiled.refused and current_ranks() is not None:
             compiled.refuse(self, "several processes learn together, which exchange gradients within a step.", False)
         rows = self._without_objects(batch)
-        outputs = compiled.take(self, rows, self._nonfinite_steps is not None, lambda: self._optimize(self.loss(batch)))
+        plain = lambda: self._optimize(self.loss(batch_copy(self, batch)))  # noqa: E731
+        outputs = compiled.take(self, rows, self._nonfinite_steps is not None, plain)
         if outputs is None:
             return None
         self._require_finite("loss", outputs.loss)

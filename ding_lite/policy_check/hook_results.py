@@ -96,7 +96,7 @@ def require_optimizer(hook: str, params: Sequence[nn.Parameter], optimizer: Any)
             stacklevel=4,
         )
     try:
-        inspect.signature(optimizer.step).bind()
+        inspect.signature(type(optimizer).step).bind(optimizer)  # schedules of torch wrap the step of the object
     except TypeError:
         raise TypeError(
             f"{found}, which needs a closure to compute the loss several times per step: return an optimizer that does not, "

@@ -2,12 +2,15 @@
 
 import argparse
 import collections
+import contextlib
 import functools
 import itertools
 import logging
 import multiprocessing
 import random
+import threading
 import types
+import warnings
 from types import SimpleNamespace
 
 import gymnasium
@@ -43,6 +46,14 @@ class Scaled:
 
     def __call__(self):
         return self.scale
+
+    def __len__(self):
+        return int(SCALE)
+
+    @property
+    def outside(self):
+        found = SETTINGS
+        return found.inner.scale
 
     @property
     def doubled(self):
@@ -145,6 +156,26 @@ CASES = {
         {},
         lambda p: setattr(p.model, "act", torch.sigmoid),
     ),
+    "a method of the class of an object": (
+        lambda p: p.other.of_class(),
+        {"other": lambda: type("Other", (Scaled,), {"of_class": lambda self: 1.0})()},
+        lambda p: setattr(type(p.other), "of_class", lambda self: 3.0),
+    ),
+    "a tensor that becomes None": (
+        lambda p: 1.0 if p.baseline is None else 3.0,
+        {"baseline": lambda: torch.ones(3)},
+        lambda p: setattr(p, "baseline", None),
+    ),
+    "the length of a tensor": (
+        lambda p: float(len(p.baseline)),
+        {"baseline": lambda: torch.ones(3)},
+        lambda p: setattr(p, "baseline", torch.ones(2)),
+    ),
+    "a list deep inside": (
+        lambda p: p.deep[0][0][0][0][0].scale,
+        {"deep": lambda: [[[[[Scaled()]]]]]},
+        lambda p: setattr(p.deep[0][0][0][0][0], "scale", 3.0),
+    ),
     "argparse": (
         lambda p: p.args.scale,
         {"args": lambda: argparse.Namespace(scale=1.0)},
@@ -233,6 +264,11 @@ def set_global(policy, value):
 OUTSIDE = {
     "a global": (lambda p: SCALE, lambda value: set_global(None, value)),
     "a global that a function reads": (lambda p: half(), lambda value: set_global(None, value)),
+    "a global that a property of an object reads": (
+        lambda p: p.scaled.outside,
+        lambda value: setattr(SETTINGS.inner, "scale", value),
+    ),
+    "a global that __len__ of an object reads": (lambda p: float(len(p.scaled)), lambda value: set_global(None, value)),
     "a dict": (lambda p: TABLE["scale"][0], lambda value: TABLE["scale"].__setitem__(0, value)),
     "an attribute of an attribute": (
         lambda p: SETTINGS.inner.scale,
@@ -251,7 +287,7 @@ def test_a_value_outside_of_the_policy_makes_another_form(name):
 
     try:
         with no_warning():
-            policy, plain = pair(before_step, extended(extra))
+            policy, plain = pair(before_step, extended(extra, **OWN))
     finally:
         change(1.0)
     assert compiled(policy) == 6
@@ -474,3 +510,106 @@ def test_comparing_again_changes_no_bit(monkeypatch):
     other = weights()
     assert all(torch.equal(one["model"][name], other["model"][name]) for name in one["model"])
     assert torch.equal(one["learn"]["generator"], other["learn"]["generator"])
+
+
+@functools.lru_cache
+def cached(value):
+    return 2.0 * value
+
+
+class Guarded:
+    """An object with parts of the standard library."""
+
+    def __init__(self):
+        self.lock = threading.Lock()
+
+    def value(self):
+        with self.lock:
+            return 1.0
+
+
+ORDINARY = {
+    "a function with a cache": (lambda p: cached(1.0), {}),
+    "a lock": (lambda p: p.guarded.value(), {"guarded": Guarded}),
+    "a module that the loss makes": (lambda p: nn.MSELoss()(torch.zeros(2), torch.ones(2)), {}),
+    "an object that the loss makes": (lambda p: Scaled(p.scaled.scale)(), OWN),
+    "a number of numpy": (lambda p: 2.0 if p.flag else 1.0, {"flag": lambda: np.bool_(True)}),
+}
+
+
+@pytest.mark.parametrize("name", ORDINARY)
+def test_ordinary_losses_are_compiled(name):
+    extra, attributes = ORDINARY[name]
+    with no_warning():
+        policy, plain = pair(lambda policy, step: None, extended(extra, **attributes))
+    assert compiled(policy) == 6
+    assert_close(policy, plain)
+
+
+def adds(batch):
+    batch["reward"].add_(1.0)
+
+
+def assigns(batch):
+    batch["reward"] = 2 * batch["reward"] + 1
+
+
+@pytest.mark.parametrize("change", [adds, assigns])
+def test_what_a_loss_does_to_the_batch_is_done_once(change):
+    class Changing(DQNPolicy):
+        def loss(self, batch):
+            change(batch)
+            return super().loss(batch)
+
+    found = []
+    for mode in ("on", "off"):
+        policy, batch = made(Changing, mode), batch_of()
+        with interpreting(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            stats = policy.gradient_step(batch)
+        found.append((batch.reward.tolist(), stats["loss"].item()))
+    assert found[0] == found[1]
+
+
+def test_an_error_that_a_loss_handles_is_no_way_around_a_refusal():
+    def handles(policy):
+        with contextlib.suppress(Exception):
+            return 2.0 if policy.model.layers[0].weight.sum() > 0 else 1.0
+        return 3.0
+
+    policy = made(extended(handles))
+    with interpreting(), pytest.warns(UserWarning, match="makes a condition of a tensor"):
+        learn(policy, 2)
+    assert compiled(policy) == 0
+
+
+@pytest.mark.filterwarnings("ignore:.*learn.compile")
+def test_a_step_of_another_policy_inside_the_loss_does_not_hang():
+    def learns(policy):
+        policy.teacher.num_steps = {}
+        policy.teacher.gradient_step(batch_of())
+        return 1.0
+
+    with interpreting():
+        policy = made(extended(learns, teacher=made))
+        learn(policy, 2)
+    assert compiled(policy) == 0
+
+
+def test_new_objects_in_each_step_end_compilation(monkeypatch):
+    monkeypatch.setattr("ding_lite.compiling.steps._MOST_TRACES", 5)
+
+    def before_step(policy, step):
+        policy.fn = lambda: 1.0
+
+    with pytest.warns(UserWarning, match="traced 5 times, because what its loss reads changes: Extended.fn is a function"):
+        policy, plain = pair(before_step, extended(lambda policy: policy.fn()), steps=8)
+    assert compiled(policy) == 5
+    assert_close(policy, plain)
+
+
+def test_classes_are_as_before():
+    before = dict(vars(Scaled)), dict(vars(nn.Module))
+    with interpreting():
+        learn(made(extended(lambda policy: policy.scaled(), **OWN)), 1)
+    assert (dict(vars(Scaled)), dict(vars(nn.Module))) == before

@@ -97,15 +97,19 @@ class Branching(DQNPolicy):
 
 
 class Widening(DQNPolicy):
-    """With an attribute that gets another shape in step 3."""
+    """With a buffer that gets another shape in step 3."""
+
+    def after_init(self):
+        super().after_init()
+        self.target_model.register_buffer("factors", torch.ones(3), persistent=False)
 
     def before_step(self):
         super().before_step()
-        self.factors = torch.ones(4 if self.train_iter >= 3 else 3)
+        self.target_model.factors = torch.ones(4 if self.train_iter >= 3 else 3)
 
     def loss(self, batch):
         loss, stats = super().loss(batch)
-        return loss * self.factors.mean(), stats
+        return loss * self.target_model.factors.mean(), stats
 
 
 class Counting(DQNPolicy):

@@ -301,3 +301,16 @@ def test_an_attribute_in_the_place_of_a_method_is_refused_by_name(name):
 
     with pytest.raises(TypeError, match=f"Hiding.{name} is a method of policies, but self.{name} is set to a MSELoss"):
         Hiding(None, BOX, DISCRETE).dry_run()
+
+
+def test_an_optimizer_may_have_a_schedule_of_torch():
+    """It wraps the step of the optimizer."""
+
+    class Scheduled(DQNPolicy):
+        def make_optimizer(self, params):
+            optimizer = torch.optim.Adam(params)
+            self.schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+            return optimizer
+
+    policy = Scheduled(None, spaces.Box(-1.0, 1.0, (3,)), spaces.Discrete(2))
+    assert isinstance(policy.optimizer, torch.optim.Adam)
