@@ -286,6 +286,8 @@ class RunCopy:
         failed: dict[str, str] = {}
         for name, signature in sorted(local.items(), key=lambda one: one[1]):  # the oldest first, as a download has them again
             if name != MANIFEST and not OF_A_STATE.fullmatch(name):
+                if name == RECORD:  # it would hide that another program has written its own since
+                    self._require_own()
                 self._put_other(name, signature, failed)
         self._failed = set(failed)
         if snapshot.manifest and self._written.get(MANIFEST) != snapshot.manifest:

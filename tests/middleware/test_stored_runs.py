@@ -287,9 +287,9 @@ def test_what_cannot_be_copied_is_a_warning_of_the_run(tmp_path):
 
 def test_a_run_whose_copy_another_program_takes_ends_with_an_error(tmp_path):
     def begun(ctx):
-        if ctx.total_step == 1:
+        if ctx.total_step == 1:  # at once, because the copier may read it
             (tmp_path / "another.json").write_text('{"id": "another"}')
-            (tmp_path / "another.json").replace(tmp_path / "store/run/run.json")  # at once, as the copier reads it
+            (tmp_path / "another.json").replace(tmp_path / "store/run/run.json")
 
     words = "another program has begun to copy the run another to .*: this run is not copied any more"
     with pytest.warns(UserWarning, match=words), pytest.raises(UnsavedError, match=f"the run has ended, but {words}"):
