@@ -168,6 +168,10 @@ def keep(results: Results) -> None:
         "`data` is the mean return of the episodes in the dataset, and its highest one. `mixed` datasets have half of their",
         "transitions from the medium and half from the expert policy; see `benchmarks/collect_datasets.py`.",
         "",
+        "Imitation alone can be behind its data: on pendulum_replay, behaviour cloning averages random actions and those of",
+        "an expert; and the best tenth of the episodes of Pendulum-v1 are those that begin upright, which do not show how to",
+        "swing up.",
+        "",
     ]
     for name, task in TASKS.items():
         datasets = [f"{name}_{kind}" for kind in KINDS if any(key[0] == f"{name}_{kind}" for key in results)]
