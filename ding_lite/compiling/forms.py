@@ -29,11 +29,10 @@ from ding_lite.compiling.functional_steps import (
     links_of,
     lists_of,
 )
-from ding_lite.compiling.guards import MODULE_HOOKS
 from ding_lite.compiling.packages import Package
+from ding_lite.compiling.reads import MODULE_HOOKS, modules_of
 from ding_lite.compiling.tracing import Draw, Meta
 from ding_lite.compiling.updates import GLOBAL_STEP_HOOKS, begin_moments, settings_of
-from ding_lite.policy_state import networks_of
 
 RECHECKED = 1000
 """Every so many compiled steps, one is compared with a step that is not compiled."""
@@ -228,7 +227,7 @@ class _Hooks:
 
     def __init__(self, policy: Any) -> None:
         optimizer, self._params = policy.optimizer, policy.params
-        of_modules = [vars(module)[name] for module in _modules_of(policy) for name in MODULE_HOOKS]
+        of_modules = [vars(module)[name] for module in modules_of(policy) for name in MODULE_HOOKS]
         of_steps = optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks, *GLOBAL_STEP_HOOKS
         self._held: list[Mapping[int, Any]] = [*of_modules, *of_steps, *_GLOBAL_HOOKS]
         self._ids, self._next = self._now(), RemovableHandle.next_id
@@ -249,14 +248,9 @@ class _Hooks:
         return True
 
 
-def _modules_of(policy: Any) -> list[nn.Module]:
-    networks = [network for network in networks_of(policy).values() if isinstance(network, nn.Module)]
-    return [module for network in networks for module in network.modules()]
-
-
 def _containers_in(policy: Any) -> list[nn.Module]:
     """The lists of modules and parameters in a policy's networks."""
-    return [module for module in _modules_of(policy) if isinstance(module, _CONTAINERS)]
+    return [module for module in modules_of(policy) if isinstance(module, _CONTAINERS)]
 
 
 def _surroundings(policy: Any) -> tuple[Any, ...]:

@@ -19,7 +19,7 @@ from ding_lite.basics import Config
 from ding_lite.basics.global_random import global_random_states
 from ding_lite.compiling.guards import Guard, TensorGuard, Unshadowed, is_plain, parts_of
 from ding_lite.compiling.programs import Program, program_of
-from ding_lite.compiling.reads import Reads
+from ding_lite.compiling.reads import Reads, modules_of
 from ding_lite.compiling.tracing import Draw, Meta, NotCompiledError, Trace, refusing_side_effects, user_line
 from ding_lite.compiling.updates import moment_names, require_supported, stepped, zero_moment
 from ding_lite.data import Tree, flatten, map_leaves, nested
@@ -136,8 +136,7 @@ def all_slots_of(policy: Any) -> list[Slot]:
     """Where a policy's networks and attributes have tensors. A tensor that is in several places is there several times."""
     found = [
         Slot(held, name)
-        for network in networks_of(policy).values()
-        for module in (network.modules() if isinstance(network, nn.Module) else ())
+        for module in modules_of(policy)
         for held in (module._parameters, module._buffers, vars(module))
         for name, it in held.items()
         if isinstance(it, Tensor)

@@ -23,7 +23,6 @@ _PLAIN = (
 MOST = 1000  # plain values in a list, tuple, dict or set, and elements of an array
 DEEPEST = 10  # of lists in lists
 MISSING = object()
-MODULE_HOOKS = "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"
 GROUPS = list, tuple, dict, set, frozenset, deque
 _LIBRARIES = frozenset({"ding_lite", "torch", "numpy", "gymnasium", "treetensor", "treevalue", *sys.stdlib_module_names})
 

@@ -22,7 +22,6 @@ from ding_lite.compiling.guards import (
     DEEPEST,
     GROUPS,
     MISSING,
-    MODULE_HOOKS,
     MOST,
     Globals,
     Guard,
@@ -36,6 +35,9 @@ from ding_lite.compiling.guards import (
 from ding_lite.compiling.outer_reads import outer_guards
 from ding_lite.compiling.tracing import NotCompiledError, user_line
 from ding_lite.policy_state import networks_of
+
+MODULE_HOOKS = "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"
+"""Attributes of a module, each a dict of hooks that a step calls."""
 
 _COUNTERS = "train_iter", "version"
 _OF_TORCH = frozenset(vars(nn.Module())) - {"training"} | {"_compiled_call_impl"}
@@ -98,8 +100,7 @@ class Reads:
         """
         self._thread = threading.get_ident()
         policy = self._policy
-        networks = [network for network in networks_of(policy).values() if isinstance(network, nn.Module)]
-        modules = [module for network in networks for module in network.modules()]
+        modules = modules_of(policy)
         kinds = {type(module) for module in modules}
         hooks = [hook for module in modules for name in MODULE_HOOKS for hook in vars(module)[name].values()]
         hooks += [hook for param in policy.params for hook in (param._backward_hooks or {}).values()]
@@ -330,6 +331,12 @@ class Reads:
                 self._writers[key] = user_line()
         finally:
             self._paused = False
+
+
+def modules_of(policy: Any) -> list[nn.Module]:
+    """The networks of a policy, and the modules in them."""
+    networks = [network for network in networks_of(policy).values() if isinstance(network, nn.Module)]
+    return [module for network in networks for module in network.modules()]
 
 
 def _is_internal(value: Any) -> bool:

@@ -49,7 +49,7 @@ class BatchedSteps:
     Episodes begin with the `reset` of each environment. Their states are then kept in arrays, and the environments are behind
     until `release` writes the states back.
 
-    Whoever steps, reads or changes the environments holds `lock` meanwhile.
+    A thread must hold `lock` while it steps, reads or changes the environments.
 
     Args:
         envs: the environments.

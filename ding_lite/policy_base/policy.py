@@ -487,7 +487,10 @@ class Policy(PolicyState):
         if not compiled.refused and current_ranks() is not None:
             compiled.refuse(self, "several processes learn together, which exchange gradients within a step.", False)
         rows = self._without_objects(batch)
-        plain = lambda: self._optimize(self.loss(batch_copy(self, batch)))  # noqa: E731
+
+        def plain() -> dict[str, Any]:
+            return self._optimize(self.loss(batch_copy(self, batch)))
+
         outputs = compiled.take(self, rows, self._nonfinite_steps is not None, plain)
         if outputs is None:
             return None
