@@ -5,7 +5,7 @@ For each task a policy is trained twice, until its evaluation reaches a medium r
 | dataset | content |
 | --- | --- |
 | TASK_replay | all transitions of the training of the expert, from random actions on |
-| TASK_medium | episodes of the medium policy, which explores; with greedy actions for Hopper |
+| TASK_medium | episodes of the medium policy, which explores; with a little noise on greedy actions for Hopper |
 | TASK_expert | episodes of the expert policy, in the same way |
 | TASK_mixed | half of the transitions from each of these two |
 
@@ -65,8 +65,9 @@ class Source:
     """Transitions of a dataset, except of replay."""
     eps: float | None = None
     """Probability of random actions, for policies that explore by it."""
-    deterministic: bool = False
-    """Whether to record greedy actions. Where exploration costs half of the return, an expert's data are no expert's."""
+    noise_sigma: float | None = None
+    """Record greedy actions with this noise. Where exploration costs half of the return, an expert's data are no expert's; and
+    without noise, critics learn nothing about other actions, and diverge."""
 
 
 def train_dqn(cfg: DQNConfig, record_in: Path | None) -> None:
@@ -136,7 +137,7 @@ SOURCES = {
         medium=1000.0,
         expert=2400.0,
         steps=200_000,
-        deterministic=True,
+        noise_sigma=0.15,
     ),
 }
 
@@ -156,8 +157,9 @@ def collect(name: str, folder: Path) -> None:
         for kind, share in ((level, 1.0), ("mixed", 0.5)):
             is_second = kind == "mixed" and level == "expert"
             if is_second or not is_there(paths[kind]):
-                steps = int(share * source.steps)
-                record_run(run, paths[kind], steps, deterministic=source.deterministic, eps=source.eps, append=is_second)
+                steps, noise = int(share * source.steps), source.noise_sigma
+                explored = {"deterministic": noise is not None, "noise_sigma": noise, "eps": source.eps}
+                record_run(run, paths[kind], steps, **explored, append=is_second)
     for kind, path in paths.items():
         found = OfflineDataset(path)
         print(

@@ -156,6 +156,7 @@ def collect(
     policy_class: str | None = None,
     greedy: bool = False,
     eps: float | None = None,
+    noise_sigma: float | None = None,
     append: bool = False,
     settings: tuple[str, ...] = (),
 ) -> None:
@@ -175,12 +176,14 @@ def collect(
         policy_class: The class of the policy as module:name, if the run's file names none that can be imported.
         greedy: Act greedily instead of as in training.
         eps: The probability of random actions, for policies that explore by it, such as DQN.
+        noise_sigma: With greedy, the standard deviation of normal noise on actions in a Box, for actions scaled to [-1, 1].
         append: Add to a dataset that exists.
         settings: Further settings to act with, NAME=VALUE ..., such as target_return=300 of a Decision Transformer.
     """
     shown = importlib.import_module("ding_lite.commands.evaluations")
-    options = {"env": env, "name": name, "policy_class": policy_class, "eps": eps, "append": append, "settings": settings}
-    shown.record_episodes(run_dir, out, steps=steps, which=which, seed=seed, deterministic=greedy, **options)
+    options = {"env": env, "name": name, "policy_class": policy_class, "append": append, "settings": settings}
+    explored = {"deterministic": greedy, "eps": eps, "noise_sigma": noise_sigma}
+    shown.record_episodes(run_dir, out, steps=steps, which=which, seed=seed, **explored, **options)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

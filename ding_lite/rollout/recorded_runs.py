@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from os import PathLike
 from pathlib import Path
@@ -13,6 +14,7 @@ from ding_lite.envs import LocalVectorEnv
 from ding_lite.policy import checkpoint_path
 from ding_lite.reports import ReportError
 from ding_lite.rollout.collection import LocalWorker
+from ding_lite.rollout.noisy_actions import NoisyMode
 from ding_lite.rollout.saved_envs import assignment_of, extend_search_path, factory_of, new_envs, record_of, warn_of_statistics
 from ding_lite.rollout.saved_players import PolicyClass, SavedPlayers
 
@@ -32,6 +34,7 @@ def record_run(
     policy_class: PolicyClass | None = None,
     deterministic: bool = False,
     eps: float | None = None,
+    noise_sigma: float | None = None,
     append: bool = False,
     settings: Mapping[str, Any] | None = None,
 ) -> OfflineDataset:
@@ -48,6 +51,8 @@ def record_run(
         deterministic: whether to act greedily. False explores as in training, and the dataset has log_prob where the policy
             gives it.
         eps: with deterministic=False, the probability of random actions, for policies that explore by it, such as DQN.
+        noise_sigma: with deterministic=True, the standard deviation of normal noise on actions in a Box, for actions scaled to
+            [-1, 1]. Critics that learn from greedy actions alone do not know what other actions lead to.
         append: whether to add to a dataset that exists.
         settings: further settings to act with, as for `evaluate_run`.
 
@@ -58,11 +63,17 @@ def record_run(
         CheckpointError, StateError: the policy cannot be loaded; see `load_policy`.
         ReportError: `run.json` is damaged, the environment cannot be made here, or the run has several agents.
         DatasetError: there is a dataset already, and `append` is False; or its spaces differ, or it has these very episodes.
-        ValueError: steps < 1; or the policy explores by `eps`, which is missing.
+        ValueError: steps < 1; the policy explores by `eps`, which is missing; or `noise_sigma` is not above 0, the policy has
+            other actions than `noise_sigma` is for, or it explores in another way, deterministic=False.
         TypeError: the policy does not use a setting.
     """
     if not isinstance(steps, int) or steps < 1:
         raise ValueError(f"record_run(steps={steps!r}): at least 1 step is needed, a whole number.")
+    if noise_sigma is not None and not deterministic:
+        raise ValueError(
+            "noise_sigma is noise on greedy actions, and deterministic=False explores as in training: pass deterministic=True, "
+            "on the command line --greedy."
+        )
     seed = seed_of(seed, "record_run(seed={})")
     record = record_of(run)
     extend_search_path(record)
@@ -75,7 +86,8 @@ def record_run(
     given = dict(settings or {})
     used = given if eps is None or deterministic else {**given, "eps": eps}
     try:
-        worker = players.worker(envs, used, deterministic)
+        noisy = {} if noise_sigma is None else {"greedy_mode": functools.partial(NoisyMode, sigma=noise_sigma, seed=seed)}
+        worker = players.worker(envs, used, deterministic, **noisy)
         assert isinstance(worker, LocalWorker)
         assert isinstance(envs, LocalVectorEnv)
         warn_of_statistics(envs)
@@ -84,6 +96,7 @@ def record_run(
             "which": which,
             "checkpoint": str(checkpoint_path(run, which)),
             "deterministic": deterministic,
+            **({} if noise_sigma is None else {"noise_sigma": noise_sigma}),
             **({"settings": given} if given else {}),
             "seed": seed,
             "environments": [{"stage": "collect", "name": envs.env_name}],
@@ -110,7 +123,7 @@ def _require_new_episodes(path: str | PathLike[str], source: Mapping[str, Any]) 
     """Refuse to record the episodes of a policy with a seed a second time."""
     if not (Path(path) / "dataset.json").exists():
         return
-    same = "checkpoint", "seed", "deterministic", "settings"
+    same = "checkpoint", "seed", "deterministic", "noise_sigma", "settings"
     for known in OfflineDataset(path).sources:
         if all(known.get(name) == source.get(name) for name in same):
             raise DatasetError(

@@ -11,6 +11,7 @@ from typing import Any
 from ding_lite.basics import did_you_mean
 from ding_lite.envs import AgentVectorBase, LocalVectorEnv
 from ding_lite.policy import Policy, checkpoint_path, load_policy, saved_names
+from ding_lite.policy_base import ActMode
 from ding_lite.reports import ReportError
 from ding_lite.rollout.collection import LocalWorker
 from ding_lite.rollout.multi_agent import AgentWorker
@@ -58,7 +59,11 @@ class SavedPlayers:
         return ", ".join(dict.fromkeys(type(policy).__name__ for policy in self._policies.values()))
 
     def worker(
-        self, envs: LocalVectorEnv | AgentVectorBase, settings: Mapping[str, Any], deterministic: bool
+        self,
+        envs: LocalVectorEnv | AgentVectorBase,
+        settings: Mapping[str, Any],
+        deterministic: bool,
+        greedy_mode: Callable[[Policy], ActMode] = lambda policy: policy.eval_mode,
     ) -> LocalWorker | AgentWorker:
         """A worker in which the policies act in these environments. The first call loads the policies.
 
@@ -66,6 +71,7 @@ class SavedPlayers:
             envs: new environments.
             settings: to act with them, see `Policy.predict`; the caller passes them to the worker.
             deterministic: whether to act greedily.
+            greedy_mode: the mode of a policy that acts greedily.
 
         Raises:
             CheckpointError, StateError: a policy cannot be loaded.
@@ -84,7 +90,9 @@ class SavedPlayers:
                     f"{type(policy).__name__} explores by {idle[0]}, which has no effect on greedy actions: leave it out, or "
                     "explore, deterministic=False, on the command line --explore."
                 )
-        modes = {name: policy.eval_mode if deterministic else policy.collect_mode for name, policy in self._policies.items()}
+        modes: dict[str, ActMode] = {
+            name: greedy_mode(policy) if deterministic else policy.collect_mode for name, policy in self._policies.items()
+        }
         if isinstance(envs, AgentVectorBase):
             assert self._policy_of is not None
             return AgentWorker(envs, modes, self._policy_of)
