@@ -27,7 +27,6 @@ from ding_lite.policy_base.weights import PolicyWeights
 from ding_lite.policy_state import (
     StateError,
     all_or_nothing,
-    copied_state,
     identity_of,
     moments_of,
     networks_of,
@@ -36,7 +35,6 @@ from ding_lite.policy_state import (
     require_part,
     require_random_state,
     require_state,
-    tensors_in,
     warn_of_other_rates,
     with_moments,
 )
@@ -72,12 +70,6 @@ class PolicyState(PolicyWeights):
     _attached: dict[str, Any]
     _loaded: dict[str, Any]
     _settings_before: dict[str, Any]
-    own_state: dict[str, Any] | None = None
-    """A copy of the state of this policy as it is, while `load_state_dict` may use it; None if it is not known."""
-    new_tensors: list[torch.Tensor] | None = None
-    """`state_dict` adds the tensors that it has copied; None if nobody asks for them."""
-    _leaves_moments = False
-    """Whether `state_dict` need not copy the optimizer's state."""
 
     # The modes are made on first access, so that their copies have the attributes that constructors of subclasses set.
     # `self: Any` because the modes need a whole `Policy`.
@@ -175,12 +167,9 @@ class PolicyState(PolicyWeights):
             self.take_from_learners()
             self.require_finite()
         model = copy.deepcopy(self.get_weights() if self.has_own_weights else self.model.state_dict())
-        optimizer = optimizer_state(self.optimizer, is_copied=not self._leaves_moments) if self.params else {}
-        if self.new_tensors is not None:
-            self.new_tensors += [*tensors_in(model), *tensors_in(optimizer)]
         return {
             "model": model,
-            "optimizer": optimizer,
+            "optimizer": optimizer_state(self.optimizer) if self.params else {},
             "train_iter": self.train_iter,
             "version": self.version,
             "learn": self.generator_state(),
@@ -281,11 +270,7 @@ class PolicyState(PolicyWeights):
         It has the weights, the moments of the optimizer, target networks, and attached objects such as statistics of rewards;
         it has no settings, counters, random generators or data.
         """
-        self._leaves_moments = True  # they are copied below
-        try:
-            state = self.state_dict()
-        finally:
-            self._leaves_moments = False
+        state = self.state_dict()
         learned = {name: part for name, part in state.items() if name not in _OWN and name not in self.set_by_settings}
         return {
             **learned,
@@ -308,24 +293,14 @@ class PolicyState(PolicyWeights):
         if "moments" not in state or "made_with" not in state:
             raise StateError(f"{type(self).__name__}.load_learned_state wants a result of learned_state().")
         require_alike(self.made_with, policy.cfg, state["made_with"])
-        own = copied_state(policy)
+        own = self.state_dict()
         taken = {name: state[name] for name in own if name in state and name not in _OWN}
         attached = {name: it for name, it in state["attached"].items() if name in own["attached"]}
         for name, it in attached.items():
             if isinstance(self.attachments.get(name), Optimizer):
                 attached[name] = {**it, "param_groups": own["attached"][name]["param_groups"]}
         optimizer = with_moments(own["optimizer"], self.optimizer, self.params, state["moments"]) if self.params else {}
-        # Copies, because what is loaded may be changed later, and `own` is for undoing.
-        kept = copy.deepcopy(
-            {name: it for name, it in own.items() if name not in (*taken, "optimizer", "attached", "made_with")}
-        )
-        rest = copy.deepcopy({name: it for name, it in own["attached"].items() if name not in attached})
-        whole = {**kept, **taken, "optimizer": optimizer, "attached": {**rest, **attached}, "made_with": own["made_with"]}
-        self.own_state = own
-        try:
-            self.load_state_dict(whole)
-        finally:
-            self.own_state = None
+        self.load_state_dict({**own, **taken, "optimizer": optimizer, "attached": {**own["attached"], **attached}})
         self.bump_version()
 
     def _is_learned(self, name: str) -> bool:

@@ -4,7 +4,6 @@ from ding_lite.policy_state.identities import StateError, identity_of, require_a
 from ding_lite.policy_state.leaves import require_count, require_like, require_range, tensors_in
 from ding_lite.policy_state.loading import (
     all_or_nothing,
-    copied_state,
     misfit,
     require_part,
     require_state,
@@ -18,7 +17,6 @@ from ding_lite.policy_state.random_states import require_random_state
 __all__ = [
     "StateError",
     "all_or_nothing",
-    "copied_state",
     "identity_of",
     "misfit",
     "moments_of",

@@ -37,12 +37,6 @@ class LoadableMode(Protocol):
 class LoadablePolicy(Protocol):
     """The interface that loading needs from a policy."""
 
-    own_state: dict[str, Any] | None
-    """A `copied_state` of this policy as it is; None if it is not known."""
-
-    new_tensors: list[Tensor] | None
-    """`state_dict` adds the tensors that it has copied; None if nobody asks for them."""
-
     being_loaded: Mapping[str, Any] | None
     """The state that is being loaded at the moment; None if there is none."""
 
@@ -128,7 +122,7 @@ def all_or_nothing(fn: Callable[..., None]) -> Callable[..., None]:
         undo = self.restore_settings(state)
         self.being_loaded = state
         try:
-            before = copied_state(self) if self.own_state is None else self.own_state
+            before = copy.deepcopy(self.state_dict())  # a state_dict of a subclass may add tensors without a copy
             if "optimizer" not in state:
                 before.pop("optimizer", None)  # a state_dict of a subclass may leave it out
             require_loadable(self, state, before)
@@ -146,17 +140,6 @@ def all_or_nothing(fn: Callable[..., None]) -> Callable[..., None]:
             self.being_loaded = None
 
     return load_state_dict
-
-
-def copied_state(policy: LoadablePolicy) -> dict[str, Any]:
-    """The policy's state, which shares nothing with the policy, also if a subclass adds tensors without a copy."""
-    tensors: list[Tensor] = []
-    policy.new_tensors = tensors
-    try:
-        state = policy.state_dict()
-    finally:
-        policy.new_tensors = None
-    return copy.deepcopy(state, {id(tensor): tensor for tensor in tensors})
 
 
 def _load_or_undo(policy: LoadablePolicy, fn: Callable[..., None], state: Mapping[str, Any], before: Mapping[str, Any]) -> None:
@@ -221,7 +204,7 @@ def require_loadable(policy: LoadablePolicy, state: Mapping[str, Any], before: M
         StateError: the state was saved by another kind of policy; or a part does not fit, and the message names it.
     """
     saved = state.get("made_with")
-    if "made_with" in state and saved is not before.get("made_with"):
+    if "made_with" in state:
         require_alike(policy.made_with, policy.cfg, saved)
     if policy.has_own_weights:
         require_like('state["model"]', before["model"], state["model"])

@@ -26,9 +26,9 @@ _MOST = 1e6  # learning rates, decays and epsilons above this are errors
 _KEPT = "kept"  # key in a saved state: indices of the parameters with moments, to detect lost ones
 
 
-def optimizer_state(optimizer: Optimizer, is_copied: bool = True) -> dict[str, Any]:
-    """A copy of an optimizer's state, or the state itself, with the indices of the parameters that have moments as "kept"."""
-    state = copy.deepcopy(optimizer.state_dict()) if is_copied else optimizer.state_dict()
+def optimizer_state(optimizer: Optimizer) -> dict[str, Any]:
+    """A copy of an optimizer's state, with the indices of the parameters that have moments as "kept"."""
+    state = copy.deepcopy(optimizer.state_dict())
     return {**state, _KEPT: list(state["state"])}
 
 

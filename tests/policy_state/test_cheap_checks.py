@@ -2,14 +2,11 @@
 
 import itertools
 
-import numpy as np
 import pytest
 import torch
-from gymnasium import spaces
 
 from ding_lite.nn import Adam
-from ding_lite.policy import DQNPolicy
-from ding_lite.policy_state import StateError, copied_state, optimizer_states, require_optimizer_state
+from ding_lite.policy_state import StateError, optimizer_states, require_optimizer_state
 from ding_lite.policy_state.leaves import require_tensor
 
 EXTREMES = [0.0, -1.0, 1e-45, 1e-38, -1e-30, 1.0, 1e10, -1e28, 1e30, 3e38, float("nan"), float("inf")]
@@ -91,24 +88,3 @@ def test_finite_numbers_whose_sum_overflows_are_finite_and_others_are_not(dtype)
     both = torch.tensor([float("inf"), -float("inf")], dtype=dtype)
     with pytest.raises(StateError, match="it holds 2 numbers that are not finite"):
         require_tensor("it", both, both, must_be_finite=True)
-
-
-def test_a_copied_state_shares_nothing_also_with_a_subclass_that_copies_nothing():
-    class Careless(DQNPolicy):
-        def state_dict(self):
-            state = super().state_dict()
-            state["mine"] = self.mine
-            state["optimizer"]["mine"] = self.mine
-            return state
-
-        mine = torch.ones(3)
-
-    policy = Careless({"seed": 0}, spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(3))
-    state = copied_state(policy)
-    policy.mine += 1
-    with torch.no_grad():
-        for weight in policy.weights:
-            weight += 1
-    assert state["mine"].tolist() == state["optimizer"]["mine"].tolist() == [1.0, 1.0, 1.0]
-    assert not any(torch.equal(state["model"][name], now) for name, now in policy.model.state_dict().items())
-    assert (policy.new_tensors, policy.own_state) == (None, None)
