@@ -14,7 +14,7 @@ from typing import Any
 from ding_lite.basics.messages import add_note
 from ding_lite.engine.deferrals import Deferrals
 from ding_lite.engine.lanes import current_lane
-from ding_lite.engine.networks import Network
+from ding_lite.engine.token_networks import Network
 from ding_lite.pipeline.lifecycle import Lifecycle
 from ding_lite.pipeline.pools import Pool, WouldBlockError
 

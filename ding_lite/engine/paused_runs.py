@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ding_lite.engine.networks import Network
+from ding_lite.engine.token_networks import Network
 from ding_lite.pipeline.contexts import Context, family_of, is_scalar, kept_fields
 from ding_lite.pipeline.fingerprints import changed, fingerprint
 

@@ -14,15 +14,15 @@ from typing import Any, TypeVar
 from ding_lite.basics.messages import location_of, name_of
 from ding_lite.engine.deferrals import Deferrals
 from ding_lite.engine.lanes import current_lane
-from ding_lite.engine.networks import Network
 from ding_lite.engine.run_parts import used_objects
+from ding_lite.engine.token_networks import Network
 from ding_lite.pipeline.composites import Middleware, Parallel, Serial
 from ding_lite.pipeline.contexts import Context
 from ding_lite.pipeline.contracts import contract_of
+from ding_lite.pipeline.diagrams import draw_pipeline, pipeline_table
 from ding_lite.pipeline.entries import Entry
 from ding_lite.pipeline.generators import end_of, locked, wrap_both_steps
 from ding_lite.pipeline.lifecycle import Lifecycle
-from ding_lite.pipeline.pictures import draw_pipeline, pipeline_table
 from ding_lite.pipeline.pipeline_checks import check_pipeline, require_middleware
 from ding_lite.pipeline.pools import Pool
 from ding_lite.pipeline.views import seen_whole

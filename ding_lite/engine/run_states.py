@@ -16,9 +16,9 @@ from ding_lite.basics.run_files import RunFiles
 from ding_lite.basics.storages import Storage
 from ding_lite.basics.value_types import require_kept_type
 from ding_lite.engine.deferrals import Deferrals
-from ding_lite.engine.memories import Memories
-from ding_lite.engine.networks import Network
 from ding_lite.engine.run_parts import environments_of, environments_without_state, parts_of
+from ding_lite.engine.token_networks import Network
+from ding_lite.engine.unsaved_state import Memories
 from ding_lite.pipeline.contexts import is_scalar, kept_fields
 from ding_lite.pipeline.entries import Entry
 from ding_lite.pipeline.used_middleware import methods_of

@@ -25,7 +25,6 @@ from ding_lite.engine.foreign_names import ATTRIBUTES
 from ding_lite.engine.interrupts import Interrupts, interruptible
 from ding_lite.engine.lanes import current_lane
 from ding_lite.engine.manual_control import ManualControl, running_task
-from ding_lite.engine.networks import Network
 from ding_lite.engine.paused_runs import PausedRun
 from ding_lite.engine.plans import Plan, make_plan
 from ding_lite.engine.roles import RolesMixin
@@ -34,6 +33,7 @@ from ding_lite.engine.stage_times import StageTimes
 from ding_lite.engine.sync_loops import iterate
 from ding_lite.engine.timeline_reports import TimelineMixin
 from ding_lite.engine.timelines import Timeline
+from ding_lite.engine.token_networks import Network
 from ding_lite.engine.watchdogs import OutOfMemoryError, Watchdog, entry_in, running_in
 from ding_lite.pipeline.contexts import Context, family_of
 from ding_lite.pipeline.guards import Checker

@@ -11,16 +11,15 @@ from ding_lite.envs.action_masks import (
     choose_allowed,
     without_mask,
 )
-from ding_lite.envs.adapters import VectorEnvAdapter
 from ding_lite.envs.agent_bases import AgentVectorBase, MultiAgentStep
 from ding_lite.envs.agent_making import make_agent_envs
 from ding_lite.envs.agent_slots import AgentSlots
 from ding_lite.envs.arrays import actions_to_arrays, clipper, shapes_of, to_arrays, to_tensors
 from ding_lite.envs.atari import AtariPreprocessing
+from ding_lite.envs.autoreset import VectorEnvAdapter
 from ding_lite.envs.bit_flip import BIT_FLIP, BitFlip
 from ding_lite.envs.changes import ChangingEnvs
 from ding_lite.envs.env_data_checks import EnvDataError, all_finite, is_number
-from ding_lite.envs.env_memories import layers_with_state
 from ding_lite.envs.episode_starts import Episode as Episode
 from ding_lite.envs.episode_starts import EpisodeResult, episode_seed, replay_episode
 from ding_lite.envs.error_locations import EnvLocation
@@ -51,6 +50,7 @@ from ding_lite.envs.spaces import (
     to_nested,
 )
 from ding_lite.envs.steps import RunningEpisode, Step, Stepper
+from ding_lite.envs.unsaved_env_state import layers_with_state
 from ding_lite.envs.vectors import LocalVectorEnv
 from ding_lite.envs.worker_agent_envs import SplitAgentVectorEnv
 from ding_lite.envs.worker_envs import SplitVectorEnv

@@ -15,7 +15,7 @@ import gymnasium
 import numpy as np
 
 from ding_lite.envs.changes import Change, EnvChanges, apply, read, repeat, require_possible
-from ding_lite.envs.env_memories import attributes_of, layers_with_state, load_states, states_of, warn_of_lost_attributes
+from ding_lite.envs.unsaved_env_state import attributes_of, layers_with_state, load_states, states_of, warn_of_lost_attributes
 
 _SEEDS = 16  # seeds per hash
 _LONGEST = 1_000_000  # recorded steps of an episode

@@ -17,8 +17,8 @@ from gymnasium.wrappers import TimeLimit
 
 from ding_lite.basics import add_note, did_you_mean, require_extra, seed_of
 from ding_lite.envs.action_masks import ActionMask
-from ding_lite.envs.adapters import VectorEnvAdapter
 from ding_lite.envs.atari import AtariMode, AtariPreprocessing, atari_mode, make_atari
+from ding_lite.envs.autoreset import VectorEnvAdapter
 from ding_lite.envs.batched_steps import Vectorization, require_vectorization
 from ding_lite.envs.factories import EnvFactory, called, copied_settings, require_one_agent, settings_of
 from ding_lite.envs.info_columns import require_names

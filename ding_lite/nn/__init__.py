@@ -2,18 +2,17 @@
 
 from typing import TYPE_CHECKING
 
+from ding_lite.nn.action_bounds import ActionBounds, clipped_actions
 from ding_lite.nn.action_masks import mask_in, masked
 from ding_lite.nn.actor_critics import ActorCritic, make_actor_critic
 from ding_lite.nn.attention import AttentionBlock, AttentionFeatures, SetEncoder
-from ding_lite.nn.bounded import (
-    ActionBounds,
+from ding_lite.nn.bounded_actor_critics import (
     ActionCritic,
     BoundedActorCritic,
     GaussianActor,
     SquashedGaussianActor,
     StateValue,
     TanhActor,
-    clipped_actions,
     make_bounded_actor_critic,
     make_state_value,
 )

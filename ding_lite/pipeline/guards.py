@@ -15,7 +15,7 @@ from ding_lite.pipeline.ended_contexts import EndedContexts
 from ding_lite.pipeline.entries import Entry
 from ding_lite.pipeline.fingerprints import Print, changed, fingerprint
 from ding_lite.pipeline.generators import WaitingGenerator, backward_step, forward_step, named
-from ding_lite.pipeline.handovers import Handovers
+from ding_lite.pipeline.in_place_changes import Handovers
 from ding_lite.pipeline.pending_work import PendingWork
 from ding_lite.pipeline.properties import expand_reads, expand_writes, is_property
 from ding_lite.pipeline.suggestions import Touches, watched_objects

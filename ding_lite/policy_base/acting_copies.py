@@ -1,4 +1,7 @@
-"""Acting copies: the copies of a policy that collect and evaluate, in this process and in workers."""
+"""Acting copies: the copies of a policy that collect and evaluate, in this process and in workers.
+
+`acting_copy` makes one. `ActMode.current` (`acting.py`) loads new weights into it, and workers get them with each request.
+"""
 
 from __future__ import annotations
 

@@ -16,9 +16,9 @@ from ding_lite.basics.global_random import global_random_states, set_global_rand
 from ding_lite.basics.torch_modes import TorchModes, torch_modes
 from ding_lite.basics.torch_threads import torch_threads, torch_threads_here
 from ding_lite.data import map_leaves
-from ding_lite.policy_base.agreements import plain_settings, settings_apart
 from ding_lite.policy_base.configs import PolicyConfig
 from ding_lite.policy_base.constructions import Given
+from ding_lite.policy_base.learner_sync_checks import plain_settings, settings_apart
 from ding_lite.policy_base.sent_warnings import SentWarning, collecting_warnings
 from ding_lite.policy_base.weights import Weights
 from ding_lite.processes import Copied

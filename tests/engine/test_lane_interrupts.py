@@ -9,7 +9,7 @@ import time
 import pytest
 
 from ding_lite.engine import Context, Task, contract
-from ding_lite.engine.networks import Network
+from ding_lite.engine.token_networks import Network
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from ding_lite.basics.files import write_atomically
 from ding_lite.basics.messages import require_extra
 from ding_lite.pipeline.contracts import Contract
+from ding_lite.pipeline.data_flow import objects_named
 from ding_lite.pipeline.entries import Entry
-from ding_lite.pipeline.flows import objects_named
 from ding_lite.pipeline.used_middleware import middleware_of
 
 _COLOURS = {

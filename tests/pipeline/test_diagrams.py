@@ -78,7 +78,7 @@ class TestSvg:
             together = " ".join(texts(pipeline(loop).draw(tmp_path / "pipeline.svg")))
 
         assert "Mine" in together
-        assert "test_pictures.py:" in together
+        assert "test_diagrams.py:" in together
 
     def test_its_boxes_stand_below_each_other_and_inside_the_picture(self, tmp_path):
         with Task().start() as loop:

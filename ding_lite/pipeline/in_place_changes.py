@@ -1,4 +1,4 @@
-"""Handed-over values: no middleware may change a value in place that another one may still read.
+"""In-place changes: no middleware may change a value in place that another one may still read.
 
 In the checked iterations, values are compared before and after each step. An error names a middleware that changes a value that
 it wrote earlier, a value that it only reads, or memory that belongs to another field too.

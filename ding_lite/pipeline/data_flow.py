@@ -1,4 +1,4 @@
-"""Flows: checks of data that middleware pass to each other through objects and settings."""
+"""Data flow: checks of data that middleware pass to each other through objects and settings."""
 
 from __future__ import annotations
 

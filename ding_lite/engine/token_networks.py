@@ -1,4 +1,4 @@
-"""Networks: run a plan, with one thread per lane or on a single thread, and handle ends and errors.
+"""Token networks: run a plan, with one thread per lane or on a single thread, and handle ends and errors.
 
 Each lane runs its steps in order: it takes tokens from the incoming edges of a step, runs the step, and puts tokens on the
 outgoing edges. A lane that ends closes its edges. A lane that waits for it then ends as well, at a point that depends only on

@@ -1,4 +1,4 @@
-"""Agreements: what the policy of a script and its learners have in common, so that a change of only one of them is an error."""
+"""Sync checks: what a script's policy and its learners have in common, so that a change of only one of them is an error."""
 
 from __future__ import annotations
 

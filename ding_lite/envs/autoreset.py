@@ -1,4 +1,4 @@
-"""Vector environments of other libraries, in each of gymnasium's autoreset modes."""
+"""Autoreset: vector environments of gymnasium and other libraries, in each of gymnasium's autoreset modes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memories of environments: what lasts longer than an episode, so that a replay of the episode alone does not restore it."""
+"""Unsaved state of environments: what lasts longer than an episode, so that a replay of the episode does not restore it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 import gymnasium
 
-from ding_lite.engine.memories import is_of_script
 from ding_lite.engine.run_parts import has_state
+from ding_lite.engine.unsaved_state import is_of_script
 
 _NUMBERS = (bool, int, float, str, type(None))
 

@@ -1,4 +1,4 @@
-"""Memories: what the script's middleware remember from iteration to iteration without a state, so that it is not saved."""
+"""Unsaved state: what middleware of the script keep from one iteration to the next, and no `state_dict` covers."""
 
 from __future__ import annotations
 
