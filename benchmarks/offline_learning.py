@@ -84,13 +84,40 @@ PENDULUM = (  # returns, and so advantages, are larger than those that beta and 
     Algorithm("TD3+BC", "td3_bc"),
     Algorithm("AWAC", "awac", (*FAST, "--policy.learn.awac-lambda", "20")),
 )
+COMPILED = ("--policy.learn.compile", "on")
+NORMALIZED = ("--policy.model.normalize-obs",)
+HOPPER_CQL = (
+    *NORMALIZED,
+    "--policy.learn.learning-rate-actor",
+    "3e-4",
+    "--policy.learn.batch-size",
+    "128",
+    "--policy.learn.num-actions",
+    "4",
+    "--policy.learn.bc-steps",
+    "10000",
+    "--policy.learn.alpha",  # the weight of the entropy in imitation too: with 1, it keeps the actor far from the data for long
+    "0.02",
+    "--policy.learn.target-update-theta",
+    "0.01",
+)
+HOPPER_TD3_BC = (
+    *COMPILED,
+    "--policy.learn.bc-alpha",
+    "1",
+    "--policy.learn.target-update-theta",
+    "0.02",
+    "--policy.learn.lr-schedule",
+    *("0", "1e-3", "40000", "0"),
+)
+HOPPER_IQL = (*COMPILED, *NORMALIZED, "--policy.learn.lr-schedule", *("0", "1e-3", "50000", "0"))
 HOPPER_DT = ("--policy.context-length", "20", "--policy.target-return", "3600", "--policy.return-scale", "1000")
 HOPPER = (
     *CLONING,
-    Algorithm("CQL", "cql_continuous", FAST_CQL),
-    Algorithm("IQL", "iql"),
-    Algorithm("TD3+BC", "td3_bc"),
-    Algorithm("AWAC", "awac"),
+    Algorithm("CQL", "cql_continuous", HOPPER_CQL),
+    Algorithm("IQL", "iql", HOPPER_IQL, steps=50_000),
+    Algorithm("TD3+BC", "td3_bc", HOPPER_TD3_BC, steps=40_000),
+    Algorithm("AWAC", "awac", COMPILED),
     Algorithm("DT", "decision_transformer", HOPPER_DT, steps=5_000),
 )
 TASKS = {
