@@ -5,7 +5,7 @@ For each task a policy is trained twice, until its evaluation reaches a medium r
 | dataset | content |
 | --- | --- |
 | TASK_replay | all transitions of the training of the expert, from random actions on |
-| TASK_medium | episodes of the medium policy, which explores; with a little noise on greedy actions for Hopper |
+| TASK_medium | episodes of the medium policy, which explores |
 | TASK_expert | episodes of the expert policy, in the same way |
 | TASK_mixed | half of the transitions from each of these two |
 
@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from ding_lite import task
-from ding_lite.config import DQNConfig, PPOMuJoCoConfig, RunConfig, SACConfig
+from ding_lite.config import DQNConfig, RunConfig, SACConfig, SACMuJoCoConfig
 from ding_lite.contexts import OnlineRLContext
 from ding_lite.data import ReplayBuffer
 from ding_lite.datasets import OfflineDataset
@@ -36,14 +36,11 @@ from ding_lite.middleware import (
     StepCollector,
     data_pusher,
     eps_greedy_handler,
-    gae_estimator,
     interaction_evaluator,
-    multistep_trainer,
     offline_data_saver,
     online_logger,
-    reward_normalizer,
 )
-from ding_lite.policy import DQNPolicy, PPOPolicy, SACPolicy
+from ding_lite.policy import DQNPolicy, SACPolicy
 from ding_lite.rollout import record_run
 
 KINDS = ("replay", "medium", "expert", "mixed")
@@ -65,9 +62,6 @@ class Source:
     """Transitions of a dataset, except of replay."""
     eps: float | None = None
     """Probability of random actions, for policies that explore by it."""
-    noise_sigma: float | None = None
-    """Record greedy actions with this noise. Where exploration costs half of the return, an expert's data are no expert's; and
-    without noise, critics learn nothing about other actions, and diverge."""
 
 
 def train_dqn(cfg: DQNConfig, record_in: Path | None) -> None:
@@ -99,20 +93,6 @@ def train_sac(cfg: SACConfig, record_in: Path | None) -> None:
         task.run(max_step=cfg.max_step)
 
 
-def train_ppo(cfg: PPOMuJoCoConfig, record_in: Path | None) -> None:
-    envs, evaluator_envs, policy = made(cfg, PPOPolicy)
-    with task.start(ctx=OnlineRLContext()):
-        task.use(interaction_evaluator(cfg, policy.eval_mode, evaluator_envs))
-        task.use(StepCollector(cfg, policy.collect_mode, envs))
-        recorded(cfg, record_in)
-        task.use(reward_normalizer(cfg, policy.learn_mode))
-        task.use(gae_estimator(cfg, policy.collect_mode))
-        task.use(multistep_trainer(cfg, policy.learn_mode))
-        task.use(CkptSaver(policy, cfg.exp_name))
-        task.use(online_logger(cfg))
-        task.run(max_step=cfg.max_step)
-
-
 def made(cfg: RunConfig, policy_class: Any) -> Any:
     """The environments for collection and for evaluation, and the policy."""
     env = cfg.env
@@ -131,13 +111,17 @@ SOURCES = {
     "cartpole": Source(train_dqn, DQNConfig, OFTEN, medium=150.0, expert=500.0, steps=50_000, eps=0.05),
     "pendulum": Source(train_sac, SACConfig, OFTEN, medium=-700.0, expert=-170.0, steps=50_000),
     "hopper": Source(
-        train_ppo,
-        PPOMuJoCoConfig,
-        {"env.id": "Hopper-v5", "policy.eval.evaluator.eval_freq": 640},
-        medium=1000.0,
-        expert=2400.0,
+        train_sac,
+        SACMuJoCoConfig,
+        {
+            "env.id": "Hopper-v5",
+            "policy.model.encoder_hidden_size_list": [128, 128],
+            "policy.learn.compile": "auto",
+            "policy.eval.evaluator.eval_freq": 5000,
+        },
+        medium=1200.0,
+        expert=2800.0,
         steps=200_000,
-        noise_sigma=0.15,
     ),
 }
 
@@ -157,9 +141,7 @@ def collect(name: str, folder: Path) -> None:
         for kind, share in ((level, 1.0), ("mixed", 0.5)):
             is_second = kind == "mixed" and level == "expert"
             if is_second or not is_there(paths[kind]):
-                steps, noise = int(share * source.steps), source.noise_sigma
-                explored = {"deterministic": noise is not None, "noise_sigma": noise, "eps": source.eps}
-                record_run(run, paths[kind], steps, **explored, append=is_second)
+                record_run(run, paths[kind], int(share * source.steps), eps=source.eps, append=is_second)
     for kind, path in paths.items():
         found = OfflineDataset(path)
         print(

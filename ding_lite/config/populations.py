@@ -70,7 +70,7 @@ class PopulationConfig(Config):
     """For "ray", the cluster, such as "auto" or "host:6379"; None for RAY_ADDRESS, or else a cluster of this machine."""
 
     num_cpus_per_member: float | None = ranged_field(None, low=0)
-    """For "ray", CPUs that a member reserves; None for none, where it starts on a machine with a free one."""
+    """For "ray", CPUs that a member reserves. None reserves none: it starts where a CPU is free at that time."""
 
     num_gpus_per_member: float = ranged_field(0.0, low=0)
     """For "ray", GPUs that a member reserves."""

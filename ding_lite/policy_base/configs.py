@@ -140,8 +140,8 @@ class LearnConfig(Config):
     """Learning rate of the optimizer."""
 
     lr_schedule: list[tuple[float, float]] | None = ranged_field(None, low=0)
-    """Points (gradient step, learning rate), linearly interpolated; None for constant. Rates of their own, such as that of an
-    actor, keep their ratio to learning_rate. A policy of build_policy needs the mixin LearningRateSchedule."""
+    """Points (gradient step, learning rate), linearly interpolated; None for constant. Other learning rates, such as that
+    of an actor, keep their ratio to learning_rate. A policy of build_policy needs the mixin LearningRateSchedule."""
 
     optimizer: Literal["adam", "rmsprop"] = "adam"
     """The optimizer."""
@@ -206,7 +206,7 @@ class LearnersConfig(Config):
     or else a cluster of this machine."""
 
     num_cpus_per_learner: float | None = ranged_field(None, low=0)
-    """For "ray", CPUs that a learner reserves; None for none, where it starts on a machine with a free one."""
+    """For "ray", CPUs that a learner reserves. None reserves none: it starts where a CPU is free at that time."""
 
     num_gpus_per_learner: float = ranged_field(0.0, low=0)
     """For "ray", GPUs that a learner reserves."""

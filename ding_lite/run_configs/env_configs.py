@@ -55,7 +55,7 @@ class EnvConfig(Config):
     """For "ray", the cluster, such as "auto" or "host:6379"; None for RAY_ADDRESS, or else a cluster of this machine."""
 
     num_cpus_per_worker: float | None = ranged_field(None, low=0)
-    """For "ray", CPUs that a worker reserves; None for none, where it starts on a machine with a free one."""
+    """For "ray", CPUs that a worker reserves. None reserves none: it starts where a CPU is free at that time."""
 
     num_gpus_per_worker: float = ranged_field(0.0, low=0)
     """For "ray", GPUs that a worker reserves."""

@@ -28,7 +28,7 @@ class LogConfig(Config):
     """Seconds between two updates of the console."""
 
     level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
-    """The least severe lines in run.log. "INFO" has the start and end of the run, evaluations, saves and warnings."""
+    """The lowest level of lines in run.log. "INFO" has the start and end of the run, evaluations, saves and warnings."""
 
     tensorboard: bool = False
     """Whether to write TensorBoard files too."""

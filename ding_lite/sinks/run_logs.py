@@ -25,7 +25,7 @@ class RunLog:
 
     Args:
         path: path of the file; its folder is created.
-        level: the least severe lines to write.
+        level: the lowest level of lines to write.
         is_mine: returns whether the calling thread works on this run; lines from elsewhere are left out.
 
     Raises:
