@@ -48,6 +48,8 @@ class Algorithm:
     options: Sequence[str] = ()
     steps: int | None = None
     """Gradient steps of a run, if not those of the task."""
+    hidden: Sequence[int] | None = None
+    """Widths of the hidden layers, if not those of the task; empty for those of the example."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +63,7 @@ class Task:
     """Of the evaluation at the end."""
     algorithms: Sequence[Algorithm]
     hidden: Sequence[int] = ()
-    """Widths of the hidden layers, if not those of the examples; of all algorithms but DT."""
+    """Widths of the hidden layers, if not those of the examples."""
     long: bool = False
 
 
@@ -86,39 +88,39 @@ PENDULUM = (  # returns, and so advantages, are larger than those that beta and 
 )
 COMPILED = ("--policy.learn.compile", "on")
 NORMALIZED = ("--policy.model.normalize-obs",)
+# At a constant rate, the returns of the last policies of a run differ much, and the last one may be any of them.
+TO_0 = ("--policy.learn.lr-schedule", "0", "1e-3", "40000", "0")
 HOPPER_CQL = (
+    *COMPILED,
     *NORMALIZED,
+    *TO_0,
+    "--policy.learn.learning-rate",
+    "1e-3",
     "--policy.learn.learning-rate-actor",
     "3e-4",
+    "--policy.learn.learning-rate-alpha",
+    "1e-3",
     "--policy.learn.batch-size",
     "128",
     "--policy.learn.num-actions",
     "4",
     "--policy.learn.bc-steps",
     "10000",
-    "--policy.learn.alpha",  # the weight of the entropy in imitation too: with 1, it keeps the actor far from the data for long
-    "0.02",
+    "--policy.learn.alpha",  # weighs the entropy in imitation too: with 1, the actor stays far from the data for long
+    "0.2",
     "--policy.learn.target-update-theta",
     "0.01",
 )
-HOPPER_TD3_BC = (
-    *COMPILED,
-    "--policy.learn.bc-alpha",
-    "1",
-    "--policy.learn.target-update-theta",
-    "0.02",
-    "--policy.learn.lr-schedule",
-    *("0", "1e-3", "40000", "0"),
-)
-HOPPER_IQL = (*COMPILED, *NORMALIZED, "--policy.learn.lr-schedule", *("0", "1e-3", "50000", "0"))
+HOPPER_TD3_BC = (*COMPILED, *TO_0, "--policy.learn.target-update-theta", "0.02")
+HOPPER_IQL = (*COMPILED, *NORMALIZED, *TO_0, "--policy.learn.beta", "1")
 HOPPER_DT = ("--policy.context-length", "20", "--policy.target-return", "3600", "--policy.return-scale", "1000")
 HOPPER = (
     *CLONING,
-    Algorithm("CQL", "cql_continuous", HOPPER_CQL),
-    Algorithm("IQL", "iql", HOPPER_IQL, steps=50_000),
+    Algorithm("CQL", "cql_continuous", HOPPER_CQL, steps=40_000, hidden=(64, 64)),
+    Algorithm("IQL", "iql", HOPPER_IQL, steps=40_000),
     Algorithm("TD3+BC", "td3_bc", HOPPER_TD3_BC, steps=40_000),
     Algorithm("AWAC", "awac", COMPILED),
-    Algorithm("DT", "decision_transformer", HOPPER_DT, steps=5_000),
+    Algorithm("DT", "decision_transformer", HOPPER_DT, steps=5_000, hidden=()),
 )
 TASKS = {
     "cartpole": Task("CartPole-v1", 10_000, 100, CARTPOLE),
@@ -150,8 +152,8 @@ def learned(dataset: str, algorithm: Algorithm, seed: int, folder: Path) -> tupl
         "exp-name": str(run),
     }
     given = [word for name, value in options.items() for word in (f"--{name}", value)]
-    if task.hidden and algorithm.name != "DT":
-        given += ["--policy.model.encoder-hidden-size-list", *map(str, task.hidden)]
+    if hidden := task.hidden if algorithm.hidden is None else algorithm.hidden:
+        given += ["--policy.model.encoder-hidden-size-list", *map(str, hidden)]
     begun = time.monotonic()
     finished = subprocess.run(
         [sys.executable, ROOT / "examples" / f"{algorithm.script}.py", *given, *algorithm.options],
@@ -229,7 +231,8 @@ def returns_of(results: Results, dataset: str, algorithm: str) -> list[float]:
 def described_task(task: Task) -> str:
     """What the runs of a task have in common."""
     steps = [f"{task.steps:,} gradient steps", *(f"{found.name} {found.steps:,}" for found in task.algorithms if found.steps)]
-    hidden = [f"hidden layers of {' and '.join(map(str, task.hidden))}"] if task.hidden else []
+    widths = {"": task.hidden, **{f" of {found.name}": found.hidden for found in task.algorithms if found.hidden}}
+    hidden = [f"hidden layers{whose} of {' and '.join(map(str, sizes))}" for whose, sizes in widths.items() if sizes]
     options = [
         f"{found.name} with `{' '.join(found.options)}`" for found in task.algorithms if found.options and found not in CLONING
     ]
