@@ -63,6 +63,12 @@ class TargetNetwork(Base):
             for target, online in zip(self.target_model.buffers(), self.target_source().buffers()):
                 target.copy_(online)
 
+    def set_weights(self, weights: Mapping[str, Any]) -> None:
+        """Load weights that `get_weights` returned. The target network becomes a copy of them."""
+        super().set_weights(weights)
+        if self.being_loaded is None and not self.is_copy:  # the copies that act have no target network
+            self.target_model.load_state_dict(self.target_source().state_dict())
+
     def state_dict(self) -> dict[str, Any]:
         """The policy's state, including the target network."""
         return {**super().state_dict(), "target_model": copy.deepcopy(self.target_model.state_dict())}

@@ -63,12 +63,17 @@ def record_run(
         CheckpointError, StateError: the policy cannot be loaded; see `load_policy`.
         ReportError: `run.json` is damaged, the environment cannot be made here, or the run has several agents.
         DatasetError: there is a dataset already, and `append` is False; or its spaces differ, or it has these very episodes.
-        ValueError: steps < 1; the policy explores by `eps`, which is missing; or `noise_sigma` is not above 0, the policy has
-            other actions than `noise_sigma` is for, or it explores in another way, deterministic=False.
+        ValueError: steps < 1; the policy explores by `eps`, which is missing; `eps` is given with deterministic=True, or
+            `noise_sigma` without it; `noise_sigma` is not above 0, or the policy has other actions than it is for.
         TypeError: the policy does not use a setting.
     """
     if not isinstance(steps, int) or steps < 1:
         raise ValueError(f"record_run(steps={steps!r}): at least 1 step is needed, a whole number.")
+    if eps is not None and deterministic:
+        raise ValueError(
+            f"eps = {eps!r} has no effect on greedy actions: leave it out, or pass deterministic=False, on the command line "
+            "leave --greedy out."
+        )
     if noise_sigma is not None and not deterministic:
         raise ValueError(
             "noise_sigma is noise on greedy actions, and deterministic=False explores as in training: pass deterministic=True, "
@@ -84,7 +89,7 @@ def record_run(
     writer = DatasetWriter(path, append)
     envs = new_envs(factory, _AT_ONCE, seed, players)
     given = dict(settings or {})
-    used = given if eps is None or deterministic else {**given, "eps": eps}
+    used = given if eps is None else {**given, "eps": eps}
     try:
         noisy = {} if noise_sigma is None else {"greedy_mode": functools.partial(NoisyMode, sigma=noise_sigma, seed=seed)}
         worker = players.worker(envs, used, deterministic, **noisy)
@@ -97,7 +102,7 @@ def record_run(
             "checkpoint": str(checkpoint_path(run, which)),
             "deterministic": deterministic,
             **({} if noise_sigma is None else {"noise_sigma": noise_sigma}),
-            **({"settings": given} if given else {}),
+            **({"settings": used} if used else {}),
             "seed": seed,
             "environments": [{"stage": "collect", "name": envs.env_name}],
             "policies": [{"algorithm": players.algorithm}],

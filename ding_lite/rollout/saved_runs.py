@@ -135,7 +135,7 @@ def evaluate_run(
     Raises:
         CheckpointError, StateError: the policy cannot be loaded; see `load_policy`.
         ReportError: `run.json` is damaged, the environment cannot be made here, or a policy was not saved.
-        ValueError: episodes < 1; or the policy explores by `eps`, which is missing.
+        ValueError: episodes < 1; the policy explores by `eps`, which is missing; or `eps` is given with deterministic=True.
         TypeError: the policy does not use a setting.
 
     Example:
@@ -156,7 +156,7 @@ def evaluate_run(
     players = SavedPlayers(run, which, name, policy_class, policy_of or assignment_of(record))
     envs = new_envs(factory, min(episodes, _AT_ONCE), seed, players)
     given = dict(settings or {})
-    used = given if eps is None or deterministic else {**given, "eps": eps}
+    used = given if eps is None else {**given, "eps": eps}
     try:
         worker = players.worker(envs, used, deterministic)
         warn_of_statistics(envs)

@@ -11,7 +11,7 @@ from ding_lite.datasets import DatasetError, OfflineDataset
 from ding_lite.envs import make_envs
 from ding_lite.middleware import CkptSaver, interaction_evaluator
 from ding_lite.policy import DQNPolicy, TD3Policy, load_policy
-from ding_lite.rollout import record_run
+from ding_lite.rollout import evaluate_run, record_run
 
 
 def saved(config, policy_class, folder):
@@ -86,3 +86,15 @@ def test_noise_on_other_actions_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"finite bounds, and this DQNPolicy has Discrete\(2\): leave it out"):
         record_run(run, tmp_path / "data", 9, "final", deterministic=True, noise_sigma=0.1)
     assert not (tmp_path / "data").exists()
+
+
+def test_eps_is_noted_and_refused_with_greedy_actions(tmp_path, capsys):
+    run = saved(DQNConfig, DQNPolicy, tmp_path / "dqn")
+    assert record_run(run, tmp_path / "explored", 30, "final", eps=0.25).sources[0]["settings"] == {"eps": 0.25}
+    with pytest.raises(ValueError, match=r"eps = 0.25 has no effect on greedy actions: leave it out"):
+        record_run(run, tmp_path / "greedy", 30, "final", deterministic=True, eps=0.25)
+    with pytest.raises(ValueError, match=r"explores by eps, which has no effect on greedy actions"):
+        evaluate_run(run, 1, "final", eps=0.25)
+    assert main(["collect", run, "--out", str(tmp_path / "greedy"), "--greedy", "--eps", "0.1", "--which", "final"]) == 2
+    assert "leave --greedy out" in capsys.readouterr().err
+    assert not (tmp_path / "greedy").exists()
