@@ -45,8 +45,9 @@ _HOOKS = "_backward_hooks", "_post_accumulate_grad_hooks"  # of `Tensor.register
 _EMPTY: dict[str, Any] = {}
 _MISSING = object()
 _PLAIN = SimpleNamespace, UserDict, UserList  # classes of the standard library that are made of their attributes
-# Modes refer to the policy, and to acting copies, which the dry run remakes.
-_MODES = "learn_mode", "collect_mode", "eval_mode", "predict_mode"
+# Modes refer to the policy, and to acting copies, which the dry run remakes. Compiled steps hold hundreds of objects, which no
+# hook changes.
+_PARTS = "learn_mode", "collect_mode", "eval_mode", "predict_mode", "compiled_steps"
 
 
 class RestorablePolicy(Protocol):
@@ -116,7 +117,7 @@ def reachable(policy: object) -> Iterator[Any]:
 
 def _walk(policy: object, *excluded: object) -> Iterator[tuple[Any, _Attributes | None]]:
     """The mutable objects that a policy can reach, each with its attributes if these are restored."""
-    seen = {id(policy), *map(id, excluded), *(id(vars(policy).get(mode)) for mode in _MODES)}
+    seen = {id(policy), *map(id, excluded), *(id(vars(policy).get(name)) for name in _PARTS)}
     waiting = deque(vars(policy).values())
     left = _MOST
     while waiting:
