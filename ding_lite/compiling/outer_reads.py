@@ -1,4 +1,4 @@
-"""Values outside of objects that functions read: globals of modules, variables of enclosing functions, attributes of classes.
+"""Values outside of objects that functions read: globals, variables of enclosing functions, attributes of classes and modules.
 
 They are found in the code of the functions, not while these run. So a value that a function might read, but does not, is found
 too; a value that only a text names, as in `globals()[name]`, is not.
@@ -9,9 +9,12 @@ from __future__ import annotations
 import dis
 import functools
 import inspect
-from collections.abc import Iterable, Iterator, Sequence
+import sys
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib.util import resolve_name
 from types import CodeType, FunctionType, MethodType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
@@ -69,9 +72,13 @@ class _Search:
 
     def _look_through(self, function: FunctionType, kind: type | None) -> None:
         cells = dict(zip(function.__code__.co_freevars, function.__closure__ or ()))
-        for names in _chains(function.__code__):
+        for names in _chains(function.__code__, {}):
             first, *rest = names
-            if first in cells:
+            if isinstance(first, _Imported):
+                module = first.module(function.__globals__)
+                if module is not None and is_users(module) and rest:
+                    self._read(module, rest[0], rest[1:], None)
+            elif first in cells:
                 self._read(cells[first], "cell_contents", rest, kind)
             elif first:
                 self._read(Globals(function.__globals__), first, rest, kind)
@@ -127,27 +134,69 @@ class _Search:
             self._found[key] = Guard.of(owner, name, value)
 
 
-def _chains(code: CodeType) -> Iterator[list[str]]:
-    """Names of variables that are not local, with the attributes that are read from each, one after another. Attributes that
-    are read from anything else follow an empty name.
+class _Imported(NamedTuple):
+    """A module that a function imports itself."""
+
+    name: str
+    level: int
+    """Number of dots before the name."""
+    is_whole: bool
+    """Whether the function gets the module itself; `import a.b` gives a."""
+
+    def module(self, known: Mapping[str, Any]) -> ModuleType | None:
+        """The module, as the code with these globals finds it; None if it was never imported."""
+        name = self.name if self.is_whole else self.name.partition(".")[0]
+        if self.level:
+            try:
+                name = resolve_name("." * self.level + name, known.get("__package__") or known.get("__name__", ""))
+            except ImportError:
+                return None
+        return sys.modules.get(name)
+
+
+_Chain = list[Any]
+"""A name, or a module that is imported, and the names of the attributes that are read from it, one after another."""
+
+
+def _chains(code: CodeType, imported: Mapping[str, _Chain]) -> Iterator[_Chain]:
+    """Names of variables that are not local, and modules that the code imports itself, with the attributes that are read from
+    each, one after another. Attributes that are read from anything else follow an empty name.
+
+    Args:
+        code: code of a function.
+        imported: what the functions around it have imported, by the name of the variable.
     """
-    chain: list[str] | None = None
+    chain: _Chain | None = None
+    known, last, constants = dict(imported), [], deque[Any]([0, None], 2)
     for instruction in dis.get_instructions(code):
-        if instruction.opname in _GLOBALS or (instruction.opname == "LOAD_DEREF" and instruction.argval in code.co_freevars):
-            if chain:
-                yield chain
-            chain = [instruction.argval]
-        elif instruction.opname in _ATTRIBUTES:
+        name, value = instruction.opname, instruction.argval
+        is_free = name == "LOAD_DEREF" and value in code.co_freevars
+        if name in _ATTRIBUTES:
             if chain is None:
-                yield ["", instruction.argval]
+                yield ["", value]
             else:
-                chain.append(instruction.argval)
-        else:
-            if chain:
-                yield chain
-            chain = None
+                chain.append(value)
+            continue
+        if chain:
+            yield chain
+        chain = None
+        if name.startswith(("LOAD_FAST", "LOAD_DEREF", "LOAD_CLOSURE")) and value in known:
+            chain = [*known[value]]
+        elif name in _GLOBALS or is_free:
+            chain = [value]
+        elif name == "LOAD_CONST":
+            constants.append(value)
+        elif name == "IMPORT_NAME":
+            level, names = constants
+            last = [_Imported(value, level, names is not None)]  # of `import a.b as c`, IMPORT_FROM gives b
+        elif name == "IMPORT_FROM":
+            chain = last = [*last[:1], value] if last and last[0].is_whole else [*last, value]
+        elif name in ("STORE_FAST", "STORE_DEREF") and last:
+            known[value] = [*last]
+        if name not in ("IMPORT_NAME", "IMPORT_FROM", "SWAP", "ROT_TWO", "POP_TOP"):
+            last = [] if not name.startswith("STORE") else last[:1]
     if chain:
         yield chain
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _chains(constant)
+            yield from _chains(constant, known)

@@ -8,6 +8,7 @@ import itertools
 import logging
 import multiprocessing
 import random
+import sys
 import threading
 import types
 import warnings
@@ -261,7 +262,51 @@ def set_global(policy, value):
     SCALE = value
 
 
+PACKAGE, MODULE = types.ModuleType("own_package"), types.ModuleType("own_package.settings")
+PACKAGE.settings, MODULE.scale, MODULE.inner = MODULE, 1.0, SimpleNamespace(scale=1.0)
+
+
+@pytest.fixture(autouse=True)
+def package(monkeypatch):
+    """A package that is imported within functions."""
+    monkeypatch.setitem(sys.modules, "own_package", PACKAGE)
+    monkeypatch.setitem(sys.modules, "own_package.settings", MODULE)
+    MODULE.scale = MODULE.inner.scale = 1.0
+
+
+def from_module(policy):
+    from own_package.settings import inner, scale
+
+    return scale * inner.scale
+
+
+def module_of_package(policy):
+    from own_package import settings
+
+    def within():
+        return settings.scale
+
+    return within()
+
+
+def whole_module(policy):
+    import own_package.settings
+
+    return own_package.settings.scale
+
+
+def renamed_module(policy):
+    import own_package.settings as renamed
+
+    return renamed.inner.scale
+
+
 OUTSIDE = {
+    "a name from a module": (from_module, lambda value: setattr(MODULE, "scale", value)),
+    "an attribute of a name from a module": (from_module, lambda value: setattr(MODULE.inner, "scale", value)),
+    "a module of a package": (module_of_package, lambda value: setattr(MODULE, "scale", value)),
+    "a module within its package": (whole_module, lambda value: setattr(MODULE, "scale", value)),
+    "a module by another name": (renamed_module, lambda value: setattr(MODULE.inner, "scale", value)),
     "a global": (lambda p: SCALE, lambda value: set_global(None, value)),
     "a global that a function reads": (lambda p: half(), lambda value: set_global(None, value)),
     "a global that a property of an object reads": (
