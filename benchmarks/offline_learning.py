@@ -112,14 +112,15 @@ HOPPER_CQL = (
     "0.01",
 )
 HOPPER_TD3_BC = (*COMPILED, *TO_0, "--policy.learn.target-update-theta", "0.02")
-HOPPER_IQL = (*COMPILED, *NORMALIZED, *TO_0, "--policy.learn.beta", "1")
+HOPPER_IQL = (*COMPILED, *NORMALIZED, *TO_0, "--policy.learn.beta", "0.3")
+HOPPER_AWAC = (*COMPILED, *TO_0, "--policy.learn.awac-lambda", "10")
 HOPPER_DT = ("--policy.context-length", "20", "--policy.target-return", "3600", "--policy.return-scale", "1000")
 HOPPER = (
     *CLONING,
     Algorithm("CQL", "cql_continuous", HOPPER_CQL, steps=40_000, hidden=(64, 64)),
     Algorithm("IQL", "iql", HOPPER_IQL, steps=40_000),
     Algorithm("TD3+BC", "td3_bc", HOPPER_TD3_BC, steps=40_000),
-    Algorithm("AWAC", "awac", COMPILED),
+    Algorithm("AWAC", "awac", HOPPER_AWAC, steps=40_000),
     Algorithm("DT", "decision_transformer", HOPPER_DT, steps=5_000, hidden=()),
 )
 TASKS = {
