@@ -21,7 +21,10 @@ from ding_lite.policy import (
     DiscreteIQLPolicy,
     IQLPolicy,
     LossError,
+    SACPolicy,
+    StateError,
     TD3BCPolicy,
+    TD3Policy,
 )
 
 OBS, BOX, DISCRETE = spaces.Box(-1, 1, (3,)), spaces.Box(np.float32([-2, -1]), np.float32([2, 3])), spaces.Discrete(3, start=2)
@@ -276,3 +279,21 @@ def test_a_policy_learns_on_online_with_a_collector(name):
         task.run(max_step=2)
 
     assert policy.train_iter == 4
+
+
+@pytest.mark.parametrize(
+    ("offline", "online", "more"),
+    [(TD3BCPolicy, TD3Policy, {"model.normalize_obs": True}), (CQLPolicy, SACPolicy, {})],
+)
+def test_the_online_algorithm_goes_on_with_the_weights_of_the_offline_one(offline, online, more):
+    settings = {"model.encoder_hidden_size_list": [8]}
+    learned = offline(offline.config_type().override({**settings, "seed": 1}), OBS, BOX)
+    policy = online(online.config_type().override({**settings, **more}), OBS, BOX)
+    policy.set_weights(learned.get_weights())
+    obs = np.random.default_rng(0).uniform(-1, 1, (5, 3)).astype(np.float32)
+    np.testing.assert_array_equal(policy.predict(obs)[0], learned.predict(obs)[0])
+    source, target = policy.target_source().state_dict(), policy.target_model.state_dict()
+    assert all(torch.equal(target[name], source[name]) for name in target)
+    if more:
+        with pytest.raises(StateError, match="these weights do not fit the network of this TD3Policy"):
+            online(online.config_type().override(settings), OBS, BOX).set_weights(learned.get_weights())
