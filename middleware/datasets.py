@@ -14,7 +14,7 @@ from ding_lite.basics import command_line, foreign_arguments, library_versions
 from ding_lite.config import RunConfig
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
 from ding_lite.data import Tree, has_leaf, map_leaves, nested, with_leaves
-from ding_lite.datasets import DatasetError, DatasetWriter, Epochs, OfflineDataset, open_dataset
+from ding_lite.datasets import DatasetError, DatasetWriter, Epochs, OfflineDataset, misfit_in_columns, open_dataset
 from ding_lite.engine import contract
 from ding_lite.envs import SpaceError, clipper, same_layout, space_from
 from ding_lite.middleware.arguments import require_mode, require_settings
@@ -143,7 +143,7 @@ def offline_data_fetcher(
     Raises:
         DatasetError: there is no such dataset, or it is damaged.
         ValueError: it is empty; or, in a data-parallel run, the processes have different datasets.
-        SpaceError: its spaces do not fit the policy.
+        SpaceError: its spaces, or the shapes and dtypes of its observations and actions, do not fit the policy.
     """
     require_settings("offline_data_fetcher", cfg, "policy.learn.batch_size", "seed")
     if policy is not None:
@@ -151,14 +151,15 @@ def offline_data_fetcher(
     data = open_dataset(dataset)
     if not len(data):
         raise ValueError(f"offline_data_fetcher got the dataset {data.name}, which has no transitions: collect some first.")
+    length = getattr(cfg.policy, "context_length", None)
     if policy is not None:
-        _require_spaces(data, policy)
+        _require_spaces(data, policy, learns_from_windows=length is not None)
     columns = columns_read(policy, reward_model)
     space = _action_space_of(data, policy)
     clip = None if space is None else clipper(space)
     _warn_of_target(cfg, data)
     epochs = _epochs(cfg, data)
-    return OfflineDataFetcher(data, epochs, columns, getattr(cfg.policy, "context_length", None), clip)
+    return OfflineDataFetcher(data, epochs, columns, length, clip)
 
 
 class OfflineDataFetcher:
@@ -211,11 +212,10 @@ def _epochs(cfg: RunConfig, data: OfflineDataset) -> Epochs:
 
 def _action_space_of(data: OfflineDataset, policy: LearnMode | None) -> Any:
     """The action space of the dataset, or of the policy if the dataset does not say it; None if both are unknown."""
-    try:
+    if data.knows("action_space"):
         return data.action_space
-    except DatasetError:
-        made_with = getattr(policy, "made_with", None)
-        return space_from(made_with["action_space"]) if isinstance(made_with, dict) else None
+    made_with = getattr(policy, "made_with", None)
+    return space_from(made_with["action_space"]) if isinstance(made_with, dict) else None
 
 
 def _warn_of_target(cfg: RunConfig, data: OfflineDataset) -> None:
@@ -239,17 +239,19 @@ def _clipped(batch: Tree, clip: Callable[[Any], Any]) -> Tree:
     return batch if clipped is action else with_leaves(batch, action=map_leaves(torch.from_numpy, clipped))
 
 
-def _require_spaces(data: OfflineDataset, policy: LearnMode) -> None:
-    """Refuse a dataset that was recorded with other spaces than those of the policy, if it says them."""
+def _require_spaces(data: OfflineDataset, policy: LearnMode, learns_from_windows: bool) -> None:
+    """Refuse a dataset whose spaces, if it says them, or whose columns do not fit the spaces of the policy."""
     made_with: Any = getattr(policy, "made_with", None)
-    for name in ("observation_space", "action_space") if isinstance(made_with, dict) else ():
-        try:
-            recorded = getattr(data, name)
-        except DatasetError:
-            return
-        own = space_from(made_with[name])
-        if not same_layout(recorded, own) or (name == "action_space" and recorded != own):
+    if not isinstance(made_with, dict):
+        return
+    own = {name: space_from(made_with[name]) for name in ("observation_space", "action_space")}
+    for name, space in own.items():
+        recorded = getattr(data, name) if data.knows(name) else space
+        if not same_layout(recorded, space) or (name == "action_space" and recorded != space):
             raise SpaceError(
-                f"the dataset {data.name} was recorded with the {name.replace('_', ' ')} {recorded}, and the policy has {own}: "
-                "make the policy with dataset.observation_space and dataset.action_space."
+                f"the dataset {data.name} was recorded with the {name.replace('_', ' ')} {recorded}, and the policy has "
+                f"{space}: make the policy with dataset.observation_space and dataset.action_space."
             )
+    # Losses of single steps flatten actions; windows cannot tell a missing dimension from one of steps.
+    if found := misfit_in_columns(data.columns, **own, takes_flat_actions=not learns_from_windows):
+        raise SpaceError(f"the dataset {data.name} does not fit the policy: {found}")
