@@ -8,15 +8,17 @@ from collections.abc import Callable, Mapping
 from os import PathLike
 from typing import Any
 
+import gymnasium
+import numpy as np
 import torch
 
 from ding_lite.basics import command_line, foreign_arguments, library_versions
 from ding_lite.config import RunConfig
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
-from ding_lite.data import Tree, has_leaf, map_leaves, nested, with_leaves
+from ding_lite.data import Tree, flatten, has_leaf, map_leaves, nested, with_leaves
 from ding_lite.datasets import DatasetError, DatasetWriter, Epochs, OfflineDataset, misfit_in_columns, open_dataset
 from ding_lite.engine import contract
-from ding_lite.envs import SpaceError, clipper, same_layout, space_from
+from ding_lite.envs import SpaceError, clipper, same_layout, space_from, subspaces
 from ding_lite.middleware.arguments import require_mode, require_settings
 from ding_lite.middleware.collected import COLLECTED_TERMS, collected_data
 from ding_lite.middleware.fetchers import columns_read
@@ -25,6 +27,9 @@ from ding_lite.middleware.own_runs import own_run
 from ding_lite.middleware.run_descriptions import describe_run
 from ding_lite.policy import LearnMode
 from ding_lite.ranks import current_ranks
+
+_ROWS_LOOKED_AT = 100_000  # of the actions of a dataset, before the run
+_ROUNDING = 1e-3  # of the range of a Box
 
 
 @foreign_arguments(ARGUMENTS["offline_data_saver"])
@@ -128,6 +133,8 @@ def offline_data_fetcher(
     In an asynchronous run the next batch is fetched while the policy learns;
     the result is the same.
 
+    Warns before the run if many actions are beyond their bounds, or if policy.target_return is far above all returns.
+
     Writes:
         ctx.train_data: a tree [B, ...] of the dataset's columns; with policy.context_length, windows of so many steps, [B, K,
             ...], see `OfflineDataset.windows`.
@@ -142,7 +149,8 @@ def offline_data_fetcher(
 
     Raises:
         DatasetError: there is no such dataset, or it is damaged.
-        ValueError: it is empty; or, in a data-parallel run, the processes have different datasets.
+        ValueError: it is empty; policy.nstep is above 1, and its rewards are those of single steps; or, in a data-parallel run,
+            the processes have different datasets.
         SpaceError: its spaces, or the shapes and dtypes of its observations and actions, do not fit the policy.
     """
     require_settings("offline_data_fetcher", cfg, "policy.learn.batch_size", "seed")
@@ -154,9 +162,14 @@ def offline_data_fetcher(
     length = getattr(cfg.policy, "context_length", None)
     if policy is not None:
         _require_spaces(data, policy, learns_from_windows=length is not None)
+    _require_single_steps(cfg, data)
     columns = columns_read(policy, reward_model)
+    if columns is not None:
+        columns = tuple(name for name in columns if name in data.columns)  # hooks may read columns that not all data has
     space = _action_space_of(data, policy)
     clip = None if space is None else clipper(space)
+    if space is not None:
+        _warn_of_actions(data, space)
     _warn_of_target(cfg, data)
     epochs = _epochs(cfg, data)
     return OfflineDataFetcher(data, epochs, columns, length, clip)
@@ -216,6 +229,43 @@ def _action_space_of(data: OfflineDataset, policy: LearnMode | None) -> Any:
         return data.action_space
     made_with = getattr(policy, "made_with", None)
     return space_from(made_with["action_space"]) if isinstance(made_with, dict) else None
+
+
+def _require_single_steps(cfg: RunConfig, data: OfflineDataset) -> None:
+    """Refuse n-step returns, because the rewards of a dataset are those of single steps."""
+    nstep: int = getattr(cfg.policy, "nstep", 1)
+    if nstep > 1 and "discount" not in data.columns:
+        raise ValueError(
+            f"policy.nstep = {nstep}, and the dataset {data.name} has the rewards of single steps, without the column 'discount', "
+            "so that targets would be those of one step: set policy.nstep = 1. Sums of several rewards are made by "
+            "nstep_reward_enhancer, of what a collector collects."
+        )
+
+
+def _warn_of_actions(data: OfflineDataset, space: gymnasium.Space[Any]) -> None:
+    """Warn of actions beyond the bounds of their Box, of datasets that were not recorded by a policy of this library: its
+    samples may be beyond them, and were clipped for the environment too."""
+    if data.sources and all("policies" in source for source in data.sources):
+        return
+    rows = np.linspace(0, len(data) - 1, min(len(data), _ROWS_LOOKED_AT)).astype(np.int64)
+    action = nested(data.take(np.unique(rows), ("action",)).action)
+    for path, part in flatten(action):
+        box = space
+        for name in path:
+            box = (subspaces(box) or {})[name]
+        if not isinstance(box, gymnasium.spaces.Box) or box.dtype.kind != "f":
+            continue
+        found, low, high = part.numpy(), box.low, box.high
+        reach = np.where(np.isfinite(high - low), high - low, 1.0)
+        is_beyond = (np.maximum(low - found, found - high) > _ROUNDING * reach).reshape(len(found), -1).any(1)
+        if is_beyond.any():
+            farthest = found[is_beyond].ravel()[np.abs(found[is_beyond]).argmax()]
+            warnings.warn(
+                f"{is_beyond.mean():.1%} of the actions of the dataset {data.name} are beyond the bounds of {box}, up to "
+                f"{farthest:g}: they are clipped to them for learning. If they have another scale than the environment, "
+                f"rescale the column {'/'.join(('action', *path))}.",
+                stacklevel=3,
+            )
 
 
 def _warn_of_target(cfg: RunConfig, data: OfflineDataset) -> None:

@@ -15,7 +15,7 @@ import gymnasium
 import numpy as np
 import torch
 
-from ding_lite.basics import seed_of, unflatten
+from ding_lite.basics import did_you_mean, seed_of, unflatten
 from ding_lite.data import Episodes, LeafSpec, Tree, map_leaves, tree
 from ding_lite.datasets.chunks import (
     LENGTHS,
@@ -272,11 +272,11 @@ class OfflineDataset:
 
         Args:
             rows: numbers of transitions, from 0 to len - 1.
-            columns: top-level leaves; unknown names are ignored. None for all.
+            columns: names of columns. None for all.
 
         Raises:
             IndexError: there is no such row.
-            DatasetError: a file is damaged.
+            DatasetError: there is no such column, or a file is damaged.
         """
         found = self._taken(self._checked(rows, "take"), columns)
         return tree(map_leaves(_as_tensor, found))
@@ -290,7 +290,13 @@ class OfflineDataset:
     def _taken(self, rows: np.ndarray[Any, Any], columns: Collection[str] | None) -> dict[str, Any]:
         """These transitions as arrays with the dtypes of the files."""
         if isinstance(columns, str):
-            raise TypeError(f"take(columns={columns!r}) wants several names, got one string: write ({columns!r},).")
+            raise TypeError(f"columns={columns!r}: several names are wanted, got one string: write ({columns!r},).")
+        known = self.columns
+        for name in columns or ():
+            if known and name not in known:
+                raise DatasetError(
+                    f"the dataset {self.name} has no column {name!r}, but {', '.join(known)}{did_you_mean(str(name), known)}"
+                )
         at, stored = self._places(rows)
         obs_at, leaves = at + stored, dict[tuple[str, ...], Any]()  # each episode has one observation more than steps
         for path, name, is_observation in self._paths:
@@ -347,14 +353,15 @@ class OfflineDataset:
         Args:
             rows: numbers of transitions.
             length: steps of a window.
-            columns: top-level leaves, as for `take`; None for all.
+            columns: names of columns; None for all.
 
         Returns:
-            These leaves, and valid [N, length] bool; timestep [N, length] int64, the number of the step in its episode, from 0;
+            These columns, and valid [N, length] bool; timestep [N, length] int64, the number of the step in its episode, from 0;
             and return_to_go [N, length] float32, see `returns_to_go`.
 
         Raises:
             IndexError: there is no such row.
+            DatasetError: there is no such column.
         """
         rows = self._checked(rows, "windows")
         begin = self._begins[self._ends.searchsorted(rows, "right")][:, None]
@@ -365,7 +372,14 @@ class OfflineDataset:
         return tree(map_leaves(_as_tensor, {**found, **added}))
 
     def rows(self, columns: Collection[str] | None = None) -> dict[str, Any]:
-        """All transitions as arrays [N, ...] in memory, with the dtypes of the files, for `ReplayBuffer.push` for example."""
+        """All transitions as arrays [N, ...] in memory, with the dtypes of the files, for `ReplayBuffer.push` for example.
+
+        Args:
+            columns: names of columns; None for all.
+
+        Raises:
+            DatasetError: there is no such column.
+        """
         return self._taken(np.arange(len(self)), columns)
 
     def episodes(self, numbers: Sequence[int] | np.ndarray[Any, Any] | None = None) -> Episodes:

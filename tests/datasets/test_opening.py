@@ -42,12 +42,8 @@ def same(one, other):
 
 class TestNamesOfD4RL:
     @pytest.mark.parametrize(
-        "names",
-        [
-            {},
-            {"terminated": "terminated", "truncated": "truncated"},
-            {"terminated": "terminations", "truncated": "truncations"},
-        ],
+        ("terminated", "truncated"),
+        [("terminals", "timeouts"), ("terminated", "truncated"), ("terminations", "truncations")],
     )
     def test_they_are_the_same_transitions(self, terminated, truncated):
         dataset = open_dataset(
