@@ -236,9 +236,9 @@ def _require_single_steps(cfg: RunConfig, data: OfflineDataset) -> None:
     nstep: int = getattr(cfg.policy, "nstep", 1)
     if nstep > 1 and "discount" not in data.columns:
         raise ValueError(
-            f"policy.nstep = {nstep}, and the dataset {data.name} has the rewards of single steps, without the column 'discount', "
-            "so that targets would be those of one step: set policy.nstep = 1. Sums of several rewards are made by "
-            "nstep_reward_enhancer, of what a collector collects."
+            f"policy.nstep = {nstep}, and the dataset {data.name} has the rewards of single steps: targets would be "
+            "those of one step. Set policy.nstep = 1. nstep_reward_enhancer, which adds the column 'discount', sums the "
+            "rewards of what a collector collects."
         )
 
 
@@ -255,16 +255,16 @@ def _warn_of_actions(data: OfflineDataset, space: gymnasium.Space[Any]) -> None:
             box = (subspaces(box) or {})[name]
         if not isinstance(box, gymnasium.spaces.Box) or box.dtype.kind != "f":
             continue
-        found, low, high = part.numpy(), box.low, box.high
+        found, low, high = (np.asarray(array, np.float64) for array in (part, box.low, box.high))
         reach = np.where(np.isfinite(high - low), high - low, 1.0)
         is_beyond = (np.maximum(low - found, found - high) > _ROUNDING * reach).reshape(len(found), -1).any(1)
         if is_beyond.any():
-            farthest = found[is_beyond].ravel()[np.abs(found[is_beyond]).argmax()]
+            farthest = found[is_beyond].ravel()[np.nanargmax(np.abs(found[is_beyond]))]
             warnings.warn(
                 f"{is_beyond.mean():.1%} of the actions of the dataset {data.name} are beyond the bounds of {box}, up to "
                 f"{farthest:g}: they are clipped to them for learning. If they have another scale than the environment, "
                 f"rescale the column {'/'.join(('action', *path))}.",
-                stacklevel=3,
+                stacklevel=4,
             )
 
 
@@ -278,7 +278,7 @@ def _warn_of_target(cfg: RunConfig, data: OfflineDataset) -> None:
         warnings.warn(
             f"policy.target_return = {target:g} is far above the highest return in the dataset {data.name}, {highest:g}: the "
             "policy learns nothing of such returns. Set it to about the highest one.",
-            stacklevel=3,
+            stacklevel=4,
         )
 
 

@@ -290,13 +290,11 @@ class OfflineDataset:
     def _taken(self, rows: np.ndarray[Any, Any], columns: Collection[str] | None) -> dict[str, Any]:
         """These transitions as arrays with the dtypes of the files."""
         if isinstance(columns, str):
-            raise TypeError(f"columns={columns!r}: several names are wanted, got one string: write ({columns!r},).")
-        known = self.columns
+            raise TypeError(f"columns={columns!r} wants several names, got one string: write ({columns!r},).")
         for name in columns or ():
-            if known and name not in known:
-                raise DatasetError(
-                    f"the dataset {self.name} has no column {name!r}, but {', '.join(known)}{did_you_mean(str(name), known)}"
-                )
+            if self._names and name not in self._names:
+                near = did_you_mean(str(name), self._names)
+                raise DatasetError(f"the dataset {self.name} has no column {name!r}, but {', '.join(self.columns)}{near}")
         at, stored = self._places(rows)
         obs_at, leaves = at + stored, dict[tuple[str, ...], Any]()  # each episode has one observation more than steps
         for path, name, is_observation in self._paths:
@@ -309,6 +307,11 @@ class OfflineDataset:
             if columns is None or "next_obs" in columns:
                 leaves[("next_obs", *path[1:])] = self._rows(name, obs_at + 1)
         return unflatten(leaves)  # type: ignore[no-any-return]
+
+    @cached_property
+    def _names(self) -> frozenset[str]:
+        """The names of the columns."""
+        return frozenset(self.columns)
 
     @cached_property
     def _paths(self) -> list[tuple[tuple[str, ...], str, bool]]:
@@ -356,7 +359,7 @@ class OfflineDataset:
             columns: names of columns; None for all.
 
         Returns:
-            These columns, and valid [N, length] bool; timestep [N, length] int64, the number of the step in its episode, from 0;
+            These, and valid [N, length] bool; timestep [N, length] int64, the number of the step in its episode, from 0;
             and return_to_go [N, length] float32, see `returns_to_go`.
 
         Raises:
