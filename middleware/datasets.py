@@ -8,15 +8,17 @@ from collections.abc import Callable, Mapping
 from os import PathLike
 from typing import Any
 
+import gymnasium
+import numpy as np
 import torch
 
 from ding_lite.basics import command_line, foreign_arguments, library_versions
 from ding_lite.config import RunConfig
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
-from ding_lite.data import Tree, has_leaf, map_leaves, nested, with_leaves
-from ding_lite.datasets import DatasetError, DatasetWriter, Epochs, OfflineDataset, open_dataset
+from ding_lite.data import Tree, flatten, has_leaf, map_leaves, nested, with_leaves
+from ding_lite.datasets import DatasetError, DatasetWriter, Epochs, OfflineDataset, misfit_in_columns, open_dataset
 from ding_lite.engine import contract
-from ding_lite.envs import SpaceError, clipper, same_layout, space_from
+from ding_lite.envs import SpaceError, clipper, same_layout, space_from, subspaces
 from ding_lite.middleware.arguments import require_mode, require_settings
 from ding_lite.middleware.collected import COLLECTED_TERMS, collected_data
 from ding_lite.middleware.fetchers import columns_read
@@ -25,6 +27,9 @@ from ding_lite.middleware.own_runs import own_run
 from ding_lite.middleware.run_descriptions import describe_run
 from ding_lite.policy import LearnMode
 from ding_lite.ranks import current_ranks
+
+_ROWS_LOOKED_AT = 100_000  # of the actions of a dataset, before the run
+_ROUNDING = 1e-3  # of the range of a Box
 
 
 @foreign_arguments(ARGUMENTS["offline_data_saver"])
@@ -128,6 +133,8 @@ def offline_data_fetcher(
     In an asynchronous run the next batch is fetched while the policy learns;
     the result is the same.
 
+    Warns before the run if many actions are beyond their bounds, or if policy.target_return is far above all returns.
+
     Writes:
         ctx.train_data: a tree [B, ...] of the dataset's columns; with policy.context_length, windows of so many steps, [B, K,
             ...], see `OfflineDataset.windows`.
@@ -142,8 +149,9 @@ def offline_data_fetcher(
 
     Raises:
         DatasetError: there is no such dataset, or it is damaged.
-        ValueError: it is empty; or, in a data-parallel run, the processes have different datasets.
-        SpaceError: its spaces do not fit the policy.
+        ValueError: it is empty; policy.nstep is above 1, and its rewards are those of single steps; or, in a data-parallel run,
+            the processes have different datasets.
+        SpaceError: its spaces, or the shapes and dtypes of its observations and actions, do not fit the policy.
     """
     require_settings("offline_data_fetcher", cfg, "policy.learn.batch_size", "seed")
     if policy is not None:
@@ -151,14 +159,20 @@ def offline_data_fetcher(
     data = open_dataset(dataset)
     if not len(data):
         raise ValueError(f"offline_data_fetcher got the dataset {data.name}, which has no transitions: collect some first.")
+    length = getattr(cfg.policy, "context_length", None)
     if policy is not None:
-        _require_spaces(data, policy)
+        _require_spaces(data, policy, learns_from_windows=length is not None)
+    _require_single_steps(cfg, data)
     columns = columns_read(policy, reward_model)
+    if columns is not None:
+        columns = tuple(name for name in columns if name in data.columns)  # hooks may read columns that not all data has
     space = _action_space_of(data, policy)
     clip = None if space is None else clipper(space)
+    if space is not None:
+        _warn_of_actions(data, space)
     _warn_of_target(cfg, data)
     epochs = _epochs(cfg, data)
-    return OfflineDataFetcher(data, epochs, columns, getattr(cfg.policy, "context_length", None), clip)
+    return OfflineDataFetcher(data, epochs, columns, length, clip)
 
 
 class OfflineDataFetcher:
@@ -211,11 +225,47 @@ def _epochs(cfg: RunConfig, data: OfflineDataset) -> Epochs:
 
 def _action_space_of(data: OfflineDataset, policy: LearnMode | None) -> Any:
     """The action space of the dataset, or of the policy if the dataset does not say it; None if both are unknown."""
-    try:
+    if data.knows("action_space"):
         return data.action_space
-    except DatasetError:
-        made_with = getattr(policy, "made_with", None)
-        return space_from(made_with["action_space"]) if isinstance(made_with, dict) else None
+    made_with = getattr(policy, "made_with", None)
+    return space_from(made_with["action_space"]) if isinstance(made_with, dict) else None
+
+
+def _require_single_steps(cfg: RunConfig, data: OfflineDataset) -> None:
+    """Refuse n-step returns, because the rewards of a dataset are those of single steps."""
+    nstep: int = getattr(cfg.policy, "nstep", 1)
+    if nstep > 1 and "discount" not in data.columns:
+        raise ValueError(
+            f"policy.nstep = {nstep}, and the dataset {data.name} has the rewards of single steps: targets would be "
+            "those of one step. Set policy.nstep = 1. nstep_reward_enhancer, which adds the column 'discount', sums the "
+            "rewards of what a collector collects."
+        )
+
+
+def _warn_of_actions(data: OfflineDataset, space: gymnasium.Space[Any]) -> None:
+    """Warn of actions beyond the bounds of their Box, of datasets that were not recorded by a policy of this library: its
+    samples may be beyond them, and were clipped for the environment too."""
+    if data.sources and all("policies" in source for source in data.sources):
+        return
+    rows = np.linspace(0, len(data) - 1, min(len(data), _ROWS_LOOKED_AT)).astype(np.int64)
+    action = nested(data.take(np.unique(rows), ("action",)).action)
+    for path, part in flatten(action):
+        box = space
+        for name in path:
+            box = (subspaces(box) or {})[name]
+        if not isinstance(box, gymnasium.spaces.Box) or box.dtype.kind != "f":
+            continue
+        found, low, high = (np.asarray(array, np.float64) for array in (part, box.low, box.high))
+        reach = np.where(np.isfinite(high - low), high - low, 1.0)
+        is_beyond = (np.maximum(low - found, found - high) > _ROUNDING * reach).reshape(len(found), -1).any(1)
+        if is_beyond.any():
+            farthest = found[is_beyond].ravel()[np.nanargmax(np.abs(found[is_beyond]))]
+            warnings.warn(
+                f"{is_beyond.mean():.1%} of the actions of the dataset {data.name} are beyond the bounds of {box}, up to "
+                f"{farthest:g}: they are clipped to them for learning. If they have another scale than the environment, "
+                f"rescale the column {'/'.join(('action', *path))}.",
+                stacklevel=4,
+            )
 
 
 def _warn_of_target(cfg: RunConfig, data: OfflineDataset) -> None:
@@ -228,7 +278,7 @@ def _warn_of_target(cfg: RunConfig, data: OfflineDataset) -> None:
         warnings.warn(
             f"policy.target_return = {target:g} is far above the highest return in the dataset {data.name}, {highest:g}: the "
             "policy learns nothing of such returns. Set it to about the highest one.",
-            stacklevel=3,
+            stacklevel=4,
         )
 
 
@@ -239,17 +289,19 @@ def _clipped(batch: Tree, clip: Callable[[Any], Any]) -> Tree:
     return batch if clipped is action else with_leaves(batch, action=map_leaves(torch.from_numpy, clipped))
 
 
-def _require_spaces(data: OfflineDataset, policy: LearnMode) -> None:
-    """Refuse a dataset that was recorded with other spaces than those of the policy, if it says them."""
+def _require_spaces(data: OfflineDataset, policy: LearnMode, learns_from_windows: bool) -> None:
+    """Refuse a dataset whose spaces, if it says them, or whose columns do not fit the spaces of the policy."""
     made_with: Any = getattr(policy, "made_with", None)
-    for name in ("observation_space", "action_space") if isinstance(made_with, dict) else ():
-        try:
-            recorded = getattr(data, name)
-        except DatasetError:
-            return
-        own = space_from(made_with[name])
-        if not same_layout(recorded, own) or (name == "action_space" and recorded != own):
+    if not isinstance(made_with, dict):
+        return
+    own = {name: space_from(made_with[name]) for name in ("observation_space", "action_space")}
+    for name, space in own.items():
+        recorded = getattr(data, name) if data.knows(name) else space
+        if not same_layout(recorded, space) or (name == "action_space" and recorded != space):
             raise SpaceError(
-                f"the dataset {data.name} was recorded with the {name.replace('_', ' ')} {recorded}, and the policy has {own}: "
-                "make the policy with dataset.observation_space and dataset.action_space."
+                f"the dataset {data.name} was recorded with the {name.replace('_', ' ')} {recorded}, and the policy has "
+                f"{space}: make the policy with dataset.observation_space and dataset.action_space."
             )
+    # Losses of single steps flatten actions; windows cannot tell a missing dimension from one of steps.
+    if found := misfit_in_columns(data.columns, **own, takes_flat_actions=not learns_from_windows):
+        raise SpaceError(f"the dataset {data.name} does not fit the policy: {found}")

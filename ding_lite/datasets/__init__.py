@@ -7,7 +7,8 @@ from ding_lite.datasets.minari_files import read_minari, write_minari
 from ding_lite.datasets.offline_datasets import OfflineDataset
 from ding_lite.datasets.opening import open_dataset
 from ding_lite.datasets.scores import REFERENCE_RETURNS, normalized_score
-from ding_lite.datasets.writers import DatasetWriter
+from ding_lite.datasets.space_checks import misfit_in_columns
+from ding_lite.datasets.writers import DatasetWriter, write_dataset
 
 __all__ = [
     "REFERENCE_RETURNS",
@@ -15,9 +16,11 @@ __all__ = [
     "DatasetWriter",
     "Epochs",
     "OfflineDataset",
+    "misfit_in_columns",
     "normalized_score",
     "open_dataset",
     "read_d4rl",
     "read_minari",
+    "write_dataset",
     "write_minari",
 ]

@@ -94,6 +94,11 @@ def flags(where: str, name: str, column: np.ndarray[Any, Any], count: int) -> np
     return column.astype(np.bool_)
 
 
+def squeezed(column: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """A column [N, 1] of one number for each step, as d3rlpy has them, as [N]; others are unchanged."""
+    return column[:, 0] if column.ndim == 2 and column.shape[1] == 1 else column
+
+
 def require_vector(where: str, name: str, column: np.ndarray[Any, Any], count: int) -> None:
     """Check a column of one number for each of `count` steps.
 

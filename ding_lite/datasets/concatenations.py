@@ -12,6 +12,8 @@ from ding_lite.datasets.chunks import DatasetError, path_of
 from ding_lite.datasets.indexes import Index
 from ding_lite.envs import recorded_space
 
+_LISTED = 3  # names
+
 
 class JoinedColumns(Mapping[str, Any]):
     """The columns of several datasets, each read when it is first used. Nothing is copied.
@@ -79,6 +81,12 @@ def joined_index(names: Sequence[str], indexes: Sequence[Index]) -> Index:
     if filled:
         made.columns = _joined_columns(filled)
     return made
+
+
+def joined_name(names: Sequence[str]) -> str:
+    """What messages call several datasets together: the names of the first ones, and how many more there are."""
+    listed = names if len(names) <= _LISTED else [*names[: _LISTED - 1], f"{len(names) - _LISTED + 1} more"]
+    return " + ".join(listed)
 
 
 def _joined_columns(filled: Sequence[tuple[str, Mapping[str, LeafSpec]]]) -> dict[str, LeafSpec]:

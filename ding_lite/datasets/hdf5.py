@@ -1,7 +1,9 @@
-"""HDF5: read files in the layout of D4RL. Needs the extra `offline`."""
+"""The layout of D4RL: arrays in HDF5 files, which need the extra `offline`, or by name."""
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterable, Mapping
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -10,13 +12,22 @@ import numpy as np
 
 from ding_lite.basics import require_extra
 from ding_lite.data import Episodes
-from ding_lite.datasets.chunks import DatasetError, flags, require_numbers, require_vector
+from ding_lite.datasets.chunks import DatasetError, flags, require_numbers, require_vector, squeezed
 from ding_lite.datasets.offline_datasets import OfflineDataset
 
+_NAMES = {
+    "observations": ("observations",),
+    "actions": ("actions",),
+    "rewards": ("rewards",),
+    "terminals": ("terminals", "terminations", "terminated"),
+    "timeouts": ("timeouts", "truncations", "truncated"),
+    "next_observations": ("next_observations",),
+}
+"""The names of D4RL, and those of others for the same arrays."""
 _NEEDED = ("observations", "actions", "rewards", "terminals")
 
 
-def read_d4rl(path: str | PathLike[str]) -> OfflineDataset:
+def read_d4rl(path: str | PathLike[str], max_episode_steps: int | None = None) -> OfflineDataset:
     """A file in the layout of D4RL, in memory: observations, actions, rewards, terminals, and usually timeouts.
 
     Where the file has no `next_observations`, the next observation of a step is the observation of the following one. That of
@@ -24,13 +35,18 @@ def read_d4rl(path: str | PathLike[str]) -> OfflineDataset:
     it is truncated, as by D4RL's `qlearning_dataset`. Next observations of terminal steps, which no target uses, are then the
     observations of these steps. Further columns, such as infos, are left out.
 
+    A file with neither `timeouts` nor `next_observations` does not say where a time limit cut an episode: give the limit as
+    `max_episode_steps`. Without it, there is a warning.
+
     The file does not say the spaces: make the policy with those of the environment.
 
     Args:
         path: the HDF5 file.
+        max_episode_steps: steps after which the environment cut an episode, as a timeout does; None for only the timeouts.
 
     Raises:
         DatasetError: it cannot be read, or is of another layout.
+        ValueError: max_episode_steps is below 1.
         ImportError: without the extra `offline`.
     """
     require_extra("h5py", "offline", "reading a file in the layout of D4RL")
@@ -39,23 +55,66 @@ def read_d4rl(path: str | PathLike[str]) -> OfflineDataset:
     path = Path(path)
     try:
         with h5py.File(path, "r") as file:
-            lacking = [name for name in _NEEDED if not isinstance(file.get(name), h5py.Dataset)]
-            if lacking:
-                raise DatasetError(
-                    f"{path} is not in the layout of D4RL: it has no {lacking[0]!r}, but {', '.join(file) or 'nothing'}."
-                )
-            further = [name for name in ("timeouts", "next_observations") if isinstance(file.get(name), h5py.Dataset)]
-            names = [*_NEEDED, *further]
-            found = {name: file[name][()] for name in names}
+            present = [name for name in file if isinstance(file.get(name), h5py.Dataset)]
+            names = _named(str(path), present, list(file))
+            found = {name: file[stored][()] for name, stored in names.items()}
     except FileNotFoundError:
         raise DatasetError(f"there is no file {path}.") from None
     except (OSError, RuntimeError) as error:
         raise DatasetError(f"{path} cannot be read as HDF5, it may be damaged: {error}") from None
-    _require_layout(str(path), found)
-    episodes = _episodes(found)
-    if not len(episodes):
-        raise DatasetError(f"{path}: no step has a known next observation, so there are no transitions.")
+    episodes = _checked_episodes(str(path), found, max_episode_steps)
     return OfflineDataset.from_episodes(episodes, source={"d4rl": str(path)}, name=str(path))
+
+
+def d4rl_episodes(arrays: Mapping[str, Any], where: str, max_episode_steps: int | None = None) -> Episodes:
+    """The episodes of arrays [N, ...] with the names of D4RL, by the rules of `read_d4rl`.
+
+    Args:
+        arrays: the arrays; further ones are left out.
+        where: what messages call them.
+        max_episode_steps: as for `read_d4rl`.
+
+    Raises:
+        DatasetError: they are of another layout.
+        ValueError: max_episode_steps is below 1.
+    """
+    names = _named(where, arrays, arrays)
+    return _checked_episodes(where, {name: arrays[stored] for name, stored in names.items()}, max_episode_steps)
+
+
+def _named(where: str, present: Iterable[str], all_names: Iterable[str]) -> dict[str, str]:
+    """The stored name of each array of D4RL."""
+    made: dict[str, str] = {}
+    for name, others in _NAMES.items():
+        stored = [other for other in others if other in present]
+        if len(stored) > 1:
+            raise DatasetError(f"{where} has both {stored[0]!r} and {stored[1]!r}, which are the same in D4RL: leave one out.")
+        if not stored and name in _NEEDED:
+            known = ", ".join(map(str, all_names)) or "nothing"
+            raise DatasetError(f"{where} is not in the layout of D4RL: it has no {name!r}, but {known}.")
+        if stored:
+            made[name] = stored[0]
+    return made
+
+
+def _checked_episodes(where: str, found: dict[str, Any], max_episode_steps: int | None) -> Episodes:
+    if max_episode_steps is not None and max_episode_steps < 1:
+        raise ValueError(f"max_episode_steps = {max_episode_steps!r}: expected the steps of the longest episode, at least 1.")
+    _require_layout(where, found)
+    episodes = _episodes(found, max_episode_steps)
+    if not len(episodes):
+        raise DatasetError(f"{where}: no step has a known next observation, so there are no transitions.")
+    if max_episode_steps is None and not found.keys() & {"timeouts", "next_observations"}:
+        longest = int(episodes.lengths.max())
+        warnings.warn(
+            f"{where} has neither 'timeouts' nor 'next_observations', so episodes end only where terminals is 1; the longest "
+            f"one has {longest:,} steps. If a time limit cut episodes, several are joined into one: their returns are "
+            "added, and the first observation after a reset counts as a next observation. Then pass the limit, "
+            "open_dataset(source, max_episode_steps=1000) for example; with more steps than any episode has, all stays as "
+            "it is, without this warning.",
+            stacklevel=4,
+        )
+    return episodes
 
 
 def _require_layout(path: str, found: dict[str, Any]) -> None:
@@ -65,6 +124,7 @@ def _require_layout(path: str, found: dict[str, Any]) -> None:
         DatasetError: a column is not as in the layout of D4RL.
     """
     found.update({name: np.asarray(column) for name, column in found.items()})
+    found.update({name: squeezed(found[name]) for name in ("rewards", "terminals", "timeouts") if name in found})
     shape = found["observations"].shape
     if not shape or not shape[0]:
         raise DatasetError(f"{path}: the column 'observations' has the shape {shape}, expected at least one row.")
@@ -82,11 +142,13 @@ def _require_layout(path: str, found: dict[str, Any]) -> None:
         )
 
 
-def _episodes(found: dict[str, Any]) -> Episodes:
+def _episodes(found: dict[str, Any], max_episode_steps: int | None) -> Episodes:
     """The transitions as episodes."""
     obs, count = found["observations"], len(found["rewards"])
     terminated = found["terminals"]
     truncated = found["timeouts"] & ~terminated if "timeouts" in found else np.zeros(count, np.bool_)
+    if max_episode_steps is not None:
+        truncated |= _is_at_limit(terminated | truncated, max_episode_steps) & ~terminated
     keep = np.ones(count, np.bool_)
     if "next_observations" in found:
         next_obs = found["next_observations"]
@@ -111,3 +173,12 @@ def _episodes(found: dict[str, Any]) -> Episodes:
     ends = rows["terminated"] | rows["truncated"]
     ends[-1:] = True
     return Episodes(rows, np.diff(np.flatnonzero(ends) + 1, prepend=0))
+
+
+def _is_at_limit(ended: np.ndarray[Any, Any], limit: int) -> np.ndarray[Any, Any]:
+    """[N] bool, whether an episode has had this many steps, or a multiple, at this step."""
+    steps = np.arange(len(ended))
+    is_first = np.concatenate([[True], ended[:-1]])
+    begin = np.maximum.accumulate(np.where(is_first, steps, 0))
+    at_limit: np.ndarray[Any, Any] = (steps - begin + 1) % limit == 0
+    return at_limit

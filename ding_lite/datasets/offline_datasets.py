@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -14,7 +15,7 @@ import gymnasium
 import numpy as np
 import torch
 
-from ding_lite.basics import seed_of, unflatten
+from ding_lite.basics import did_you_mean, seed_of, unflatten
 from ding_lite.data import Episodes, LeafSpec, Tree, map_leaves, tree
 from ding_lite.datasets.chunks import (
     LENGTHS,
@@ -22,13 +23,16 @@ from ding_lite.datasets.chunks import (
     Arrays,
     DatasetError,
     is_obs,
+    name_of,
     nested_by_name,
     packed,
     path_of,
     read_chunk,
 )
-from ding_lite.datasets.concatenations import JoinedColumns, joined_index
+from ding_lite.datasets.concatenations import JoinedColumns, joined_index, joined_name
 from ding_lite.datasets.indexes import Index, read_index
+from ding_lite.datasets.space_checks import misfit_in_columns, misfit_in_numbers
+from ding_lite.envs import recorded_space
 
 _IN_MEMORY = 64 << 20  # bytes of a column that are read into memory; longer ones are unpacked to disk and mapped
 
@@ -98,13 +102,13 @@ class OfflineDataset:
             name: what messages call it.
 
         Raises:
-            DatasetError: a column is missing, or holds objects.
+            DatasetError: a column is missing, or holds objects; or elements do not fit the spaces, see `with_spaces`.
         """
         found = packed(episodes)
         lengths = found.pop(LENGTHS)
         specs = {key: LeafSpec(array.shape[1:], array.dtype) for key, array in found.items()}
-        index = Index(observation_space, action_space, specs, [] if source is None else [dict(source)])
-        return cls.from_columns(index, lengths, found, name)
+        index = Index(None, None, specs, [] if source is None else [dict(source)])
+        return cls.from_columns(index, lengths, found, name).with_spaces(observation_space, action_space)
 
     @classmethod
     def from_columns(cls, index: Index, lengths: np.ndarray[Any, Any], columns: Arrays, name: str) -> OfflineDataset:
@@ -132,7 +136,7 @@ class OfflineDataset:
         counts = [len(part._stored_lengths) for part in filled]
         made = cls.__new__(cls)
         lengths = np.concatenate([np.zeros(0, np.int64), *(part._stored_lengths for part in filled)])
-        made._set_up(index, lengths, JoinedColumns([part._columns for part in filled], index.columns), " + ".join(names))
+        made._set_up(index, lengths, JoinedColumns([part._columns for part in filled], index.columns), joined_name(names))
         chosen = [part._episodes + sum(counts[:number]) for number, part in enumerate(filled)]
         made._choose(np.concatenate([np.zeros(0, np.int64), *chosen]))
         made._parts = tuple(datasets)
@@ -156,11 +160,49 @@ class OfflineDataset:
         """
         return self._space("action_space")
 
+    def knows(self, name: str) -> bool:
+        """Whether it says its "observation_space", or its "action_space"."""
+        return getattr(self._index, name) is not None
+
     def _space(self, name: str) -> gymnasium.Space[Any]:
         found: gymnasium.Space[Any] | None = getattr(self._index, name)
         if found is None:
             raise DatasetError(f"the dataset {self.name} does not say its {name}: take that of the environment.")
         return found
+
+    def with_spaces(
+        self, observation_space: gymnasium.Space[Any] | None = None, action_space: gymnasium.Space[Any] | None = None
+    ) -> OfflineDataset:
+        """The dataset with these spaces. Nothing is copied.
+
+        Args:
+            observation_space, action_space: spaces of one environment; None for those that it says already, if any.
+
+        Raises:
+            DatasetError: it says other spaces already; or the shapes or dtypes of its elements are others, or numbers of
+                Discrete, MultiDiscrete and MultiBinary are out of range. Bounds of a Box are not compared: policies may
+                sample actions beyond them.
+        """
+        given = {"observation_space": observation_space, "action_space": action_space}
+        for attribute, space in given.items():
+            known = getattr(self._index, attribute)
+            if space is not None and known is not None and recorded_space(known) != recorded_space(space):
+                raise DatasetError(
+                    f"the dataset {self.name} has the {attribute.replace('_', ' ')} {known}, and was given {space}: "
+                    "leave it out."
+                )
+        found = misfit_in_columns(self.columns, observation_space, action_space) if len(self) else None
+        if found is None and len(self):
+            found = misfit_in_numbers(self._numbers_at, observation_space, action_space)
+        if found is not None:
+            raise DatasetError(f"the dataset {self.name} does not fit the given spaces: {found}")
+        made = self.select(np.arange(self.num_episodes))
+        made._index = dataclasses.replace(
+            self._index,
+            observation_space=self._index.observation_space if observation_space is None else observation_space,
+            action_space=self._index.action_space if action_space is None else action_space,
+        )
+        return made
 
     @property
     def sources(self) -> list[dict[str, Any]]:
@@ -230,11 +272,11 @@ class OfflineDataset:
 
         Args:
             rows: numbers of transitions, from 0 to len - 1.
-            columns: top-level leaves; unknown names are ignored. None for all.
+            columns: names of columns. None for all.
 
         Raises:
             IndexError: there is no such row.
-            DatasetError: a file is damaged.
+            DatasetError: there is no such column, or a file is damaged.
         """
         found = self._taken(self._checked(rows, "take"), columns)
         return tree(map_leaves(_as_tensor, found))
@@ -248,7 +290,11 @@ class OfflineDataset:
     def _taken(self, rows: np.ndarray[Any, Any], columns: Collection[str] | None) -> dict[str, Any]:
         """These transitions as arrays with the dtypes of the files."""
         if isinstance(columns, str):
-            raise TypeError(f"take(columns={columns!r}) wants several names, got one string: write ({columns!r},).")
+            raise TypeError(f"columns={columns!r} wants several names, got one string: write ({columns!r},).")
+        for name in columns or ():
+            if self._names and name not in self._names:
+                near = did_you_mean(str(name), self._names)
+                raise DatasetError(f"the dataset {self.name} has no column {name!r}, but {', '.join(self.columns)}{near}")
         at, stored = self._places(rows)
         obs_at, leaves = at + stored, dict[tuple[str, ...], Any]()  # each episode has one observation more than steps
         for path, name, is_observation in self._paths:
@@ -261,6 +307,11 @@ class OfflineDataset:
             if columns is None or "next_obs" in columns:
                 leaves[("next_obs", *path[1:])] = self._rows(name, obs_at + 1)
         return unflatten(leaves)  # type: ignore[no-any-return]
+
+    @cached_property
+    def _names(self) -> frozenset[str]:
+        """The names of the columns."""
+        return frozenset(self.columns)
 
     @cached_property
     def _paths(self) -> list[tuple[tuple[str, ...], str, bool]]:
@@ -276,6 +327,12 @@ class OfflineDataset:
     def _stored(self, rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """The places of these rows among all stored ones."""
         return self._places(rows)[0]
+
+    def _numbers_at(self, path: tuple[str, ...]) -> np.ndarray[Any, Any]:
+        """All stored elements of a leaf, with final observations, also of episodes that were not chosen."""
+        column = self._columns[name_of(path)]
+        found: np.ndarray[Any, Any] = column.take(np.arange(len(column)), 0)
+        return found
 
     def _rows(self, name: str, at: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         return self._columns[name].take(at, 0)  # type: ignore[no-any-return]
@@ -299,14 +356,15 @@ class OfflineDataset:
         Args:
             rows: numbers of transitions.
             length: steps of a window.
-            columns: top-level leaves, as for `take`; None for all.
+            columns: names of columns; None for all.
 
         Returns:
-            These leaves, and valid [N, length] bool; timestep [N, length] int64, the number of the step in its episode, from 0;
+            These, and valid [N, length] bool; timestep [N, length] int64, the number of the step in its episode, from 0;
             and return_to_go [N, length] float32, see `returns_to_go`.
 
         Raises:
             IndexError: there is no such row.
+            DatasetError: there is no such column.
         """
         rows = self._checked(rows, "windows")
         begin = self._begins[self._ends.searchsorted(rows, "right")][:, None]
@@ -317,7 +375,14 @@ class OfflineDataset:
         return tree(map_leaves(_as_tensor, {**found, **added}))
 
     def rows(self, columns: Collection[str] | None = None) -> dict[str, Any]:
-        """All transitions as arrays [N, ...] in memory, with the dtypes of the files, for `ReplayBuffer.push` for example."""
+        """All transitions as arrays [N, ...] in memory, with the dtypes of the files, for `ReplayBuffer.push` for example.
+
+        Args:
+            columns: names of columns; None for all.
+
+        Raises:
+            DatasetError: there is no such column.
+        """
         return self._taken(np.arange(len(self)), columns)
 
     def episodes(self, numbers: Sequence[int] | np.ndarray[Any, Any] | None = None) -> Episodes:

@@ -7,61 +7,124 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 
 from ding_lite.data import Episodes, flatten, map_leaves
-from ding_lite.datasets.chunks import DatasetError, flags
-from ding_lite.datasets.hdf5 import read_d4rl
+from ding_lite.datasets.chunks import DatasetError, flags, squeezed
+from ding_lite.datasets.hdf5 import d4rl_episodes, read_d4rl
 from ding_lite.datasets.minari_files import is_minari, read_minari
 from ding_lite.datasets.offline_datasets import OfflineDataset
 
+_COLUMNS = {
+    "obs": "observations",
+    "action": "actions",
+    "reward": "rewards",
+    "next_obs": "next_observations",
+    "terminated": "terminals",
+    "truncated": "timeouts",
+}
+"""The columns of transitions, and their names in D4RL."""
 
-def open_dataset(source: Any) -> OfflineDataset:
+
+def open_dataset(
+    source: Any,
+    observation_space: gymnasium.Space[Any] | None = None,
+    action_space: gymnasium.Space[Any] | None = None,
+    max_episode_steps: int | None = None,
+) -> OfflineDataset:
     """A dataset, from one of these:
 
     | source | dataset |
     | --- | --- |
     | an `OfflineDataset` | itself |
-    | the folder that `offline_data_saver` has written | `OfflineDataset(folder)` |
+    | the folder that `offline_data_saver` or `write_dataset` has written | `OfflineDataset(folder)` |
     | a dataset of Minari, its folder, or its id such as "mujoco/hopper/medium-v0" | `read_minari` |
     | a file in the HDF5 layout of D4RL | `read_d4rl` |
     | `Episodes`, such as ctx.episodes | `OfflineDataset.from_episodes` |
     | transitions, arrays [N, ...] by name, episode after episode | cut where terminated or truncated is True |
+    | the same with the names of D4RL: observations, actions, ... | by the rules of `read_d4rl` |
     | a list of these | all as one, `OfflineDataset.concatenate` |
 
+    Args:
+        source: see above. Rewards and flags of transitions may be [N, 1].
+        observation_space, action_space: spaces of one environment, of a source that does not say them, such as arrays.
+        max_episode_steps: the time limit of the environment, for files and arrays with the names of D4RL; see `read_d4rl`.
+
     Raises:
-        DatasetError: there is no such dataset, or it is damaged; or the spaces or columns of several ones differ.
+        DatasetError: there is no such dataset, or it is damaged; or the spaces or columns of several ones differ; or it has
+            other spaces than the given ones, or elements that do not fit them.
+        ValueError: max_episode_steps is below 1, or the source has other names than those of D4RL.
         TypeError: the source is something else.
         ImportError: the library that reads it is not installed.
+
+    Example:
+        >>> one = {"obs": np.zeros((3, 2)), "action": np.zeros(3, int), "reward": np.ones(3), "next_obs": np.zeros((3, 2))}
+        >>> ends = {"terminated": [False, False, True], "truncated": [False, False, False]}
+        >>> open_dataset({**one, **ends}, gymnasium.spaces.Box(-1, 1, (2,)), gymnasium.spaces.Discrete(2)).lengths
+        array([3])
     """
+    opened = _opened(source, max_episode_steps, "of these arrays")
+    if observation_space is None and action_space is None:
+        return opened
+    return opened.with_spaces(observation_space, action_space)
+
+
+def _opened(source: Any, limit: int | None, name: str) -> OfflineDataset:
+    """A dataset from one of the sources of `open_dataset`."""
+    if isinstance(source, (list, tuple)) and source:
+        opened = [_opened(one, limit, f"of the arrays {number}") for number, one in enumerate(source)]
+        return opened[0] if len(opened) == 1 else OfflineDataset.concatenate(opened)
+    is_mapping = isinstance(source, Mapping)
+    if is_mapping and "observations" in source:
+        return OfflineDataset.from_episodes(d4rl_episodes(_checked_names(source), f"the dataset {name}", limit), name=name)
+    is_file = isinstance(source, (str, PathLike)) and Path(source).suffix in (".hdf5", ".h5")
+    if is_file and not is_minari(source):
+        return read_d4rl(source, limit)
+    if limit is not None:
+        raise ValueError(
+            f"max_episode_steps = {limit!r} is for files and arrays with the names of D4RL, and {source!r:.60} says where "
+            "episodes end: leave it out."
+        )
     if isinstance(source, OfflineDataset):
         return source
     if isinstance(source, Episodes):
         return OfflineDataset.from_episodes(source)
-    if isinstance(source, Mapping):
-        return OfflineDataset.from_episodes(_episodes_of(source), name="of these arrays")
-    if isinstance(source, (list, tuple)) and source:
-        opened = [open_dataset(one) for one in source]
-        return opened[0] if len(opened) == 1 else OfflineDataset.concatenate(opened)
+    if is_mapping:
+        return OfflineDataset.from_episodes(_episodes_of(source), name=name)
     if is_minari(source):
         return read_minari(source)
     if isinstance(source, (str, PathLike)):
-        path = Path(source)
-        if path.suffix in (".hdf5", ".h5"):
-            return read_d4rl(path)
-        return OfflineDataset(path)
+        return OfflineDataset(Path(source))
     raise TypeError(
         f"a dataset is wanted, got {source!r:.60} of type {type(source).__name__}: pass an OfflineDataset, its folder, a "
         "dataset of Minari, episodes, arrays by name, or a list of these."
     )
 
 
+def _checked_names(arrays: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Refuse arrays by the names of D4RL that have parts, or some of whose names are not those of D4RL."""
+    own = [name for name in ("obs", "action", "reward", "next_obs") if name in arrays]
+    if own or isinstance(arrays["observations"], Mapping):
+        why = f"they have {own[0]!r} too" if own else "observations with parts need the other ones"
+        raise DatasetError(f"transitions with the names of D4RL, such as 'observations', and {why}: rename them, {_renamed()}.")
+    return arrays
+
+
+def _renamed() -> str:
+    return ", ".join(f"{other} to {name}" for name, other in _COLUMNS.items())
+
+
 def _episodes_of(rows: Mapping[str, Any]) -> Episodes:
     """Transitions as episodes, cut where one ends; the last one may be unfinished."""
     columns = map_leaves(np.asarray, dict(rows))
-    lacking = [name for name in ("obs", "action", "reward", "terminated", "truncated") if name not in columns]
+    lacking = [name for name in _COLUMNS if name not in columns]
     if lacking:
-        raise DatasetError(f"transitions for a dataset lack the column {lacking[0]!r}, they have {', '.join(columns)}.")
+        raise DatasetError(
+            f"transitions for a dataset lack the column {lacking[0]!r}, they have {', '.join(columns)}: give "
+            f"{', '.join(_COLUMNS)}, or by the names of D4RL {', '.join(_COLUMNS.values())}."
+        )
+    columns.update({name: squeezed(columns[name]) for name in ("reward", "terminated", "truncated")})
     count = len(columns["terminated"])
     for path, leaf in flatten(columns):
         if leaf.shape[:1] != (count,):

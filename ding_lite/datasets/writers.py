@@ -26,6 +26,7 @@ from ding_lite.data import (
 )
 from ding_lite.datasets.chunks import LENGTHS, Arrays, Chunk, DatasetError, packed, write_chunk
 from ding_lite.datasets.indexes import INDEX, Index, read_index, write_index
+from ding_lite.datasets.offline_datasets import OfflineDataset
 from ding_lite.envs import recorded_space
 
 _CHUNK_BYTES = 8 << 20
@@ -65,13 +66,13 @@ class DatasetWriter:
         self,
         observation_space: gymnasium.Space[Any] | None,
         action_space: gymnasium.Space[Any] | None,
-        source: Mapping[str, Any],
+        *sources: Mapping[str, Any],
     ) -> None:
         """Open the dataset, or begin a new one. Does nothing if it is open.
 
         Args:
             observation_space, action_space: spaces of one environment; None if they are unknown.
-            source: plain data about where the data is from: environment, policy, seed, versions.
+            *sources: plain data about where the data is from, mostly one: environment, policy, seed, versions.
 
         Raises:
             DatasetError: there is a dataset already, and `append` is False; its spaces differ; or, after `load_state_dict`, it
@@ -90,7 +91,7 @@ class DatasetWriter:
             index = self._index
         elif found is None or self.append:
             index = Index() if found is None else found
-            index.sources.append({**json_ready(source), "first_chunk": len(index.chunks)})
+            index.sources += [{**json_ready(source), "first_chunk": len(index.chunks)} for source in sources]
         else:
             raise DatasetError(
                 f"there is a dataset of {found.steps:,} transitions in {self.path}: choose another folder, or add to it with "
@@ -275,6 +276,38 @@ class DatasetWriter:
         self._bytes = whole_number(state, "bytes", "DatasetWriter", 0)
         self.close()
         self._saved, self._has_begun = dict(state), False
+
+
+def write_dataset(dataset: OfflineDataset, path: str | PathLike[str], append: bool = False) -> OfflineDataset:
+    """Write a dataset to a folder, for `OfflineDataset(path)` and `--dataset path`.
+
+    Args:
+        dataset: the dataset, such as arrays opened with their spaces, `open_dataset(arrays, observation_space, action_space)`.
+        path: folder of the new dataset.
+        append: whether to add to a dataset that exists.
+
+    Returns:
+        The dataset in the folder.
+
+    Raises:
+        DatasetError: there is a dataset already, or, with `append`, its spaces or columns differ.
+        FolderInUseError: another process writes to it.
+        WriteError: nothing can be written there.
+    """
+    writer = DatasetWriter(path, append)
+    observation_space = dataset.observation_space if dataset.knows("observation_space") else None
+    action_space = dataset.action_space if dataset.knows("action_space") else None
+    writer.begin(observation_space, action_space, *(dataset.sources or [{"dataset": dataset.name}]))
+    try:
+        row_bytes = sum(int(np.prod(spec.shape)) * spec.dtype.itemsize for _, spec in flatten(dataset.columns))
+        group = np.cumsum(dataset.lengths) * row_bytes // _CHUNK_BYTES
+        for numbers in np.split(np.arange(dataset.num_episodes), np.flatnonzero(np.diff(group)) + 1):
+            if len(numbers):
+                writer.add(dataset.episodes(numbers))
+        writer.flush()
+    finally:
+        writer.close()
+    return OfflineDataset(path)
 
 
 def _valid(rollout: Trajectories) -> np.ndarray[Any, Any]:

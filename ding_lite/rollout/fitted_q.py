@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from ding_lite.basics import Config, ranged_field, seed_field, seed_of
 from ding_lite.data import nested, to_device
-from ding_lite.datasets import OfflineDataset
-from ding_lite.envs import without_mask
+from ding_lite.datasets import OfflineDataset, misfit_in_columns
+from ding_lite.envs import SpaceError, without_mask
 from ding_lite.functional import polyak_, q_target
 from ding_lite.nn import Adam, clipped_actions, make_network, make_normalizer, seeded
 from ding_lite.policy import EvalMode
@@ -72,6 +72,7 @@ class FittedQ:
 
     Raises:
         ValueError: gamma is not in [0, 1); the dataset is empty; or as by `log_prob_of`.
+        SpaceError: the dataset does not fit the spaces of the policy.
 
     Reference:
         Le et al. (2019), https://arxiv.org/abs/1903.08738, algorithm 3; with a target network as in Paine et al. (2020),
@@ -87,8 +88,7 @@ class FittedQ:
         cfg: FittedQConfig | None = None,
     ) -> None:
         require_discount("FittedQ", gamma)
-        if not len(dataset):
-            raise ValueError(f"FittedQ got the dataset {dataset.name}, which has no transitions.")
+        require_dataset(policy, dataset, "FittedQ")
         self.cfg, self._gamma, self._dataset = cfg or FittedQConfig(), gamma, dataset
         self._policy: EvaluatedPolicy = evaluated_policy(policy, eps, "FittedQ")
         actor, seed = self._policy.actor, seed_of(self.cfg.seed, "FittedQConfig(seed={})")
@@ -156,6 +156,20 @@ def require_discount(who: str, gamma: float) -> None:
     """Raise ValueError if gamma is not in [0, 1)."""
     if not 0 <= gamma < 1:
         raise ValueError(f"{who} wants gamma in [0, 1), got {gamma!r}: with 1, the values of endless episodes are infinite.")
+
+
+def require_dataset(policy: EvalMode, dataset: OfflineDataset, who: str) -> None:
+    """Refuse a dataset that a policy cannot be evaluated on.
+
+    Raises:
+        ValueError: it has no transitions.
+        SpaceError: the shapes or dtypes of its observations or actions do not fit the spaces of the policy.
+    """
+    if not len(dataset):
+        raise ValueError(f"{who} got the dataset {dataset.name}, which has no transitions.")
+    actor = policy.current()
+    if found := misfit_in_columns(dataset.columns, actor.observation_space, actor.action_space):
+        raise SpaceError(f"{who} got the dataset {dataset.name}, which does not fit the policy: {found}")
 
 
 class _Network(nn.Module):

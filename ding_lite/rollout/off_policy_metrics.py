@@ -19,7 +19,7 @@ from ding_lite.functional import importance_sampling as importance_sampling_term
 from ding_lite.nn import ActionBounds, clipped_actions
 from ding_lite.policy import EvalMode
 from ding_lite.rollout.evaluated_policies import evaluated_policy
-from ding_lite.rollout.fitted_q import FittedQ, FittedQConfig, require_discount
+from ding_lite.rollout.fitted_q import FittedQ, FittedQConfig, require_dataset, require_discount
 
 Metric: TypeAlias = Callable[[EvalMode, OfflineDataset], "float | dict[str, float]"]
 LogProb: TypeAlias = Callable[[Tree], Tensor]
@@ -63,7 +63,7 @@ def importance_sampling(
         raise ValueError(f"importance_sampling wants gamma in [0, 1], got {gamma!r}.")
 
     def measure(policy: EvalMode, dataset: OfflineDataset) -> dict[str, float]:
-        episodes = _finished(dataset, "importance_sampling")
+        episodes = _finished(policy, dataset, "importance_sampling")
         log_ratio, reward, valid = _padded(policy, episodes, eps, behaviour, "importance_sampling")
         terms = importance_sampling_terms(log_ratio, reward, valid, gamma=gamma, weighted=weighted, per_decision=per_decision)
         return _summary(terms, log_ratio, reward, valid, gamma, weighted)
@@ -154,7 +154,7 @@ def action_agreement(policy: EvalMode, dataset: OfflineDataset) -> float:
     Raises:
         ValueError: actions have a Box, or there are none.
     """
-    _require_rows(dataset, "action_agreement")
+    require_dataset(policy, dataset, "action_agreement")
     if any(isinstance(box, spaces.Box) for box in _leaves(policy.current().action_space)):
         raise ValueError("action_agreement compares actions for equality, and these have a Box: use action_error.")
 
@@ -172,7 +172,7 @@ def action_error(policy: EvalMode, dataset: OfflineDataset) -> float:
     Raises:
         ValueError: actions are not in a Box with finite bounds, or there are none.
     """
-    _require_rows(dataset, "action_error")
+    require_dataset(policy, dataset, "action_error")
     space = policy.current().action_space
     if not isinstance(space, spaces.Box) or not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
         raise ValueError(f"action_error wants actions in a Box with finite bounds, got {space}: use action_agreement.")
@@ -190,7 +190,7 @@ def action_log_prob(policy: EvalMode, dataset: OfflineDataset, eps: float | None
 
     Of epsilon-greedy policies: `functools.partial(action_log_prob, eps=0.05)`.
     """
-    _require_rows(dataset, "action_log_prob")
+    require_dataset(policy, dataset, "action_log_prob")
     return float(_log_probs(policy, dataset, eps, "action_log_prob").double().mean())
 
 
@@ -211,13 +211,8 @@ def _leaves(space: Any) -> list[Any]:
     return [leaf for part in (parts.values() if hasattr(parts, "values") else parts) for leaf in _leaves(part)]
 
 
-def _require_rows(dataset: OfflineDataset, who: str) -> None:
-    if not len(dataset):
-        raise ValueError(f"{who} got the dataset {dataset.name}, which has no transitions.")
-
-
-def _finished(dataset: OfflineDataset, who: str) -> OfflineDataset:
-    _require_rows(dataset, who)
+def _finished(policy: EvalMode, dataset: OfflineDataset, who: str) -> OfflineDataset:
+    require_dataset(policy, dataset, who)
     chosen = np.flatnonzero(dataset.finished)
     if not len(chosen):
         raise ValueError(
@@ -231,7 +226,7 @@ def _padded(
     policy: EvalMode, dataset: OfflineDataset, eps: float | None, behaviour: LogProb | None, who: str
 ) -> tuple[Tensor, Tensor, Tensor]:
     """log_ratio, reward and valid of all episodes, [T, B]."""
-    _require_rows(dataset, who)
+    require_dataset(policy, dataset, who)
     if behaviour is None and "log_prob" not in dataset.columns:
         raise ValueError(
             f"{who} found no log_prob in the dataset {dataset.name}, the log-probabilities of the policy that collected: "

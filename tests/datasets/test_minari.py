@@ -192,9 +192,9 @@ def small_d4rl_file(path, **changes):
 
 
 OTHER_LAYOUTS = [
-    ("terminals", np.zeros((6, 1), bool), "the shape (6, 1), expected (6,)"),
-    ("timeouts", np.zeros((6, 1), bool), "the shape (6, 1), expected (6,)"),
-    ("rewards", np.ones((6, 1)), "the shape (6, 1), expected (6,)"),
+    ("terminals", np.zeros((6, 2), bool), "the shape (6, 2), expected (6,)"),
+    ("timeouts", np.zeros((6, 2), bool), "the shape (6, 2), expected (6,)"),
+    ("rewards", np.ones((6, 2)), "the shape (6, 2), expected (6,)"),
     ("rewards", np.float64(1.0), "the shape (), expected (6, ...)"),
     ("actions", np.ones((5, 1)), "the shape (5, 1), expected (6, ...)"),
     ("next_observations", np.ones((6, 3)), "the shape (6, 3), expected (6, 2), that of observations"),

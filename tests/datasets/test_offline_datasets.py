@@ -166,12 +166,16 @@ def test_episodes_are_chosen_as_in_lists(tmp_path):
 def test_only_the_columns_in_use_are_taken_and_read(tmp_path):
     recorded(tmp_path)
     dataset = OfflineDataset(tmp_path)
-    assert set(nested(dataset.take([1, 2], ("next_obs", "reward", "unknown")))) == {"next_obs", "reward"}
+    assert set(nested(dataset.take([1, 2], ("next_obs", "reward")))) == {"next_obs", "reward"}
     assert set(dataset._columns._read) == {"obs", "reward"}
     with pytest.raises(TypeError, match="wants several names"):
         dataset.take([1], "obs")
     with pytest.raises(IndexError, match=r"rows -1 to 3: the dataset .* has 90 rows"):
         dataset.take([-1, 3])
+    words = r"the dataset .* has no column 'acts', but obs, .*, next_obs: did you mean 'action'\?"
+    for reads in (dataset.rows, lambda columns: dataset.take([1], columns), lambda columns: dataset.windows([1], 2, columns)):
+        with pytest.raises(DatasetError, match=words):
+            reads(["obs", "acts"])
 
 
 def test_a_mapped_column_takes_no_memory_and_leaves_no_file(tmp_path, monkeypatch):

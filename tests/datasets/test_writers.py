@@ -58,9 +58,9 @@ def test_the_steps_of_a_rollout_and_the_number_of_environments_do_not_matter(ste
 @pytest.mark.parametrize(
     ("column", "array", "words"),
     [
-        ("reward", np.ones((4, 1)), "'reward' has the shape (4, 1), expected (4,)"),
+        ("reward", np.ones((4, 2)), "'reward' has the shape (4, 2), expected (4,)"),
         ("reward", np.ones(4, complex), "'reward' has the dtype complex128, expected real numbers"),
-        ("terminated", np.zeros((4, 1), bool), "'terminated' has the shape (4, 1), expected (4,)"),
+        ("terminated", np.zeros((4, 2), bool), "'terminated' has the shape (4, 2), expected (4,)"),
         ("truncated", np.array([0, np.nan, 0, 1]), "'truncated' has the value nan in row 1, expected 0 or 1"),
         ("next_obs", np.ones((4, 2)), "'next_obs' has the shape (4, 2), expected (4, 3), that of obs"),
         ("action", np.ones(4, complex), "'action' has the dtype complex128, expected real numbers"),

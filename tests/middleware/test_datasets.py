@@ -11,13 +11,13 @@ from recordings import SPACES, Recording, fingerprint
 from states import same
 
 from ding_lite import task
-from ding_lite.config import DecisionTransformerConfig, DQNConfig, PPOConfig
+from ding_lite.config import BCConfig, DecisionTransformerConfig, DQNConfig, PPOConfig
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
 from ding_lite.data import Episodes, ReplayBuffer, has_leaf
-from ding_lite.datasets import DatasetError, DatasetWriter, OfflineDataset
+from ding_lite.datasets import DatasetError, DatasetWriter, OfflineDataset, open_dataset
 from ding_lite.datasets import writers as writers_module
 from ding_lite.engine import PipelineError, Task, contract
-from ding_lite.envs import make_envs
+from ding_lite.envs import SpaceError, make_envs
 from ding_lite.middleware import (
     CkptSaver,
     EpisodeCollector,
@@ -34,7 +34,7 @@ from ding_lite.middleware import (
     offline_logger,
     trainer,
 )
-from ding_lite.policy import DQNPolicy, PPOPolicy
+from ding_lite.policy import BCPolicy, DecisionTransformerPolicy, DQNPolicy, PPOPolicy
 
 MODES = pytest.mark.parametrize(
     "mode",
@@ -221,6 +221,17 @@ def recorded(tmp_path):
     return tmp_path / "recorded"
 
 
+BOX = spaces.Box(-2, 2, (1,), np.float32)
+
+
+def arrays():
+    """Nine transitions of one episode, without spaces."""
+    obs, ends = np.arange(30, dtype=np.float32).reshape(10, 3), np.arange(9) == 8
+    action = np.linspace(-2, 2, 9, dtype=np.float32)[:, None]
+    rows = {"obs": obs[:-1], "action": action, "reward": np.ones(9), "next_obs": obs[1:]}
+    return {**rows, "terminated": ends, "truncated": np.zeros(9, bool)}
+
+
 @dataclasses.dataclass
 class Seen(OfflineRLContext):
     pass
@@ -329,6 +340,68 @@ class TestFetching:
             offline_data_fetcher(cfg, recorded, policy_for(cfg).learn_mode)
         with pytest.raises(DatasetError, match="there is no dataset"):
             offline_data_fetcher(cfg, tmp_path / "missing")
+
+    @pytest.mark.parametrize(
+        ("changes", "space", "words"),
+        [
+            ({}, spaces.Box(-1, 1, (2,)), r"the column action has elements float32 \(1,\), and .* wants float32 \(2,\)"),
+            ({"action": np.arange(9) % 2}, BOX, "use a policy for a Discrete space"),
+            ({"action": (np.arange(9) % 2)[:, None]}, spaces.Discrete(2), r"give action\.reshape\(-1\)\."),
+            ({"obs": np.zeros((9, 4)), "next_obs": np.zeros((9, 4))}, BOX, r"the column obs has elements float64 \(4,\)"),
+            (
+                {"obs": {"a": np.zeros((9, 3))}, "next_obs": {"a": np.zeros((9, 3))}},
+                BOX,
+                r"the column obs has the parts \['a'\]",
+            ),
+        ],
+    )
+    def test_arrays_without_spaces_are_compared_with_the_policy(self, changes, space, words):
+        dataset, cfg = open_dataset({**arrays(), **changes}), BCConfig()
+        policy = BCPolicy(cfg.policy, SPACES["box"], space)
+        with pytest.raises(SpaceError, match=f"the dataset of these arrays does not fit the policy: .*{words}"):
+            offline_data_fetcher(cfg, dataset, policy.learn_mode)
+
+    def test_flat_actions_of_one_number_are_taken_but_not_in_windows(self):
+        learned = []
+        for action in (arrays()["action"], arrays()["action"][:, 0]):
+            cfg, task = BCConfig().override({"policy.learn.batch_size": 9}), Task()
+            policy = BCPolicy(cfg.policy, SPACES["box"], BOX)
+            policy.set_weights({name: torch.ones_like(weight) for name, weight in policy.get_weights().items()})
+            with task.start(ctx=OfflineRLContext()):
+                task.use(offline_data_fetcher(cfg, {**arrays(), "action": action}, policy.learn_mode))
+                task.use(trainer(cfg, policy.learn_mode)).run(2)
+            learned.append(policy.get_weights())
+        assert same(*learned)
+        cfg = DecisionTransformerConfig(policy=DecisionTransformerPolicy.config_type(target_return=1.0))
+        policy = DecisionTransformerPolicy(cfg.policy, SPACES["box"], BOX)
+        with pytest.raises(SpaceError, match=r"give action\.reshape\(-1, 1\)\."):
+            offline_data_fetcher(cfg, {**arrays(), "action": action}, policy.learn_mode)
+
+    def test_one_known_space_does_not_hide_the_other(self):
+        dataset = open_dataset(arrays(), action_space=BOX)
+        policy = BCPolicy(BCConfig().policy, SPACES["box"], spaces.Box(-1, 1, (1,), np.float32))
+        with pytest.raises(SpaceError, match="was recorded with the action space"):
+            offline_data_fetcher(BCConfig(), dataset, policy.learn_mode)
+
+    def test_returns_of_several_steps_are_refused(self, recorded, tmp_path):
+        with pytest.raises(ValueError, match=r"policy\.nstep = 3, and the dataset .* single steps.* Set policy\.nstep = 1"):
+            offline_data_fetcher(small(tmp_path, **{"policy.nstep": 3}), recorded)
+
+    @pytest.mark.filterwarnings("error")
+    def test_actions_beyond_the_bounds_are_a_warning(self):
+        rows, mode = arrays(), BCPolicy(BCConfig().policy, SPACES["box"], BOX).learn_mode
+        offline_data_fetcher(BCConfig(), {**rows, "action": rows["action"] * np.float32(1.0001)}, mode)
+        words = r"33\.3% of the actions of the dataset of these arrays are beyond .* up to -6: they are clipped to them"
+        rows["action"][:3] = -6
+        with pytest.warns(UserWarning, match=words):
+            offline_data_fetcher(BCConfig(), rows, mode)
+        nested_space = spaces.Dict({"a": BOX, "b": spaces.Discrete(3)})
+        action = {"a": rows["action"], "b": np.zeros(9, np.int64)}
+        with pytest.warns(UserWarning, match=f"{words} for learning.* rescale the column action/a"):
+            offline_data_fetcher(BCConfig(), open_dataset({**rows, "action": action}, action_space=nested_space))
+        made_by = {"policies": [{"algorithm": "PPOPolicy"}]}  # it samples beyond the bounds
+        recorded = OfflineDataset.from_episodes(open_dataset(rows).episodes(), SPACES["box"], BOX, made_by)
+        offline_data_fetcher(BCConfig(), recorded, mode)
 
     def test_a_return_that_no_episode_has_had_is_a_warning(self, recorded, tmp_path):
         cfg = DecisionTransformerConfig().override({"policy.target_return": 1e4})

@@ -13,7 +13,7 @@ from ding_lite.config import DQNConfig, PPOConfig
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
 from ding_lite.data import Episodes, nested, tree
 from ding_lite.datasets import OfflineDataset
-from ding_lite.envs import make_envs
+from ding_lite.envs import SpaceError, make_envs
 from ding_lite.functional import doubly_robust as doubly_robust_terms
 from ding_lite.middleware import (
     StepCollector,
@@ -431,3 +431,17 @@ class TestPipelines:
         assert len(lag) >= 3
         assert lag[-1]["evaluate/score"] == pytest.approx(value)
         assert name == "action_agreement" or lag[-1]["evaluate/episodes"] == 30
+
+
+@pytest.mark.parametrize(
+    "metric",
+    [action_error, action_log_prob, fitted_q_evaluation(GAMMA, cfg=ONE_STEP), importance_sampling(GAMMA), doubly_robust(GAMMA)],
+)
+def test_a_dataset_that_does_not_fit_the_policy_is_refused(metric):
+    box = spaces.Box(-1, 1, (1,), np.float32)
+    obs, ends = np.zeros((5, 1), np.float32), np.arange(4) == 3
+    rows = {"obs": obs[:-1], "action": np.zeros(4, np.float32), "reward": np.ones(4), "next_obs": obs[1:]}
+    dataset = OfflineDataset.from_episodes(Episodes({**rows, "terminated": ends, "truncated": ends & False}, [4]))
+    policy = policy_of(BCPolicy, box, box)
+    with pytest.raises(SpaceError, match=r"does not fit the policy: the column action .* give action\.reshape\(-1, 1\)\."):
+        metric(policy.eval_mode, dataset)

@@ -1,0 +1,190 @@
+"""Opening arrays: by our names and by those of D4RL, with spaces, and written to a folder."""
+
+import re
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from recordings import SPACES, Recording
+
+from ding_lite.data import Episodes
+from ding_lite.datasets import DatasetError, OfflineDataset, open_dataset, write_dataset
+from ding_lite.datasets import writers as writers_module
+
+OBS, BOX, DISCRETE = spaces.Box(-np.inf, np.inf, (2,), np.float32), spaces.Box(-2, 2, (1,), np.float32), spaces.Discrete(5)
+
+
+def transitions(lengths=(3, 4, 2), seed=0):
+    """Transitions of episodes: the first one terminates, the others are truncated."""
+    rng, count = np.random.default_rng(seed), sum(lengths)
+    whole = [rng.normal(size=(length + 1, 2)).astype(np.float32) for length in lengths]
+    ends = np.isin(np.arange(count), np.cumsum(lengths) - 1)
+    return {
+        "obs": np.concatenate([obs[:-1] for obs in whole]),
+        "action": rng.uniform(-2, 2, (count, 1)).astype(np.float32),
+        "reward": rng.normal(size=count),
+        "next_obs": np.concatenate([obs[1:] for obs in whole]),
+        "terminated": ends & (np.arange(count) < lengths[0]),
+        "truncated": ends & (np.arange(count) >= lengths[0]),
+    }
+
+
+def as_d4rl(rows, **names):
+    known = {"obs": "observations", "action": "actions", "reward": "rewards", "next_obs": "next_observations"}
+    known |= {"terminated": "terminals", "truncated": "timeouts", **names}
+    return {known[name]: column for name, column in rows.items()}
+
+
+def same(one, other):
+    assert one.keys() == other.keys()
+    assert all(np.array_equal(one[name], other[name]) for name in one)
+
+
+class TestNamesOfD4RL:
+    @pytest.mark.parametrize(
+        ("terminated", "truncated"),
+        [("terminals", "timeouts"), ("terminated", "truncated"), ("terminations", "truncations")],
+    )
+    def test_they_are_the_same_transitions(self, terminated, truncated):
+        dataset = open_dataset(
+            {**as_d4rl(transitions(), terminated=terminated, truncated=truncated), "infos/qpos": np.zeros(3)}
+        )
+        same(dataset.rows(), open_dataset(transitions()).rows())
+        assert dataset.lengths.tolist() == [3, 4, 2]
+
+    def test_columns_of_one_number_are_squeezed(self):
+        rows = transitions()
+        flat = {name: rows[name][:, None] for name in ("reward", "terminated", "truncated")}
+        for changed in ({**rows, **flat}, as_d4rl({**rows, **flat})):
+            same(open_dataset(changed).rows(), rows)
+
+    def test_without_next_observations_the_rules_are_those_of_files(self):
+        rows = transitions()
+        del rows["next_obs"]
+        dataset = open_dataset(as_d4rl(rows))
+        assert dataset.lengths.tolist() == [3, 3, 1]
+        assert dataset.finished.tolist() == [True, True, True]
+
+    def test_names_that_are_mixed_or_missing_are_errors(self):
+        rows = transitions()
+        with pytest.raises(DatasetError, match=r"they have 'action' too: rename them, observations to obs, actions to action"):
+            open_dataset({**as_d4rl(rows), "action": rows["action"]})
+        with pytest.raises(DatasetError, match="observations with parts need the other ones: rename them"):
+            open_dataset({**as_d4rl(rows), "observations": {"at": rows["obs"]}})
+        with pytest.raises(DatasetError, match="has both 'terminals' and 'terminated', which are the same in D4RL"):
+            open_dataset({**as_d4rl(rows), "terminated": rows["terminated"]})
+        with pytest.raises(
+            DatasetError, match="these arrays is not in the layout of D4RL: it has no 'actions', but observations"
+        ):
+            open_dataset({"observations": rows["obs"]})
+        with pytest.raises(DatasetError, match="lack the column 'action', they have obs: give obs, .* D4RL observations, "):
+            open_dataset({"obs": rows["obs"]})
+
+    def test_nothing_that_says_where_episodes_end_is_a_warning(self):
+        rows = as_d4rl(transitions((4, 4, 4)))
+        del rows["timeouts"], rows["next_observations"]
+        with pytest.warns(UserWarning, match=r"neither 'timeouts' nor 'next_observations', .* the longest one has 7 steps"):
+            assert open_dataset(rows).lengths.tolist() == [4, 7]
+
+
+@pytest.mark.filterwarnings("error")
+class TestTimeLimits:
+    @pytest.mark.parametrize("has_next", [False, True])
+    def test_a_limit_cuts_as_timeouts_do(self, has_next):
+        rows = as_d4rl(transitions((4, 4, 4)))
+        if not has_next:
+            del rows["next_observations"]
+        wanted = open_dataset(rows)
+        del rows["timeouts"]
+        found = open_dataset(rows, max_episode_steps=4)
+        same(found.rows(), wanted.rows())
+        assert found.lengths.tolist() == wanted.lengths.tolist() == ([4, 4, 4] if has_next else [4, 3, 3])
+        assert found.finished.all()
+
+    def test_steps_count_from_the_last_end(self):
+        rows = as_d4rl(transitions((3, 4, 4, 1)))
+        del rows["timeouts"], rows["next_observations"]
+        assert open_dataset(rows, max_episode_steps=4).lengths.tolist() == [3, 3, 3]
+        assert open_dataset(rows, max_episode_steps=100).lengths.tolist() == [3, 8]
+
+    def test_wrong_limits(self):
+        with pytest.raises(ValueError, match="max_episode_steps = 0: expected the steps of the longest episode, at least 1"):
+            open_dataset(as_d4rl(transitions()), max_episode_steps=0)
+        with pytest.raises(ValueError, match="max_episode_steps = 4 is for files and arrays with the names of D4RL"):
+            open_dataset(transitions(), max_episode_steps=4)
+
+
+class TestSpaces:
+    def test_arrays_with_spaces(self):
+        dataset = open_dataset(transitions(), OBS, BOX)
+        assert (dataset.observation_space, dataset.action_space) == (OBS, BOX)
+        assert open_dataset([transitions(), transitions(seed=1)], OBS, BOX).action_space == BOX
+        assert not open_dataset(transitions(), observation_space=OBS).knows("action_space")
+
+    @pytest.mark.parametrize(
+        ("changes", "given", "words"),
+        [
+            ({}, (spaces.Box(-1, 1, (3,)), BOX), r"of these arrays does not fit the given spaces: the column obs .* \(3,\)"),
+            ({"action": np.arange(9)}, (OBS, BOX), r"the column action has elements int64 \(\)"),
+            ({"action": np.arange(9)}, (OBS, DISCRETE), r"the column action has the number 5, .* outside of Discrete\(5\)"),
+            ({"action": np.arange(9) - 1}, (OBS, spaces.Discrete(9)), r"the number -1, which is outside"),
+            (
+                {"action": {"a": np.full((9, 2), 2), "b": np.zeros((9, 1))}},
+                (OBS, spaces.Dict({"a": spaces.MultiDiscrete([3, 2]), "b": BOX})),
+                r"the column action/a has the number 2",
+            ),
+        ],
+    )
+    def test_rows_that_do_not_fit_are_refused(self, changes, given, words):
+        rows = {**transitions(), **changes}
+        with pytest.raises(DatasetError, match=words):
+            open_dataset(rows, *given)
+        with pytest.raises(DatasetError, match="does not fit the given spaces"):
+            OfflineDataset.from_episodes(Episodes(rows, [3, 4, 2]), *given)
+
+    def test_other_spaces_than_the_known_ones_are_refused(self):
+        dataset = open_dataset(transitions(), OBS, BOX)
+        assert open_dataset(dataset, OBS).action_space == BOX
+        with pytest.raises(DatasetError, match=r"has the action space Box.*, and was given Box\(-1.*: leave it out"):
+            dataset.with_spaces(action_space=spaces.Box(-1, 1, (1,), np.float32))
+
+
+class TestWriting:
+    def test_arrays_become_a_folder(self, tmp_path):
+        written = write_dataset(open_dataset(as_d4rl(transitions()), OBS, BOX), tmp_path / "own")
+        dataset = OfflineDataset(tmp_path / "own")
+        assert (dataset.observation_space, dataset.action_space) == (OBS, BOX)
+        same(dataset.rows(), transitions())
+        assert dataset.lengths.tolist() == written.lengths.tolist() == [3, 4, 2]
+        with pytest.raises(DatasetError, match=r"there is a dataset of 9 transitions in .*append=True"):
+            write_dataset(dataset, tmp_path / "own")
+        assert len(write_dataset(open_dataset(transitions(), OBS, BOX), tmp_path / "own", append=True)) == 18
+
+    @pytest.mark.parametrize("kind", ["box", "dict"])
+    def test_files_are_small_and_nothing_is_lost(self, kind, tmp_path, monkeypatch):
+        monkeypatch.setattr(writers_module, "_CHUNK_BYTES", 700)
+        recording = Recording(kind, seed=3)
+        recording.rollout(30)
+        episodes = [Episodes(rows, [len(rows["reward"])]) for rows in recording.true_episodes()]
+        spaces_ = SPACES[kind], SPACES["discrete"]
+        parts = [OfflineDataset.from_episodes(one, *spaces_, {"number": number}) for number, one in enumerate(episodes)]
+        whole = OfflineDataset.concatenate(parts)
+        found = write_dataset(whole, tmp_path)
+        assert len(list(tmp_path.glob("chunk_*.npz"))) > 2
+        assert np.array_equal(found.lengths, whole.lengths)
+        assert np.array_equal(found.finished, whole.finished)
+        assert [source["number"] for source in found.sources] == list(range(len(parts)))
+        same(found.rows(("action", "reward", "log_prob")), whole.rows(("action", "reward", "log_prob")))
+        assert str(found.rows()) == str(whole.rows())
+
+    def test_an_empty_dataset(self, tmp_path):
+        empty = open_dataset({name: column[:0] for name, column in transitions().items()})
+        assert len(write_dataset(empty, tmp_path)) == 0
+
+
+def test_the_name_of_many_datasets_is_short():
+    dataset = open_dataset([transitions(seed=seed) for seed in range(20)])
+    assert dataset.name == "of the arrays 0 + of the arrays 1 + 18 more"
+    words = "the datasets of the arrays 0 and of the arrays 1 cannot be used as one: the column action"
+    with pytest.raises(DatasetError, match=re.escape(words)):
+        open_dataset([transitions(), {**transitions(), "action": np.zeros((9, 2))}])
