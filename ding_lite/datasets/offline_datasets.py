@@ -440,7 +440,10 @@ class OfflineDataset:
             raise ValueError(f"best(share={share!r}): expected a share of the episodes above 0, and at most 1.")
         finished = np.flatnonzero(self.finished)
         if not len(finished):
-            raise ValueError(f"best(share={share!r}): none of the {self.num_episodes} episodes in {self.name} is finished.")
+            raise ValueError(
+                f"best(share={share!r}): none of the {self.num_episodes} episodes in {self.name} is finished. If a time limit "
+                "cut them, the data must say so in `truncated`."
+            )
         count = max(1, round(share * len(finished)))
         return self.select(np.sort(finished[np.argsort(-self.returns[finished], kind="stable")[:count]]))
 

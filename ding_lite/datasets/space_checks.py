@@ -118,7 +118,7 @@ def _fix(space: gymnasium.Space[Any], spec: LeafSpec, wanted: LeafSpec, where: s
     changed += f".astype(np.{wanted.dtype})"
     if is_action and (spec.dtype.kind == "f") != (wanted.dtype.kind == "f"):
         other = "a Box" if spec.dtype.kind == "f" else "a Discrete space"
-        return f"if these are actions of {other}, use a policy for {other}. If they are of the policy's space, give {changed}."
+        return f"if these are actions of {other}, use a policy for it. If they are of this space, give {changed}."
     return f"give {changed}."
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ding_lite.basics import Config, di_engine_settings, ranged_field
-from ding_lite.data import Tree, first_leaf, flatten, map_leaves, merge_lead, nested, tree, with_leaves
+from ding_lite.data import Tree, first_leaf, flatten, has_leaf, map_leaves, merge_lead, nested, tree, with_leaves
 from ding_lite.functional import masked_mean
 from ding_lite.nn import DecisionTransformer
 from ding_lite.policy.bc import imitation_errors
@@ -236,9 +236,9 @@ class DecisionTransformerPolicy(ScheduledLearningRate, Policy):
         Raises:
             ValueError: the batch has other windows, or transitions.
         """
-        names = set(nested(batch))
-        if not {"valid", "timestep", "return_to_go"} <= names or batch.valid.shape[1:] != (self.cfg.context_length,):
-            found = list(batch.valid.shape) if "valid" in names else f"a batch with {', '.join(sorted(names))}"
+        is_window = all(has_leaf(batch, name) for name in ("valid", "timestep", "return_to_go"))
+        if not is_window or batch.valid.shape[1:] != (self.cfg.context_length,):
+            found = list(batch.valid.shape) if is_window else f"a batch with {', '.join(sorted(nested(batch)))}"
             raise ValueError(
                 f"{type(self).__name__} learns from windows [N, {self.cfg.context_length}] of a dataset, got {found}: fetch "
                 "them by offline_data_fetcher(cfg, dataset) with the same configuration."

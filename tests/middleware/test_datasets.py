@@ -345,7 +345,7 @@ class TestFetching:
         ("changes", "space", "words"),
         [
             ({}, spaces.Box(-1, 1, (2,)), r"the column action has elements float32 \(1,\), and .* wants float32 \(2,\)"),
-            ({"action": np.arange(9) % 2}, BOX, "use a policy for a Discrete space"),
+            ({"action": np.arange(9) % 2}, BOX, "if these are actions of a Discrete space"),
             ({"action": (np.arange(9) % 2)[:, None]}, spaces.Discrete(2), r"give action\.reshape\(-1\)\."),
             ({"obs": np.zeros((9, 4)), "next_obs": np.zeros((9, 4))}, BOX, r"the column obs has elements float64 \(4,\)"),
             (

@@ -163,6 +163,13 @@ def test_it_acts_in_environments_with_the_rewards_of_the_last_steps():
     assert policy.previous == ("prev_reward_batch",)
 
 
+def test_it_reads_windows_alone_so_that_recorded_episodes_have_no_states():
+    policy = made()
+    policy.dry_run()
+    assert set(policy.learn_mode.columns) == {"obs", "action", "return_to_go", "valid", "timestep"}
+    assert policy.collect_mode.state_columns == ()
+
+
 @pytest.mark.parametrize(
     ("batch", "words"),
     [
