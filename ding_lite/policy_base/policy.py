@@ -250,7 +250,9 @@ class Policy(PolicyState):
             deterministic: whether to act greedily. False explores as in training; policies that need `eps` for this want it in
                 `settings`.
             episode_start: bool, or bools [B]: whether an episode starts here, so that its recurrent state is the initial one.
-            **settings: passed to `compute_actions`, such as `eps`.
+            **settings: passed to `compute_actions`, such as `eps`. If its signature names prev_reward_batch or
+                prev_action_batch, the last reward or action of the episode, or a batch of them, is needed here, except at the
+                start of an episode.
 
         Returns:
             The action, clipped to its bounds, or a batch of them; and the next recurrent state, None for policies without one.
@@ -258,6 +260,7 @@ class Policy(PolicyState):
         Raises:
             ObservationError: a ValueError; the observation does not fit the policy's space, or contains NaN.
             ActionMaskError: a ValueError; the `action_mask` of an observation allows no action.
+            ValueError: the last reward or action is missing, or does not fit.
             TypeError: deterministic is no bool, or a setting is unknown.
 
         Example:
