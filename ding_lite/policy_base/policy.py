@@ -140,7 +140,8 @@ class Policy(PolicyState):
                 )
         action_masks(observation_space, action_space)  # raises SpaceError if a mask does not fit the actions
         self.constructed_with.note_cfg(cfg)
-        self.config = resolve(cfg, self.default_config(), self.config_type)
+        only_reader = None if self.has_hooks_of_users() else type(self).__name__
+        self.config = resolve(cfg, self.default_config(), self.config_type, only_reader)
         """The configuration by short names, for example `policy.config["gamma"]`."""
         self.cfg = self.config.cfg
         self.observation_space, self.action_space = observation_space, action_space
