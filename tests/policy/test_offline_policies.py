@@ -1,5 +1,7 @@
 """What the policies that learn from datasets share: edge cases of batches, errors, saved states, and learning on online."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +10,7 @@ from gymnasium import spaces
 
 import ding_lite.config
 from ding_lite import Task
+from ding_lite import policy as policy_package
 from ding_lite.config import OfflineRunConfig
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
 from ding_lite.data import ReplayBuffer, tree
@@ -276,3 +279,18 @@ def test_a_policy_learns_on_online_with_a_collector(name):
         task.run(max_step=2)
 
     assert policy.train_iter == 4
+
+
+@pytest.mark.parametrize("kind", [TD3BCPolicy, IQLPolicy, CQLPolicy, AWACPolicy, DiscreteIQLPolicy, DiscreteCQLPolicy])
+def test_other_actions_are_refused_with_policies_that_learn_from_datasets_and_take_them(kind):
+    is_discrete = kind.__name__.startswith("Discrete")
+    for refused in (BOX if is_discrete else DISCRETE, spaces.MultiDiscrete([2, 2])):
+        with pytest.raises(SpaceError, match=f"^{kind.__name__} wants ") as caught:
+            kind(None, OBS, refused)
+        named = re.findall(r"[A-Za-z0-9]+Policy", str(caught.value).partition(": use ")[2])
+        assert len(named) >= 4
+        for name in named[:2]:
+            getattr(policy_package, name)(None, OBS, spaces.MultiDiscrete([2, 2]))
+        for name in named:
+            made = getattr(policy_package, name)(None, OBS, BOX if is_discrete else DISCRETE)
+            assert made.learns_from == "transitions"

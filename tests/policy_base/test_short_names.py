@@ -169,8 +169,8 @@ def test_settings_that_no_hook_of_the_librarys_policies_reads_are_named_in_one_w
     assert found.endswith("TD3BCPolicyConfig().to_dict() has all settings.")
     (found,) = warned_of(TD3BCPolicy, {**{letter * 9: 1 for letter in "abcdefghij"}, "gamma2": 1})
     assert "'aaaaaaaaa', 'bbbbbbbbb', 'ccccccccc', 'ddddddddd', 'eeeeeeeee', 'fffffffff' and 5 more." in found
-    (found,) = warned_of(PPOPolicy.with_updates(mixins=[LearningRateSchedule]), {"my_coeff": 1}, DISCRETE)
-    assert found.startswith("PPOPolicyConfig has no setting 'my_coeff'. It is kept as policy.config['my_coeff'], but PPOPolicy")
+    (found,) = warned_of(PPOPolicy.with_updates(mixins=[LearningRateSchedule]), {"fuzz": 1}, DISCRETE)
+    assert found.startswith("PPOPolicyConfig has no setting 'fuzz'. It is kept as policy.config['fuzz'], but PPOPolicy")
 
 
 def test_the_warning_of_unread_settings_is_at_the_line_that_makes_the_policy():
