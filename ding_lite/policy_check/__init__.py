@@ -1,6 +1,6 @@
 """The dry run of a policy, and checks of the arguments and results of its hooks."""
 
-from ding_lite.policy_check.batches import explain_learning, warn_of_misfit
+from ding_lite.policy_check.batches import explain_learning, require_shapes, warn_of_misfit
 from ding_lite.policy_check.columns import STANDARD, ColumnError, HookReads, described, map_columns
 from ding_lite.policy_check.declarations import (
     idle_for_optimizer,
@@ -54,6 +54,7 @@ __all__ = [
     "require_model",
     "require_optimizer",
     "require_output",
+    "require_shapes",
     "state_like_before",
     "try_out",
     "warn_of_idle_settings",

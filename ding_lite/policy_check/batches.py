@@ -95,6 +95,17 @@ def shape_misfit(observation_space: gymnasium.Space[Any], action_space: gymnasiu
     return texts[0] if texts else None
 
 
+def require_shapes(who: str, policy: LearningPolicy, batch: Tree) -> None:
+    """Raise an error if the keys or shapes of obs, next_obs and action in a batch do not fit the spaces of a policy.
+
+    Raises:
+        ValueError: with the column, what it is, and what was expected.
+    """
+    found = shape_misfit(policy.observation_space, policy.action_space, batch)
+    if found is not None:
+        raise ValueError(f"{who} got data that do not fit the spaces of {type(policy).__name__}: {found}")
+
+
 def _leaves(observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any], batch: Any) -> Iterator[_Leaf | str]:
     """The leaves of action, obs and next_obs, or what is wrong in the keys of nested ones."""
     for name, space in (("action", action_space), ("obs", observation_space), ("next_obs", observation_space)):
@@ -118,8 +129,10 @@ def _leaves_of(space: gymnasium.Space[Any], column: Any, where: str) -> Iterator
 
 
 def _lead_rank(leaves: list[_Leaf], batch: Any) -> int:
-    """The number of leading dimensions: that of reward; but if all leaves have others, that of the first one that fits."""
-    ranks = [it.lead_rank for it in leaves if it.lead_rank is not None]
+    """The number of leading dimensions: that of reward; but if all leaves have others, that of the first one that fits, which
+    is an observation if one does."""
+    by_kind = sorted(leaves, key=lambda it: it.where.startswith("batch.action"))
+    ranks = [it.lead_rank for it in by_kind if it.lead_rank is not None]
     reward = batch["reward"].ndim if has_leaf(batch, "reward") and isinstance(batch["reward"], (np.ndarray, Tensor)) else None
     return reward if reward is not None and (reward in ranks or not ranks) else next(iter(ranks), 1)
 

@@ -21,6 +21,7 @@ from ding_lite.envs import without_mask
 from ding_lite.functional import polyak_, q_target
 from ding_lite.nn import Adam, clipped_actions, make_network, make_normalizer, seeded
 from ding_lite.policy import EvalMode
+from ding_lite.policy_check import require_shapes
 from ding_lite.rollout.evaluated_policies import EvaluatedPolicy, evaluated_policy
 
 _ROWS = 8192  # evaluated at once
@@ -71,7 +72,7 @@ class FittedQ:
         cfg: settings of the network.
 
     Raises:
-        ValueError: gamma is not in [0, 1); the dataset is empty; or as by `log_prob_of`.
+        ValueError: gamma is not in [0, 1); the dataset is empty, or does not fit the policy's spaces; or as by `log_prob_of`.
 
     Reference:
         Le et al. (2019), https://arxiv.org/abs/1903.08738, algorithm 3; with a target network as in Paine et al. (2020),
@@ -92,6 +93,7 @@ class FittedQ:
         self.cfg, self._gamma, self._dataset = cfg or FittedQConfig(), gamma, dataset
         self._policy: EvaluatedPolicy = evaluated_policy(policy, eps, "FittedQ")
         actor, seed = self._policy.actor, seed_of(self.cfg.seed, "FittedQConfig(seed={})")
+        require_shapes("FittedQ", actor, dataset.take(np.arange(1), ("obs", "action", "next_obs", "reward")))
         self._device = self._policy.device
         self._generator = torch.Generator(self._device).manual_seed(seed)
         with seeded(seed):

@@ -18,6 +18,7 @@ from ding_lite.functional import effective_sample_size
 from ding_lite.functional import importance_sampling as importance_sampling_terms
 from ding_lite.nn import ActionBounds, clipped_actions
 from ding_lite.policy import EvalMode
+from ding_lite.policy_check import require_shapes
 from ding_lite.rollout.evaluated_policies import evaluated_policy
 from ding_lite.rollout.fitted_q import FittedQ, FittedQConfig, require_discount
 
@@ -197,6 +198,7 @@ def action_log_prob(policy: EvalMode, dataset: OfflineDataset, eps: float | None
 def _both_actions(policy: EvalMode, dataset: OfflineDataset, rows: Any) -> tuple[dict[Any, Tensor], dict[Any, Tensor]]:
     """The recorded actions and those of the policy, leaves by path."""
     batch = dataset.take(rows, ("obs", "action"))
+    require_shapes(f"the dataset {dataset.name}", policy.current(), batch)
     chosen = policy.forward(nested(batch.obs))[0]
     space = policy.current().action_space
     both = nested(batch.action), actions_to_arrays(chosen, space)

@@ -12,7 +12,7 @@ from ding_lite import Task
 from ding_lite.config import DQNConfig, PPOConfig
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
 from ding_lite.data import Episodes, nested, tree
-from ding_lite.datasets import OfflineDataset
+from ding_lite.datasets import OfflineDataset, open_dataset
 from ding_lite.envs import make_envs
 from ding_lite.functional import doubly_robust as doubly_robust_terms
 from ding_lite.middleware import (
@@ -431,3 +431,27 @@ class TestPipelines:
         assert len(lag) >= 3
         assert lag[-1]["evaluate/score"] == pytest.approx(value)
         assert name == "action_agreement" or lag[-1]["evaluate/episodes"] == 30
+
+
+@pytest.mark.parametrize(
+    "measure",
+    [
+        fitted_q_evaluation(GAMMA, cfg=ONE_STEP),
+        importance_sampling(GAMMA, behaviour=lambda batch: torch.zeros(len(batch.action))),
+        action_error,
+        action_log_prob,
+    ],
+    ids=["fitted Q", "importance sampling", "error", "log_prob"],
+)
+def test_a_dataset_of_other_spaces_is_refused_with_what_was_expected(measure):
+    box = spaces.Box(-1, 1, (2,), np.float32)
+    policy = policy_of(SACPolicy, spaces.Box(-1, 1, (3,), np.float32), box)
+    step = {"reward": np.zeros(4, np.float32), "terminated": np.arange(4) == 3, "truncated": np.zeros(4, bool)}
+    wide, narrow = np.zeros((4, 5), np.float32), np.zeros((4, 3), np.float32)
+    for obs, action, words in (
+        (wide, np.zeros((4, 2), np.float32), r"batch.obs is float32 \[[14], 5\], expected float32 \[[14], 3\]"),
+        (narrow, np.zeros((4, 1), np.float32), r"batch.action is float32 \[[14], 1\], expected float32 \[[14], 2\]"),
+    ):
+        dataset = open_dataset({"obs": obs, "next_obs": obs, "action": action, **step})
+        with pytest.raises(ValueError, match=f"do not fit the spaces of SACPolicy: {words}"):
+            measure(policy.eval_mode, dataset)
