@@ -67,6 +67,8 @@ def misfit_in_batch(
     """
     found = shape_misfit(observation_space, action_space, batch)
     if found is None:
+        found = next(_lacking_keys(observation_space, action_space, batch), None)
+    if found is None:
         leaves = [it for it in _leaves(observation_space, action_space, batch) if isinstance(it, _Leaf)]
         found = next((text for it in leaves for text in _wrong_values(it)), None) or _wrong_scalars(leaves, batch)
     if found is None:
@@ -106,11 +108,34 @@ def require_shapes(who: str, policy: LearningPolicy, batch: Tree) -> None:
         raise ValueError(f"{who} got data that do not fit the spaces of {type(policy).__name__}: {found}")
 
 
-def _leaves(observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any], batch: Any) -> Iterator[_Leaf | str]:
-    """The leaves of action, obs and next_obs, or what is wrong in the keys of nested ones."""
+def _columns(
+    observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any], batch: Any
+) -> Iterator[tuple[gymnasium.Space[Any], Any, str]]:
+    """Of those of action, obs and next_obs that a batch has: the space, the column, and its name."""
     for name, space in (("action", action_space), ("obs", observation_space), ("next_obs", observation_space)):
         if has_leaf(batch, name):
-            yield from _leaves_of(space, nested(batch[name]), f"batch.{name}")
+            yield space, nested(batch[name]), f"batch.{name}"
+
+
+def _lacking_keys(observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any], batch: Any) -> Iterator[str]:
+    """Which keys nested columns lack."""
+    for space, column, where in _columns(observation_space, action_space, batch):
+        yield from _lacking_keys_of(space, column, where)
+
+
+def _lacking_keys_of(space: gymnasium.Space[Any], column: Any, where: str) -> Iterator[str]:
+    parts = subspaces(space) or {}
+    for name, part in parts.items():
+        if name in column:
+            yield from _lacking_keys_of(part, column[name], f"{where}[{name!r}]")
+        else:
+            yield f"{where} lacks the key {name!r}, it has {sorted(map(str, column))}: give all of {[*parts]}."
+
+
+def _leaves(observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any], batch: Any) -> Iterator[_Leaf | str]:
+    """The leaves of action, obs and next_obs, or what is wrong in the structure of nested ones."""
+    for space, column, where in _columns(observation_space, action_space, batch):
+        yield from _leaves_of(space, column, where)
 
 
 def _leaves_of(space: gymnasium.Space[Any], column: Any, where: str) -> Iterator[_Leaf | str]:

@@ -1,6 +1,5 @@
 """A configuration by short names."""
 
-import re
 import warnings
 
 import numpy as np
@@ -8,7 +7,6 @@ import pytest
 from gymnasium import spaces
 
 from ding_lite import policy as policy_package
-from ding_lite.basics import offline_settings
 from ding_lite.engine import ConfigError
 from ding_lite.policy import (
     CQLPolicyConfig,
@@ -208,14 +206,6 @@ def test_names_of_rllib_that_another_algorithm_has_cause_no_warning_without_advi
 def test_names_of_other_libraries_for_datasets_lead_to_the_setting(policy, name, words, section):
     with pytest.raises(ConfigError, match=f"has no '{name}': .*{words}"):
         policy().override({section + name: 1})
-
-
-def test_the_settings_that_the_advice_about_other_libraries_names_exist():
-    kinds = [kind for name, kind in vars(policy_package).items() if name.endswith("PolicyConfig")]
-    fields = [resolve(None, None, kind) for kind in kinds]
-    for advice in {**offline_settings.DISTINCT, **offline_settings.SHORT}.values():
-        for place in re.findall(r"policy\.([a-z_]+(?:\.[a-z_]+)?)", advice.replace("policy.learn_mode", "")):
-            assert any(place in config for config in fields), place
 
 
 def test_a_dotted_name_that_there_is_not_is_refused():

@@ -72,6 +72,9 @@ def test_parts_of_nested_spaces_are_named():
     both = {"a": WIDE, "b": ints}
     with pytest.raises(ValueError, match=r"batch.obs\['a'\] is float32 \[8, 4\]"):
         policy.learn_mode.forward(batch(obs=both, next_obs=both))
+    lacking = {"a": torch.zeros(ROWS, 3)}
+    with pytest.raises(ValueError, match=r"batch.obs lacks the key 'b', it has \['a'\]: give all of \['a', 'b'\]"):
+        policy.learn_mode.forward(batch(obs=lacking, next_obs=lacking))
     with pytest.raises(ValueError, match=r"batch.obs is float32 \[8, 3\], expected a dict with the keys \['a', 'b'\]"):
         policy.learn_mode.forward(batch())
 
