@@ -15,7 +15,7 @@ import pytest
 
 import ding_lite
 from ding_lite import OfflineRLContext, OnlineRLContext, Task, task
-from ding_lite.basics import di_engine_settings, foreign_arguments, foreign_names
+from ding_lite.basics import di_engine_settings, foreign_arguments, foreign_names, offline_settings
 from ding_lite.contexts.foreign_names import FOREIGN_FIELDS, FOREIGN_OFFLINE_FIELDS
 from ding_lite.data import EpisodeReplayBuffer, GoalRewards, PrioritizedReplayBuffer, ReplayBuffer
 from ding_lite.data.foreign_names import ARGUMENTS as BUFFER_ARGUMENTS
@@ -384,7 +384,7 @@ def test_a_task_that_is_driven_by_hand_can_be_chained():
 CONFIGS = [cls() for name, cls in vars(ding_lite.config).items() if name.endswith("Config") and hasattr(cls(), "policy")]
 SETTINGS = [
     (section, name, advice)
-    for section, table in vars(di_engine_settings).items()
+    for section, table in (*vars(di_engine_settings).items(), *vars(offline_settings).items())
     if section.isupper() and isinstance(table, dict)
     for name, advice in table.items()
 ]
@@ -433,8 +433,11 @@ def test_settings_of_offline_runs_of_di_engine_give_advice():
 
 
 def test_a_setting_of_ones_own_with_a_name_of_di_engine_is_kept_without_a_warning(recwarn):
+    class Mine(PPOPolicy):
+        pass
+
     envs = known_names()["env"]
-    policy = PPOPolicy({"kappa": 0.5, "noise": 0.1}, envs.single_observation_space, envs.single_action_space)
+    policy = Mine({"kappa": 0.5, "noise": 0.1}, envs.single_observation_space, envs.single_action_space)
 
     assert (policy.config["kappa"], policy.config["noise"]) == (0.5, 0.1)
     assert not [warning for warning in recwarn if "kappa" in str(warning.message) or "noise" in str(warning.message)]

@@ -7,7 +7,7 @@ from ding_lite.basics.checkpoints import (
     plain,
     save_checkpoint,
 )
-from ding_lite.basics.configs import Config, ConfigError, ranged_field, seed_field
+from ding_lite.basics.configs import Config, ConfigError, near_fields, ranged_field, seed_field
 from ding_lite.basics.configs import bounded as bounded
 from ding_lite.basics.files import (
     UnsavedError,
@@ -59,6 +59,7 @@ __all__ = [
     "library_versions",
     "load_checkpoint",
     "move_aside",
+    "near_fields",
     "open_storage",
     "place_in_storage",
     "plain",

@@ -93,7 +93,7 @@ class Config:
     """Names of other libraries for settings of such a section, each with a sentence of advice."""
 
     di_engine: ClassVar[Mapping[str, str]] = {}
-    """The same for names of DI-engine, which may also be names of a user's own settings."""
+    """The same for names, most of DI-engine, that may also be names of a user's own settings."""
 
     live_settings: ClassVar[Mapping[str, str]] = {}
     """Settings of such a section that can be changed in a run, each with when the change takes effect."""
@@ -208,9 +208,14 @@ def _require_field(cls: Any, name: str) -> None:
         description = cls.about(name)
         if description is not None:
             raise ConfigError(f"{cls.__name__} has no {name!r}: {description}")
-        hint = did_you_mean(name, [known for known in _hints(cls) if _is_near(name, known)])
+        hint = did_you_mean(name, near_fields(cls, name))
         known = "" if "?" in hint else f" It has {', '.join(_hints(cls))}."
         raise ConfigError(f"{cls.__name__} has no {name!r}{hint}{known}")
+
+
+def near_fields(cls: Any, name: str) -> list[str]:
+    """The fields of a section of which a name may be a misspelling, or with which it has a similar word."""
+    return [known for known in _hints(cls) if _is_near(name, known)]
 
 
 def _is_near(name: str, known: str) -> bool:

@@ -70,6 +70,7 @@ def from_command_line(
     _require_usable("--storage-path", _option(arguments, "--storage-path"))
     if resumed is not None and hasattr(default, "resume"):
         default = _configuration_in(resumed, default, arguments)
+    _require_no_foreign(default, arguments)
     registry = tyro.constructors.ConstructorRegistry()
     registry.primitive_rule(_rule_for_dicts)
     parsed = tyro.cli(
@@ -91,6 +92,21 @@ def from_command_line(
     found = default.override(_changes(default, parsed, given))
     _require_possible(found, given)
     return found
+
+
+def _require_no_foreign(config: Config, arguments: Sequence[str]) -> None:
+    """End the program if an option is a name in another library, with what to write instead."""
+    for word in arguments:
+        option = word.partition("=")[0]
+        *places, name = option.removeprefix("--").replace("-", "_").split(".")
+        section: Any = config
+        for place in places:
+            section = getattr(section, place, None)
+        if not option.startswith("--") or not isinstance(section, Config) or hasattr(section, name):
+            continue
+        advice = type(section).about(name)
+        if advice is not None:
+            _end(f"{option}: {type(section).__name__} has no {name!r}: {advice}")
 
 
 def _folder_to_resume(arguments: Sequence[str]) -> str | None:

@@ -20,7 +20,7 @@ from ding_lite.nn import masked
 from ding_lite.policy.dqn import DQNPolicy, DQNPolicyConfig
 from ding_lite.policy.sac import SACLearnConfig, SACPolicy, SACPolicyConfig
 from ding_lite.policy_base import next_step
-from ding_lite.policy_parts import OffPolicyLearnConfig, WideModelConfig
+from ding_lite.policy_parts import FOR_RECORDED_ACTIONS, FOR_RECORDED_BOX_ACTIONS, OffPolicyLearnConfig, WideModelConfig
 from ding_lite.run_configs import OfflinePendulumRunConfig, OfflineRunConfig
 
 
@@ -61,6 +61,7 @@ class DiscreteCQLPolicy(DQNPolicy):
 
     config_type = DiscreteCQLPolicyConfig
     cfg: DiscreteCQLPolicyConfig
+    for_other_actions = FOR_RECORDED_BOX_ACTIONS
 
     def loss(self, batch: Tree) -> tuple[Tensor, dict[str, Any]]:
         """The Huber loss of Q-learning, and the penalty.
@@ -159,6 +160,7 @@ class CQLPolicy(SACPolicy):
 
     config_type = CQLPolicyConfig
     cfg: CQLPolicyConfig
+    for_other_actions = FOR_RECORDED_ACTIONS
 
     def make_model(self) -> Any:
         """Make the networks of SAC and, with a threshold, the logarithm of the weight of the penalty."""

@@ -141,8 +141,8 @@ class DecisionTransformerPolicy(ScheduledLearningRate, Policy):
 
     It learns from windows of `context_length` steps, see `OfflineDataset.windows`. Its recurrent state holds the last steps of
     the episode: observations, actions, returns-to-go and their number. `predict` wants the last reward too, `predict(obs,
-    state, prev_reward_batch=reward)`; without it, the return to go does not change. `predict(obs, target_return=300)`, at the
-    start of an episode, asks for another return than `policy.target_return`.
+    state, prev_reward_batch=reward)`; without it and with a state, it raises an error. `predict(obs, target_return=300)`, at
+    the start of an episode, asks for another return than `policy.target_return`.
     """
 
     config_type = DecisionTransformerPolicyConfig

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from ding_lite.basics import require_extra, temporary_beside, unflatten, writing
 from ding_lite.data import flatten, map_leaves
 from ding_lite.envs import ACTION_MASK, ActionMasks, subspaces, to_nested, to_tensors
-from ding_lite.policy_base import Policy
+from ding_lite.policy_base import EvalMode, Policy
 
 _SAMPLES = 32
 
@@ -195,7 +195,7 @@ def _named(obs: Any, state: Sequence[Tensor] = (), previous: Mapping[str, Any] |
 def _check(policy: Policy, greedy: GreedyPolicy, inputs: Mapping[str, Any], path: Path) -> None:
     """Raise ExportError if the file at `path` gives other actions than the policy, in the first step or the second."""
     run = _onnx_runner(path) if path.suffix == ".onnx" else torch.export.load(path).module()
-    mode = policy.predict_mode
+    mode = EvalMode(policy)  # a new one, so that those of the policy stay as they are
     for count in (1, _SAMPLES):
         args = _arguments(greedy, inputs, count)
         known: Sequence[Any] = args[1] if len(args) > 1 else ()

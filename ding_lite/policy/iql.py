@@ -21,6 +21,7 @@ from ding_lite.nn import action_distribution, make_q_ensemble, make_state_value
 from ding_lite.policy_base import Policy, next_step
 from ding_lite.policy_check import require_members, require_output
 from ding_lite.policy_parts import (
+    FOR_RECORDED_BOX_ACTIONS,
     AdvantageWeightedActing,
     BoxConfig,
     BoxLearnConfig,
@@ -244,7 +245,9 @@ class DiscreteIQLPolicy(IQLLearning, ParamGroupsMixin, TargetNetwork, ScheduledL
         """Raise SpaceError if the action space is not Discrete."""
         super().check_spaces()
         if not isinstance(self.action_space, spaces.Discrete):
-            raise SpaceError(f"DiscreteIQLPolicy wants Discrete actions, got {self.action_space}: use IQLPolicy or BCPolicy.")
+            raise SpaceError(
+                f"DiscreteIQLPolicy wants Discrete actions, got {self.action_space}: use {FOR_RECORDED_BOX_ACTIONS}."
+            )
 
     def make_model(self) -> Any:
         """Make the actor, V and the critics."""

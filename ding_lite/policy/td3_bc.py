@@ -13,7 +13,7 @@ from ding_lite.basics import ranged_field
 from ding_lite.data import Tree
 from ding_lite.policy.td3 import TD3LearnConfig, TD3Policy, TD3PolicyConfig
 from ding_lite.policy_base import next_step
-from ding_lite.policy_parts import WideModelConfig
+from ding_lite.policy_parts import FOR_RECORDED_ACTIONS, WideModelConfig
 from ding_lite.run_configs import OfflinePendulumRunConfig
 
 
@@ -69,6 +69,7 @@ class TD3BCPolicy(TD3Policy):
 
     config_type = TD3BCPolicyConfig
     cfg: TD3BCPolicyConfig
+    for_other_actions = FOR_RECORDED_ACTIONS
 
     def actor_loss(self, batch: Tree) -> Tensor:
         """The loss of the actor: its negated value by the first critic, and its distance from the actions of the data.

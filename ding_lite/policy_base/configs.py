@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
-from ding_lite.basics import Config, di_engine_settings, ranged_field, seed_field
+from ding_lite.basics import Config, di_engine_settings, offline_settings, ranged_field, seed_field
 
 _BURN_IN = "the number of burn-in steps is policy.learn.burn_in of R2D2Config."
 _ACTOR_STEPS = "the actor learns in each gradient step; only TD3Config and TD3BCConfig have policy.learn.actor_update_freq."
@@ -121,8 +121,9 @@ class LearnConfig(Config):
         **dict.fromkeys(("num_sgd_iter", "num_epochs"), _EPOCHS),
         **dict.fromkeys(("train_batch_size", "train_batch_size_per_learner"), _ROLLOUT),
         "value_norm": "values are not normalised; reward_normalizer(cfg, policy.learn_mode) scales rewards.",
+        **offline_settings.DISTINCT,
     }
-    di_engine: ClassVar[Mapping[str, str]] = di_engine_settings.LEARN
+    di_engine: ClassVar[Mapping[str, str]] = {**di_engine_settings.LEARN, **offline_settings.SHORT}
     live_settings = dict.fromkeys(("batch_size",), _NEXT_BATCH) | next_step(
         "learning_rate", "lr_schedule", "optimizer_eps", "rmsprop_decay", "grad_clip_norm"
     )
@@ -236,8 +237,9 @@ class PolicyConfig(Config):
         "num_gpus": 'the device of the networks is policy.device, such as "cuda".',
         "num_learners": "learners in other processes are policy.learners.num_learners.",
         **_OF_RUNS,
+        **offline_settings.DISTINCT,
     }
-    di_engine: ClassVar[Mapping[str, str]] = di_engine_settings.POLICY
+    di_engine: ClassVar[Mapping[str, str]] = {**di_engine_settings.POLICY, **offline_settings.SHORT}
     fixed_settings: ClassVar[Mapping[str, str]] = {
         "seed": "weights and random generators are made with it: start a new run.",
         "device": "networks, optimizer and random generators are on it: resume the saved run on the other device.",

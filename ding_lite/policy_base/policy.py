@@ -13,10 +13,9 @@ import gymnasium
 import torch
 from torch import Tensor, nn
 
-from ding_lite.basics import add_note
 from ding_lite.compiling import CompiledSteps, batch_copy
 from ding_lite.data import Spec, Tree, first_leaf, flatten, has_leaf, holds_objects, nested, rollout_rows, tree
-from ding_lite.envs import action_masks, shapes_of, space_spec
+from ding_lite.envs import action_masks, space_spec
 from ding_lite.metrics import MetricsLogger
 from ding_lite.nn import BoundDistribution, action_distribution, seeded
 from ding_lite.policy_base.acting import CollectMode
@@ -35,14 +34,11 @@ from ding_lite.policy_base.weights import PolicyWeights, Weights
 from ding_lite.policy_check import (
     STANDARD,
     HookReads,
-    LossError,
     are_finite,
-    described,
-    explain_missing,
+    explain_learning,
     idle_for_optimizer,
     idle_for_rollouts,
     loss_error,
-    misfit_in_batch,
     require_batch,
     require_declarations,
     require_mapping,
@@ -51,6 +47,7 @@ from ding_lite.policy_check import (
     require_optimizer,
     try_out,
     warn_of_idle_settings,
+    warn_of_misfit,
     with_stats,
 )
 from ding_lite.policy_state import all_or_nothing
@@ -143,7 +140,8 @@ class Policy(PolicyState):
                 )
         action_masks(observation_space, action_space)  # raises SpaceError if a mask does not fit the actions
         self.constructed_with.note_cfg(cfg)
-        self.config = resolve(cfg, self.default_config(), self.config_type)
+        only_reader = None if self.has_hooks_of_users() else type(self).__name__
+        self.config = resolve(cfg, self.default_config(), self.config_type, only_reader)
         """The configuration by short names, for example `policy.config["gamma"]`."""
         self.cfg = self.config.cfg
         self.observation_space, self.action_space = observation_space, action_space
@@ -164,6 +162,7 @@ class Policy(PolicyState):
         self.num_steps: dict[str, int] = {}
         """By name, the number of gradient steps that a value of the last `learn` is the mean of, where it is more than 1."""
         self._snapshot: Weights | None = None
+        self._is_first_batch = True
         self._found_finite = self._compared_next = 0
         self._attached: dict[str, Any] = {}
         self._settings_before: dict[str, Any] = {}  # first values of settings that reset_config has changed
@@ -250,7 +249,9 @@ class Policy(PolicyState):
             deterministic: whether to act greedily. False explores as in training; policies that need `eps` for this want it in
                 `settings`.
             episode_start: bool, or bools [B]: whether an episode starts here, so that its recurrent state is the initial one.
-            **settings: passed to `compute_actions`, such as `eps`.
+            **settings: passed to `compute_actions`, such as `eps`. If its signature names prev_reward_batch or
+                prev_action_batch, the last reward or action of the episode, or a batch of them, is needed here, except at the
+                start of an episode.
 
         Returns:
             The action, clipped to its bounds, or a batch of them; and the next recurrent state, None for policies without one.
@@ -258,6 +259,7 @@ class Policy(PolicyState):
         Raises:
             ObservationError: a ValueError; the observation does not fit the policy's space, or contains NaN.
             ActionMaskError: a ValueError; the `action_mask` of an observation allows no action.
+            ValueError: the last reward or action is missing, or does not fit.
             TypeError: deterministic is no bool, or a setting is unknown.
 
         Example:
@@ -401,31 +403,20 @@ class Policy(PolicyState):
             processed = self.postprocess(tree(nested(batch)))  # a tree of its own, so that it may assign columns
             require_batch(f"postprocess of {type(self).__name__}", processed)
             output = self.learn_on_batch(processed)
-        except LossError as error:
-            unknown = [path for path, leaf in flatten(batch) if isinstance(leaf, Tensor) and bool(leaf.isnan().any())]
-            if not unknown:
-                raise
-            names = ", ".join("/".join(path) for path in unknown)
-            raise LossError(
-                f"{error.found or error}: {names} of the batch it learns from holds NaN. Find out where it "
-                "comes from, for example the environment or a middleware that changes rewards."
-            ) from error
-        except (KeyError, AttributeError) as error:
+            if self._left_out == left_out:  # otherwise the batch may hold numbers that are not finite
+                self.after_learning(batch)
+        except Exception as error:
             known = (
                 *STANDARD,
                 *(name.partition(".")[0] for name in self.derived),
                 *self._known.outputs,
                 *(self._known.columns or ()),
             )
-            explain_missing(error, batch, known, f"learning of {type(self).__name__}")
+            explain_learning(self, error, batch, known)
             raise
-        except (RuntimeError, IndexError) as error:
-            if (misfit := misfit_in_batch(type(self).__name__, self.observation_space, self.action_space, batch)) is not None:
-                raise misfit from error
-            add_note(error, f"learning from {described(nested(batch))}; one observation has {shapes_of(self._obs_spec)}")
-            raise
-        if self._left_out == left_out:  # otherwise the batch may hold numbers that are not finite
-            self.after_learning(batch)
+        if self._is_first_batch:
+            self._is_first_batch = False
+            warn_of_misfit(self, batch)
         output = require_mapping(f"learn_on_batch of {type(self).__name__}", output)
         if not self.num_steps:  # it has not called `gradient_step`
             self.num_steps = dict.fromkeys(output, self.train_iter - before)

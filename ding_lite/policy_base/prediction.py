@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -12,13 +13,16 @@ import torch
 from torch import Tensor
 
 from ding_lite.basics import did_you_mean
-from ding_lite.data import LeafSpec, flatten, map_leaves
+from ding_lite.data import LeafSpec, Spec, allocate, flatten, map_leaves
 from ding_lite.envs import shapes_of, space_spec, splitter, to_gymnasium, to_nested
 from ding_lite.policy_base.acting import ActingPolicy, ActMode
 from ding_lite.policy_check import ObservationError
 
 _OURS = "ding_lite.policy.", "ding_lite.policy_base.hooks", "ding_lite.policy_parts."
 """Modules whose `compute_actions` name all settings that they use."""
+
+_REWARD = LeafSpec((), np.dtype(np.float32))
+_SHORT = {"prev_action_batch": "action", "prev_reward_batch": "reward"}
 
 
 class PredictMode(ActMode):
@@ -33,6 +37,7 @@ class PredictMode(ActMode):
     def __init__(self, policy: ActingPolicy) -> None:
         super().__init__(policy)
         self._split = splitter(policy.action_space)
+        self._has_warned = False
 
     def predict(
         self,
@@ -53,16 +58,58 @@ class PredictMode(ActMode):
             self.require_settings(settings)
         batch, is_single = _as_batch(self._policy.observation_space, obs)
         count = len(next(iter(flatten(batch)))[1])
+        starts = None if episode_start is None else np.atleast_1d(np.asarray(episode_start, bool))
         if not state:
             state = self.get_initial_state(count)
-        elif episode_start is not None:
-            state = _restarted(state, self.get_initial_state(count), np.atleast_1d(np.asarray(episode_start, bool)))
+            starts = np.ones(count, bool) if state else starts
+        elif starts is not None:
+            state = _restarted(state, self.get_initial_state(count), starts)
+        if self.previous:
+            settings |= self._previous_step(settings, starts, count, is_single, bool(state))
         self.explore = not deterministic
-        actions, state, _ = self.forward(batch, state, **settings)
+        try:
+            actions, state, _ = self.forward(batch, state, **settings)
+        finally:
+            self.explore = False
         if self.masks is not None:
             self.masks.require_choice(batch, "row {} of predict()".format)
         actions = self.env_action(actions)
         return (self._split(actions)[0] if is_single else to_gymnasium(self._policy.action_space, actions)), state or None
+
+    def _previous_step(
+        self, settings: Mapping[str, Any], starts: np.ndarray[Any, Any] | None, count: int, is_single: bool, is_recurrent: bool
+    ) -> dict[str, Any]:
+        """The last actions and rewards that the policy reads, arrays [B, ...] by name: those of `settings`, zeros where an
+        episode starts. A parameter of `compute_actions` with a default other than None keeps it.
+
+        Raises:
+            ValueError: one is missing although an episode goes on, or does not fit.
+        """
+        specs = {"prev_action_batch": space_spec(self._policy.action_space), "prev_reward_batch": _REWARD}
+        found, missing = {}, []
+        for name in self.previous:
+            zeros = map_leaves(np.zeros_like, allocate(specs[name], count))
+            if settings.get(name) is not None:
+                space = self._policy.action_space if name == "prev_action_batch" else None
+                given = _as_previous(name, space, specs[name], settings[name], count, is_single)
+                found[name] = given if starts is None else map_leaves(_with_zeros(starts), given)
+            elif inspect.signature(self.actor.compute_actions).parameters[name].default in (None, inspect.Parameter.empty):
+                found[name] = zeros
+                missing.append(name)
+        if missing and (is_recurrent or starts is not None) and not (starts is not None and starts.all()):
+            raise ValueError(f"{self._wants(missing)}.")
+        if missing and starts is None and not self._has_warned:
+            self._has_warned = True
+            warnings.warn(f"{self._wants(missing)}, or episode_start=True. It acts with zeros now.", stacklevel=4)
+        return found
+
+    def _wants(self, missing: Sequence[str]) -> str:
+        names = " and ".join(_SHORT[name] for name in missing)
+        given = ", ".join(f"{name}={_SHORT[name]}" for name in missing)
+        return (
+            f"{type(self._policy).__name__} acts on the last {names} of the episode, which predict() does not know: pass it, "
+            f"predict(obs, state, {given}), zeros at the start of an episode"
+        )
 
     def require_known(self, settings: Mapping[str, Any]) -> None:
         """Raise an error for a setting that the policy does not use. Policies of users may use any.
@@ -120,6 +167,30 @@ def _as_batch(space: gymnasium.Space[Any], obs: Any) -> tuple[Any, bool]:
     if ranks == {1}:
         return leaves, False
     return map_leaves(lambda leaf: leaf[None], leaves), True
+
+
+def _as_previous(name: str, space: gymnasium.Space[Any] | None, spec: Spec, value: Any, count: int, is_single: bool) -> Any:
+    """Last actions or rewards as arrays [B, ...]; of a single observation also without the first dimension.
+
+    Raises:
+        ValueError: their shape is another one.
+    """
+    try:
+        leaves = map_leaves(_as_array, spec, value if space is None else to_nested(space, value))
+    except (TypeError, ValueError, KeyError) as error:
+        raise ValueError(f"predict({name}={value!r:.60}): {error}") from None
+    specs, shapes = dict(flatten(spec)), [leaf.shape for _, leaf in flatten(leaves)]
+    if is_single and shapes == [leaf.shape for leaf in specs.values()]:
+        leaves = map_leaves(lambda leaf: leaf[None], leaves)
+    elif shapes != [(count, *leaf.shape) for leaf in specs.values()]:
+        wanted = " or ".join(["one"] * is_single + [f"a batch of {count}"])
+        raise ValueError(f"predict({name}=...) wants {wanted}, as there are observations, got {shapes_of(leaves)}.")
+    return map_leaves(lambda leaf, like: leaf.astype(like.dtype), leaves, spec)
+
+
+def _with_zeros(starts: np.ndarray[Any, Any]) -> Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]:
+    """A function of an array [B, ...] that sets the rows of episodes that start to zero."""
+    return lambda leaf: np.where(starts.reshape(-1, *[1] * (leaf.ndim - 1)), np.zeros_like(leaf), leaf)
 
 
 def _as_array(spec: LeafSpec, value: Any) -> np.ndarray[Any, Any]:

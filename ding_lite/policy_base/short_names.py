@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import difflib
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ding_lite.basics import Config, did_you_mean
+from ding_lite.basics import Config, did_you_mean, near_fields
 from ding_lite.policy_base.configs import OnPolicyConfig, PolicyConfig
 
 _PLACES = {
@@ -49,6 +49,9 @@ _MORE_PLACES = {
 }
 """More names of RLlib. `policy.config` has them, but does not list them."""
 
+_FEW = 6
+"""Unknown settings that a warning names."""
+
 
 class Settings(Mapping[str, Any]):
     """The type of `policy.config`: the typed configuration by short or dotted names, and additional settings.
@@ -81,21 +84,27 @@ class Settings(Mapping[str, Any]):
 
 
 def resolve(
-    cfg: PolicyConfig | Mapping[str, Any] | None, default: PolicyConfig | Mapping[str, Any] | None, kind: type[PolicyConfig]
+    cfg: PolicyConfig | Mapping[str, Any] | None,
+    default: PolicyConfig | Mapping[str, Any] | None,
+    kind: type[PolicyConfig],
+    only_reader: str | None = None,
 ) -> Settings:
     """The settings of a policy: its defaults, changed by `cfg`.
 
     Args:
         cfg: a typed configuration, which replaces the defaults; or a mapping. In a mapping, short names (`lr`) and dotted names
             (`learn.learning_rate`) set fields of the typed configuration. Other names are kept as additional settings, with a
-            warning if a name looks like a misspelt field.
+            warning if a name looks like a misspelt field, or if no hook can read it.
         default: the defaults, in the same form; None for those of `kind`.
         kind: type of the typed configuration; PolicyConfig stands for OnPolicyConfig.
+        only_reader: name of the policy's class if it has no hook of a user, which could read additional settings; otherwise
+            None.
 
     Raises:
         ConfigError: a dotted name does not exist, or a value is out of range or of the wrong type.
     """
     extra: dict[str, Any] = {}
+    unknown: list[str] = []
     base = OnPolicyConfig() if kind is PolicyConfig else kind()
     for source in (default, cfg):
         if isinstance(source, PolicyConfig):
@@ -106,10 +115,14 @@ def resolve(
                 place = next((place for place in _places(name) if _lookup(base, place)), None)
                 if place is None and "." not in name:
                     if source is cfg and name not in extra:
-                        _warn_of_slip(name, base)
+                        unknown.append(name)
                     extra[name] = value
                 else:
                     base.override({place or name: value})
+    if only_reader is None:
+        _warn_of_slips(unknown, base)
+    else:
+        _warn_of_unread(unknown, base, only_reader)
     return Settings(base, extra)
 
 
@@ -118,29 +131,72 @@ def place_of(cfg: Config, name: str) -> str:
     return next((place for place in _places(name) if _lookup(cfg, place)), name)
 
 
-def _warn_of_slip(name: str, cfg: Config) -> None:
-    """Warn if a name looks like a field of the typed configuration, such as `gama`, or is a name in another library."""
-    kept = f"It is kept as policy.config[{name!r}], for hooks that read it."
-    sections = {
-        place: found[0] for place in ("", "learn", "model", "collect") if (found := _lookup(cfg, place) if place else [cfg])
-    }
-    has = [f"{place}.{name}" for place, section in sections.items() if place and hasattr(section, name)]
-    hint = next((hint for section in sections.values() if (hint := type(section).about(name, "foreign")) is not None), None)
-    if hint is not None and not has:
-        warnings.warn(f"{type(cfg).__name__} has no setting {name!r}: {hint} {kept}", stacklevel=4)
+def _warn_of_slips(names: Sequence[str], cfg: Config) -> None:
+    """Warn of each name that looks like a field of the typed configuration, such as `gama`, or is a name in another library."""
+    for name in names:
+        if hint := _foreign_hint(name, cfg, "foreign") or _slip_hint(name, cfg):
+            warnings.warn(
+                f"{type(cfg).__name__} has no setting {name!r}: {hint} It is kept as policy.config[{name!r}], for hooks that "
+                "read it.",
+                stacklevel=4,
+            )
+
+
+def _warn_of_unread(names: Sequence[str], cfg: Config, reader: str) -> None:
+    """Warn of names that nothing reads. Names of RLlib for settings of other algorithms cause no warning, unless there is
+    advice about them."""
+    unread = [name for name in names if _places(name) == (name,) or _foreign_hint(name, cfg, "foreign")]
+    hints = {name: _foreign_hint(name, cfg) or _slip_hint(name, cfg) or _near_hint(name, cfg) for name in unread}
+    if not hints:
         return
+    kind = type(cfg).__name__
+    shown = sorted(hints, key=lambda name: not hints[name])[:_FEW]
+    more = f" and {len(hints) - len(shown)} more" if len(hints) > len(shown) else ""
+    if len(hints) == 1:
+        found = f"{kind} has no setting {shown[0]!r}{f': {hints[shown[0]]}' if hints[shown[0]] else '.'} It is kept as"
+        found += f" policy.config[{shown[0]!r}], but {reader} does not read it."
+    else:
+        found = (
+            f"{kind} has no settings {', '.join(map(repr, shown))}{more}. They are kept in policy.config, but {reader} reads"
+        )
+        found += " none of them. " + " ".join(f"{name!r}: {hints[name]}" for name in shown if hints[name])
+    warnings.warn(f"{found.rstrip()} {kind}().to_dict() has all settings.", stacklevel=4)
+
+
+def _foreign_hint(name: str, cfg: Config, *tables: str) -> str:
+    """Advice about a name in another library, unless it is the name of a field in a section; an empty string if unknown."""
+    sections = _sections(cfg)
+    if any(place and hasattr(section, name) for place, section in sections.items()):
+        return ""
+    return next((hint for section in sections.values() if (hint := type(section).about(name, *tables)) is not None), "")
+
+
+def _slip_hint(name: str, cfg: Config) -> str:
+    """A question about the field or short name that looks like this name; an empty string if there is none."""
     plain = name.lower()
     near = {place.rpartition(".")[2]: place for section in ("collect", "model", "learn") for place in _values(cfg, section)}
     near |= {short: short for short in (*_PLACES, *_MORE_PLACES) if any(_lookup(cfg, place) for place in _places(short))}
     if plain.rstrip("0123456789_") in near and plain not in near:
-        return  # a numbered variant, such as gamma2
+        return ""  # a numbered variant, such as gamma2
     cutoff = 0.8 if len(plain) <= 4 else 0.85  # one letter too many or too few in a short name, such as lrr
     meant = difflib.get_close_matches(plain, near, n=1, cutoff=cutoff)
-    if meant:
-        warnings.warn(
-            f"{type(cfg).__name__} has no setting {name!r}: did you mean {near[meant[0]]!r}? {kept}",
-            stacklevel=4,
-        )
+    return f"did you mean {near[meant[0]]!r}?" if meant else ""
+
+
+def _near_hint(name: str, cfg: Config) -> str:
+    """A question about the field that has a similar word, such as target_noise_clip; an empty string if there is none."""
+    places = {
+        field: f"{place}.{field}".lstrip(".")
+        for place, section in _sections(cfg).items()
+        for field in near_fields(type(section), name)
+    }
+    meant = difflib.get_close_matches(name, sorted(places), n=1)
+    return f"did you mean {places[meant[0]]!r}?" if meant else ""
+
+
+def _sections(cfg: Config) -> dict[str, Config]:
+    """The configuration itself, by an empty name, and its sections whose fields short names stand for."""
+    return {"": cfg, **{place: found[0] for place in ("learn", "model", "collect") if (found := _lookup(cfg, place))}}
 
 
 def _places(name: str) -> tuple[str, ...]:

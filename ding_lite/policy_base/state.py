@@ -95,6 +95,12 @@ class PolicyState(PolicyWeights):
         return PredictMode(self)
 
     @classmethod
+    def has_hooks_of_users(cls) -> bool:
+        """Whether this class, or a class that it is derived from, is defined outside this library."""
+        ours = "ding_lite", "builtins", "typing", "abc"
+        return any(kind.__module__.partition(".")[0] not in ours for kind in cls.__mro__)
+
+    @classmethod
     def lineage(cls) -> list[str]:
         """The names of this class and of its base classes that are policies, without `Policy` itself."""
         kinds = [kind for kind in cls.__mro__ if issubclass(kind, PolicyState)]

@@ -1,6 +1,7 @@
 """The dry run of a policy, and checks of the arguments and results of its hooks."""
 
-from ding_lite.policy_check.columns import STANDARD, ColumnError, HookReads, described, explain_missing, map_columns
+from ding_lite.policy_check.batches import explain_learning, require_shapes, warn_of_misfit
+from ding_lite.policy_check.columns import STANDARD, ColumnError, HookReads, described, map_columns
 from ding_lite.policy_check.declarations import (
     idle_for_optimizer,
     idle_for_rollouts,
@@ -22,7 +23,7 @@ from ding_lite.policy_check.hook_results import (
     require_optimizer,
     with_stats,
 )
-from ding_lite.policy_check.observations import ObservationError, may_be_wrong, misfit_in_batch, misfit_of
+from ding_lite.policy_check.observations import ObservationError, may_be_wrong, misfit_of
 from ding_lite.policy_check.recurrent_states import like_before, own_object, state_like_before
 
 __all__ = [
@@ -35,14 +36,13 @@ __all__ = [
     "are_finite",
     "described",
     "dummy_elements",
-    "explain_missing",
+    "explain_learning",
     "idle_for_optimizer",
     "idle_for_rollouts",
     "like_before",
     "loss_error",
     "map_columns",
     "may_be_wrong",
-    "misfit_in_batch",
     "misfit_of",
     "own_object",
     "require_batch",
@@ -54,8 +54,10 @@ __all__ = [
     "require_model",
     "require_optimizer",
     "require_output",
+    "require_shapes",
     "state_like_before",
     "try_out",
     "warn_of_idle_settings",
+    "warn_of_misfit",
     "with_stats",
 ]

@@ -1,4 +1,4 @@
-"""Observations: checks that observations and actions fit the spaces of a policy."""
+"""Observations: checks that observations fit the space of a policy that acts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import spaces
 from torch import Tensor
 
-from ding_lite.data import has_leaf, is_tree, nested
+from ding_lite.data import is_tree, nested
 from ding_lite.envs import all_finite, space_spec, subspaces
 
 
@@ -28,38 +28,6 @@ def misfit_of(policy: str, space: gymnasium.Space[Any], obs: Any) -> Observation
     """
     found = next(_misfits(space, nested(obs) if is_tree(obs) or type(obs) is dict else obs, "obs", {}), None)
     return None if found is None else ObservationError(f"{policy} cannot act on these observations: {found}")
-
-
-def misfit_in_batch(
-    policy: str, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any], batch: Any
-) -> ValueError | None:
-    """The error about an action or observation of a batch that is not in its discrete space; None if all are.
-
-    Args:
-        policy: name of the policy, for the message.
-        observation_space, action_space: spaces of the policy.
-        batch: the batch that it learns from, with any leading dimensions.
-    """
-    for name, space in (("action", action_space), ("obs", observation_space), ("next_obs", observation_space)):
-        if has_leaf(batch, name) and (found := next(_not_of(space, nested(batch[name]), f"batch.{name}"), None)) is not None:
-            return ValueError(
-                f"{policy} cannot learn from this batch: {found} Look for the code that writes it, such as a middleware."
-            )
-    return None
-
-
-def _not_of(space: gymnasium.Space[Any], leaf: Any, where: str) -> Iterator[str]:
-    parts = subspaces(space)
-    if parts is not None:
-        for name, part in parts.items():
-            if isinstance(leaf, Mapping) and name in leaf:
-                yield from _not_of(part, leaf[name], f"{where}[{name!r}]")
-    elif isinstance(space, (spaces.Discrete, spaces.MultiDiscrete)) and isinstance(leaf, (np.ndarray, Tensor)):
-        array = leaf.detach().cpu().numpy() if isinstance(leaf, Tensor) else leaf
-        if array.dtype.kind not in "iu":
-            yield f"{where} is {_describe(leaf)}, expected integers of {space}."
-        elif not space.shape or array.shape[-1:] == space.shape:
-            yield from _out_of_range(space, array, where)
 
 
 def may_be_wrong(spec: Any, obs: Any) -> bool:
@@ -94,7 +62,7 @@ def _misfits(space: gymnasium.Space[Any], obs: Any, where: str, lengths: dict[st
         yield from _of_leaf(space, obs, where, lengths)
         return
     if not isinstance(obs, Mapping):
-        yield f"{where} is {_describe(obs)}, expected a dict with the keys {[*parts]}."
+        yield f"{where} is {describe_leaf(obs)}, expected a dict with the keys {[*parts]}."
         return
     for name, part in parts.items():
         if name not in obs:
@@ -107,7 +75,7 @@ def _of_leaf(space: gymnasium.Space[Any], obs: Any, where: str, lengths: dict[st
     spec: Any = space_spec(space)
     wanted = f"{spec.dtype} [B{''.join(f', {size}' for size in spec.shape)}]"
     if not isinstance(obs, (np.ndarray, Tensor)):
-        yield f"{where} is {_describe(obs)}, expected an array or a tensor {wanted}."
+        yield f"{where} is {describe_leaf(obs)}, expected an array or a tensor {wanted}."
         return
     array = obs.detach().cpu().numpy() if isinstance(obs, Tensor) else obs
     if array.dtype.kind == "f" and (broken := np.argwhere(np.isnan(array))).size:
@@ -115,18 +83,18 @@ def _of_leaf(space: gymnasium.Space[Any], obs: Any, where: str, lengths: dict[st
         yield f"{found}. Look for the code that computes them: the environment, a wrapper, or a normalizer."
         return
     if array.shape[1:] != spec.shape or not array.ndim:
-        yield f"{where} is {_describe(obs)}, expected {wanted}.{_fix(array.shape, spec.shape, where)}"
+        yield f"{where} is {describe_leaf(obs)}, expected {wanted}.{_fix(array.shape, spec.shape, where)}"
         return
     is_kind = {"f": array.dtype == spec.dtype, "b": True, "i": True, "u": True}.get(array.dtype.kind, False)
     if not is_kind or (spec.dtype.kind == "f") != (array.dtype.kind == "f"):
         is_scaled = isinstance(space, spaces.Box) and spec.dtype.kind != "f" and array.dtype.kind == "f"
         fix = "give the integers of the environment, not scaled." if is_scaled else f"{where}.astype(np.{spec.dtype})."
-        yield f"{where} is {_describe(obs)}, expected {wanted}: {fix}"
+        yield f"{where} is {describe_leaf(obs)}, expected {wanted}: {fix}"
         return
     if array.dtype.kind in "iu" and _is_out_of_dtype(array, spec.dtype):
         yield f"{where} holds {array.min()} to {array.max()}, expected {wanted}, which holds {_bounds(spec.dtype)}."
         return
-    yield from _out_of_range(space, array, where)
+    yield from out_of_range(space, array, where)
     if lengths and len(array) != next(iter(lengths.values())):
         first, count = next(iter(lengths.items()))
         yield f"{where} has {len(array)} rows, and {first} has {count}: give one row per environment."
@@ -144,7 +112,8 @@ def _fix(shape: tuple[int, ...], wanted: tuple[int, ...], where: str) -> str:
     return fix
 
 
-def _out_of_range(space: gymnasium.Space[Any], array: np.ndarray[Any, Any], where: str) -> Iterator[str]:
+def out_of_range(space: gymnasium.Space[Any], array: np.ndarray[Any, Any], where: str) -> Iterator[str]:
+    """The first number of an array that is not in its discrete space, in words; nothing for other spaces."""
     if not isinstance(space, (spaces.Discrete, spaces.MultiDiscrete)):
         return
     low = np.asarray(space.start)
@@ -154,7 +123,8 @@ def _out_of_range(space: gymnasium.Space[Any], array: np.ndarray[Any, Any], wher
         yield f"{where}{place} is {array[tuple(place)]}, and {space} has {least} to {most} there."
 
 
-def _describe(obs: Any) -> str:
+def describe_leaf(obs: Any) -> str:
+    """A part of a batch for messages: `float32 [6, 4]`."""
     if isinstance(obs, (np.ndarray, Tensor)):
         return f"{str(obs.dtype).removeprefix('torch.')} {list(obs.shape)}"
     if isinstance(obs, Mapping):

@@ -3,6 +3,7 @@
 from ding_lite.policy_parts.actor_critics import ActorCriticLearning, mean_stats
 from ding_lite.policy_parts.advantage_weighting import AdvantageWeightedActing, advantage_weighted_loss, limited_share
 from ding_lite.policy_parts.box_actions import (
+    FOR_RECORDED_ACTIONS,
     BoxActing,
     BoxCollectConfig,
     BoxConfig,
@@ -19,7 +20,7 @@ from ding_lite.policy_parts.coefficient_schedules import (
     is_in_use,
 )
 from ding_lite.policy_parts.column_names import Postprocessing, SampleBatch
-from ding_lite.policy_parts.epsilon_greedy import EpsilonGreedy, EpsilonGreedyActing
+from ding_lite.policy_parts.epsilon_greedy import FOR_RECORDED_BOX_ACTIONS, EpsilonGreedy, EpsilonGreedyActing
 from ding_lite.policy_parts.epsilon_greedy import GreedyActing as GreedyActing
 from ding_lite.policy_parts.param_groups import ParamGroupsMixin
 from ding_lite.policy_parts.postprocessing import compute_advantages
@@ -48,6 +49,8 @@ from ding_lite.policy_parts.target_network import TargetNetwork
 from ding_lite.policy_parts.value_network import ValueNetworkMixin
 
 __all__ = [
+    "FOR_RECORDED_ACTIONS",
+    "FOR_RECORDED_BOX_ACTIONS",
     "ActorCriticLearning",
     "AdvantageWeightedActing",
     "BoxActing",

@@ -12,7 +12,7 @@ from torch import Tensor
 from ding_lite.data import Tree, has_leaf
 from ding_lite.functional import advantage_weight, weighted_mean
 from ding_lite.nn import GaussianActor
-from ding_lite.policy_parts.box_actions import BoxActing
+from ding_lite.policy_parts.box_actions import FOR_RECORDED_ACTIONS, BoxActing
 
 
 class AdvantageWeightedActing(BoxActing):
@@ -23,6 +23,7 @@ class AdvantageWeightedActing(BoxActing):
 
     stochastic = True
     squashed = False
+    for_other_actions = FOR_RECORDED_ACTIONS
 
     def compute_actions(
         self, obs: Any, state: Sequence[Any] = (), *, explore: bool = True, **kwargs: Any

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -78,6 +78,13 @@ class BoxConfig(OffPolicyConfig):
     """Collection."""
 
 
+FOR_RECORDED_ACTIONS = (
+    "BCPolicy or DecisionTransformerPolicy, which support all spaces, or, for Discrete actions, DiscreteIQLPolicy or "
+    "DiscreteCQLPolicy"
+)
+"""`BoxActing.for_other_actions` of policies that learn from datasets."""
+
+
 class BoxActing(ParamGroupsMixin):
     """A mixin for Box actions with finite bounds: an actor, critics, and exploration noise.
 
@@ -93,19 +100,22 @@ class BoxActing(ParamGroupsMixin):
     """Whether the actor returns a distribution over actions instead of one action."""
     squashed = True
     """Whether a stochastic actor squashes its Gaussian by tanh."""
+    for_other_actions: ClassVar[str] = "PPOPolicy, which supports all spaces"
+    """The policies that learn in the same way and have other action spaces, for messages."""
 
     def check_spaces(self) -> None:
         """Raise SpaceError if the action space is not a Box of floats with finite bounds."""
         super().check_spaces()
         space, kind = self.action_space, type(self).__name__
         if not isinstance(space, spaces.Box):
-            raise SpaceError(f"{kind} wants actions in a Box of floats, got {space}: use PPOPolicy, which supports all spaces.")
+            raise SpaceError(f"{kind} wants actions in a Box of floats, got {space}: use {self.for_other_actions}.")
         if not np.issubdtype(space.dtype, np.floating):
             raise SpaceError(f"{kind} wants actions in a Box of floats, got {space}: make it a MultiDiscrete space.")
         if not np.isfinite(space.low).all() or not np.isfinite(space.high).all():
             raise SpaceError(
                 f"{kind} wants actions with finite bounds, got {space} with low {space.low.tolist()} and high "
-                f"{space.high.tolist()}: set bounds with gymnasium.wrappers.TransformAction, or use PPOPolicy."
+                f"{space.high.tolist()}: set bounds with gymnasium.wrappers.TransformAction, or use "
+                f"{self.for_other_actions}."
             )
 
     def make_model(self) -> BoundedActorCritic:

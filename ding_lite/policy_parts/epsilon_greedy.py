@@ -105,6 +105,13 @@ class EpsilonGreedy:
         self._prepare(np.array(drawn, np.float64) if len(drawn) else np.empty((0, 0)))
 
 
+FOR_RECORDED_BOX_ACTIONS = (
+    "BCPolicy or DecisionTransformerPolicy, which support all spaces, or, for Box actions, IQLPolicy, AWACPolicy, CQLPolicy or "
+    "TD3BCPolicy"
+)
+"""`EpsilonGreedyActing.for_other_actions` of policies that learn from datasets."""
+
+
 class EpsilonGreedyActing(Base):
     """A mixin for epsilon-greedy acting with Discrete actions.
 
@@ -113,6 +120,8 @@ class EpsilonGreedyActing(Base):
 
     acting_settings: ClassVar[tuple[str, ...]] = ("eps",)
     bootstraps_from_actions: ClassVar[bool] = True
+    for_other_actions: ClassVar[str] = "PPOPolicy, or discretise the actions in a wrapper"
+    """The policies that learn in the same way and have other action spaces, for messages."""
     action_space: spaces.Discrete
 
     def check_spaces(self) -> None:
@@ -120,8 +129,7 @@ class EpsilonGreedyActing(Base):
         super().check_spaces()
         if not isinstance(self.action_space, spaces.Discrete):
             raise SpaceError(
-                f"{type(self).__name__} wants Discrete actions, got {self.action_space}: use PPOPolicy, or discretise the "
-                "actions in a wrapper."
+                f"{type(self).__name__} wants Discrete actions, got {self.action_space}: use {self.for_other_actions}."
             )
         self.num_actions, self.first_action = int(self.action_space.n), int(self.action_space.start)
 

@@ -15,6 +15,7 @@ from ding_lite.data import Tree, is_tree, map_leaves, nested, to_device, tree
 from ding_lite.functional import squashed_gaussian_log_prob, unsquashed
 from ding_lite.nn import ActionDistribution, clipped_actions, mask_in, masked
 from ding_lite.policy import BoxActing, EpsilonGreedyActing, EvalMode
+from ding_lite.policy_check import require_shapes
 
 _NEVER = -1e30  # a masked action has a lower logit, but not minus infinity
 
@@ -35,7 +36,8 @@ def log_prob_of(policy: EvalMode, batch: Tree | Mapping[str, Any], eps: float | 
         [N] float, on the CPU; minus infinity for actions that the policy never takes.
 
     Raises:
-        ValueError: eps is missing, not in [0, 1], or has no effect; the policy is recurrent; or it has no probabilities.
+        ValueError: eps is missing, not in [0, 1], or has no effect; the policy is recurrent; it has no probabilities; or the
+            batch does not fit its spaces.
         TypeError: the batch is something else, or has no obs or action.
     """
     evaluated = evaluated_policy(policy, eps, "log_prob_of")
@@ -69,6 +71,7 @@ class EvaluatedPolicy(abc.ABC):
     @torch.no_grad()
     def log_prob(self, batch: Tree) -> Tensor:
         """See `log_prob_of`."""
+        require_shapes("log_prob_of", self.actor, batch)
         obs, action = (to_device(nested(batch[name]), self.device) for name in ("obs", "action"))
         log_prob = self._log_prob(obs, action)
         return log_prob.masked_fill(log_prob < _NEVER, -torch.inf).cpu()

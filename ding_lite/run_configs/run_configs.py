@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, TypeVar
 
-from ding_lite.basics import Config, ConfigError, di_engine_settings, ranged_field, seed_field
+from ding_lite.basics import Config, ConfigError, di_engine_settings, offline_settings, ranged_field, seed_field
 from ding_lite.engine import current_task
 from ding_lite.policy_base import OnPolicyConfig, PolicyConfig
 from ding_lite.ranks import is_first_rank
@@ -44,7 +44,8 @@ class LogConfig(Config):
 class RunConfig(Config):
     """The configuration of a run. Each algorithm has its own subclass, with its own type of `policy`."""
 
-    di_engine: ClassVar[Mapping[str, str]] = di_engine_settings.RUN
+    foreign: ClassVar[Mapping[str, str]] = offline_settings.DISTINCT
+    di_engine: ClassVar[Mapping[str, str]] = {**di_engine_settings.RUN, **offline_settings.SHORT}
 
     exp_name: str = "runs/default"
     """Folder of the run, for metrics, configuration and checkpoints."""

@@ -52,6 +52,12 @@ def test_a_stop_value_given_with_an_environment_wins_in_either_order():
         (["--policy.learn.batch-size", "0"], "batch_size = 0 is out of"),
         (["--policy.other.eps.type", "quadratic"], "linear"),
         (["--exp-name", ""], "is not the name of a folder"),
+        (
+            ["--policy.learn.cql-alpha", "5"],
+            "policy.learn.cql-alpha: OffPolicyLearnConfig has no 'cql_alpha': the w",
+        ),
+        (["--policy.learn.tau=0.1"], "policy.learn.target_update_theta"),
+        (["--actor-learning-rate=0.1"], "policy.learn.learning_rate_actor"),
     ],
 )
 def test_a_wrong_option_is_explained_on_standard_error(argv, words, capsys):

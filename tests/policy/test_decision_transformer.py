@@ -152,9 +152,11 @@ def test_predict_counts_the_rewards_that_it_gets():
     obs = np.zeros(3, np.float32)
     _, state = policy.predict(obs)
     _, with_reward = policy.predict(obs, state, prev_reward_batch=np.array([2.0]))
-    _, without = policy.predict(obs, state)
-    assert [float(found[-2]) for found in (with_reward, without)] == [pytest.approx(0.01), pytest.approx(0.03)]
+    _, of_zero = policy.predict(obs, state, prev_reward_batch=0.0)
+    assert [float(found[-2]) for found in (with_reward, of_zero)] == [pytest.approx(0.01), pytest.approx(0.03)]
     assert int(with_reward[-1]) == 2
+    with pytest.raises(ValueError, match=r"acts on the last reward .* predict\(obs, state, prev_reward_batch=reward\)"):
+        policy.predict(obs, state)
 
 
 def test_it_acts_in_environments_with_the_rewards_of_the_last_steps():

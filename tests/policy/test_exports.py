@@ -66,6 +66,17 @@ def test_the_program_of_each_algorithm_acts_as_its_predictions(name, tmp_path):
     assert [path.name for path in (tmp_path / "deep").iterdir()] == ["policy.pt2"]
 
 
+def test_a_policy_that_has_explored_is_exported_and_its_predictions_go_on(tmp_path):
+    obs = np.zeros((8, 4), np.float32)
+    policy, other = make("SAC"), make("SAC")
+    for one in (policy, other):
+        one.predict(obs, deterministic=False)
+    export_policy(policy, tmp_path / "policy.pt2")
+
+    explored, expected = (one.predict(obs, deterministic=False)[0] for one in (policy, other))
+    np.testing.assert_array_equal(explored, expected)
+
+
 @pytest.mark.parametrize(
     ("name", "observation_space", "action_space", "model"),
     [
@@ -147,7 +158,7 @@ def test_a_decision_transformer_gets_the_rewards_of_its_steps(tmp_path):
     names = [f"{kind}state_{place}" for kind in ("", "next_") for place in range(len(state))]
     for at, row in enumerate(rows):
         action, mine = policy.predict(row, mine, prev_reward_batch=reward)
-        other, without_rewards = policy.predict(row, without_rewards)
+        other, without_rewards = policy.predict(row, without_rewards, prev_reward_batch=0.0)
         given = {"obs": obs[at : at + 1].numpy(), "prev_reward_batch": reward, **dict(zip(names, map(np.asarray, state)))}
         inputs = {one.name: given[one.name] for one in session.get_inputs()}
         found, *state = session.run(["action", *names[len(state) :]], inputs)

@@ -1,5 +1,7 @@
 """What the policies that learn from datasets share: edge cases of batches, errors, saved states, and learning on online."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +10,7 @@ from gymnasium import spaces
 
 import ding_lite.config
 from ding_lite import Task
+from ding_lite import policy as policy_package
 from ding_lite.config import OfflineRunConfig
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
 from ding_lite.data import ReplayBuffer, tree
@@ -297,3 +300,18 @@ def test_the_online_algorithm_goes_on_with_the_weights_of_the_offline_one(offlin
     if more:
         with pytest.raises(StateError, match="these weights do not fit the network of this TD3Policy"):
             online(online.config_type().override(settings), OBS, BOX).set_weights(learned.get_weights())
+
+
+@pytest.mark.parametrize("kind", [TD3BCPolicy, IQLPolicy, CQLPolicy, AWACPolicy, DiscreteIQLPolicy, DiscreteCQLPolicy])
+def test_other_actions_are_refused_with_policies_that_learn_from_datasets_and_take_them(kind):
+    is_discrete = kind.__name__.startswith("Discrete")
+    for refused in (BOX if is_discrete else DISCRETE, spaces.MultiDiscrete([2, 2])):
+        with pytest.raises(SpaceError, match=f"^{kind.__name__} wants ") as caught:
+            kind(None, OBS, refused)
+        named = re.findall(r"[A-Za-z0-9]+Policy", str(caught.value).partition(": use ")[2])
+        assert len(named) >= 4
+        for name in named[:2]:
+            getattr(policy_package, name)(None, OBS, spaces.MultiDiscrete([2, 2]))
+        for name in named:
+            made = getattr(policy_package, name)(None, OBS, BOX if is_discrete else DISCRETE)
+            assert made.learns_from == "transitions"

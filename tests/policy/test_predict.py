@@ -184,3 +184,78 @@ def test_a_setting_that_a_policy_does_not_use_is_named_with_the_nearest_one():
             return super().compute_actions(obs, state, explore=explore, eps=kwargs.get("mine", 0.0))
 
     assert Own(None, spaces.Box(-1, 1, (4,)), spaces.Discrete(2)).predict(obs, mine=0.5)[1] is None
+
+
+class Recalls(DQNPolicy):
+    """Takes the last action, one higher for each reward; its state, if it has one, is the number of steps."""
+
+    is_recurrent = True
+
+    def get_initial_state(self):
+        return [torch.zeros(())] if self.is_recurrent else []
+
+    def compute_actions(self, obs, state=(), *, prev_action_batch, prev_reward_batch=None, bonus=0, explore=True, **kwargs):
+        assert all(isinstance(part, np.ndarray) for part in (prev_action_batch, prev_reward_batch))
+        return prev_action_batch + prev_reward_batch.astype(int), [part + 1 for part in state], {}
+
+
+class Forgets(Recalls):
+    is_recurrent = False
+
+
+def recalling(kind):
+    return kind({"seed": 0}, BOX, spaces.Discrete(9))
+
+
+def test_the_last_action_and_reward_are_wanted_with_a_state_and_are_zeros_where_an_episode_starts():
+    policy, one, two = recalling(Recalls), np.zeros(4, np.float32), np.zeros((2, 4), np.float32)
+    action, state = policy.predict(one, prev_action_batch=5, prev_reward_batch=3.0)  # of the episode before
+    assert action == 0
+    assert policy.predict(one, state, prev_action_batch=np.int64(5), prev_reward_batch=torch.tensor(2.0))[0] == 7
+    with pytest.raises(ValueError, match=r"Recalls acts on the last action of the episode.*prev_action_batch=action\)"):
+        policy.predict(one, state, prev_reward_batch=1.0)
+    with pytest.raises(ValueError, match="acts on the last action and reward of the episode"):
+        policy.predict(one, state)
+    assert policy.predict(one, state, episode_start=True)[0] == 0
+
+    _, state = policy.predict(two)
+    last = {"prev_action_batch": [4, 5], "prev_reward_batch": np.ones(2)}
+    assert policy.predict(two, state, **last)[0].tolist() == [5, 6]
+    assert policy.predict(two, state, episode_start=[True, False], **last)[0].tolist() == [0, 6]
+    with pytest.raises(ValueError, match="acts on the last"):
+        policy.predict(two, state, episode_start=[True, False])
+    with pytest.raises(ValueError, match=r"prev_reward_batch=\.\.\.\) wants a batch of 2, as there are observations, got .*3"):
+        policy.predict(two, state, **{**last, "prev_reward_batch": np.ones(3)})
+    with pytest.raises(ValueError, match=r"wants one or a batch of 1"):
+        policy.predict(one, None, prev_action_batch=[1, 2])
+
+
+def test_a_policy_without_state_is_warned_once_that_its_last_step_is_missing():
+    policy, obs = recalling(Forgets), np.zeros(4, np.float32)
+    with pytest.warns(UserWarning, match="acts on the last action and reward.*It acts with zeros now") as caught:
+        assert [policy.predict(obs)[0] for _ in range(3)] == [0] * 3
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
+    assert policy.predict(obs, prev_action_batch=3, prev_reward_batch=1.0)[0] == 4
+    assert policy.predict(obs, episode_start=True)[0] == 0
+
+
+def test_the_default_of_a_parameter_is_used_for_a_last_reward_that_is_not_given():
+    class Rewarded(PPOPolicy):
+        def get_initial_state(self):
+            return [torch.zeros(())]
+
+        def compute_actions(self, obs, state=(), *, prev_reward_batch=2.0, explore=True, **kwargs):
+            return np.full(len(obs), int(prev_reward_batch)), state, {}
+
+    policy = Rewarded({"seed": 0}, BOX, spaces.Discrete(9))
+    action, state = policy.predict(np.zeros(4, np.float32))
+    assert (action, policy.predict(np.zeros(4, np.float32), state)[0]) == (2, 2)
+
+
+def test_exploring_does_not_last():
+    policy = SACPolicy({"seed": 0}, BOX, BOX)
+    obs = np.zeros((5, 4), np.float32)
+    expected = policy.predict(obs)[0]
+    policy.predict(obs, deterministic=False)
+    assert np.array_equal(policy.predict_mode.forward(obs)[0], expected)

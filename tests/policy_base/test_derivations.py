@@ -268,11 +268,13 @@ def test_a_postprocessor_that_forgets_its_batch_later_on_is_named():
 
 def test_rows_of_another_shape_are_told_beside_the_error():
     policy = DQNPolicy(None, BOX, DISCRETE)
-    batch = rows(next_obs=torch.ones(6, 5), terminated=torch.zeros(6, dtype=torch.bool))
+    shorter = torch.zeros(5, dtype=torch.int64)
+    batch = rows(next_obs=torch.ones(6, 4), terminated=torch.zeros(6, dtype=torch.bool), action=shorter)
     with pytest.raises(RuntimeError) as error:
         policy.learn_mode.forward(batch)
 
-    assert "next_obs [6, 5]" in error.value.__notes__[0]
+    assert "next_obs [6, 4]" in error.value.__notes__[0]
+    assert "action [5]" in error.value.__notes__[0]
     assert "one observation has shape (4,)" in error.value.__notes__[0]
 
 

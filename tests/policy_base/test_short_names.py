@@ -1,5 +1,7 @@
 """A configuration by short names."""
 
+import warnings
+
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -7,12 +9,17 @@ from gymnasium import spaces
 from ding_lite import policy as policy_package
 from ding_lite.engine import ConfigError
 from ding_lite.policy import (
+    CQLPolicyConfig,
     DQNPolicy,
     DQNPolicyConfig,
+    IQLPolicyConfig,
+    LearningRateSchedule,
     PPOPolicy,
     PPOPolicyConfig,
     R2D2PolicyConfig,
     SACPolicyConfig,
+    TD3BCPolicy,
+    TD3BCPolicyConfig,
     TD3Policy,
     TD3PolicyConfig,
 )
@@ -128,17 +135,77 @@ def test_a_setting_that_is_nearly_one_of_the_policys_is_kept_with_a_warning(name
     assert policy.config[name] == 0.5
 
 
+class Mine(PPOPolicy):
+    """A class of a user, whose hooks may read settings of their own."""
+
+
 def test_a_setting_of_a_users_own_is_kept_in_silence(recwarn):
-    assert (
-        PPOPolicy({"beta": 0.5, "my_coeff": 2, "gamma2": 1, "lr_2": 1, "starts": 3, "model2": 0}, BOX, DISCRETE).config[
-            "my_coeff"
-        ]
-        == 2
-    )
+    own = {"beta": 0.5, "my_coeff": 2, "gamma2": 1, "lr_2": 1, "starts": 3, "model2": 0, "tau": 1, "normalize": True}
+    assert Mine(own, BOX, DISCRETE).config["my_coeff"] == 2
+    assert PPOPolicy.with_updates("Hooked", stats_fn=lambda policy, batch: {})(own, BOX, DISCRETE).config["my_coeff"] == 2
     kind = PPOPolicy.with_updates("Own", get_default_config=lambda: {"gama": 1})
     assert kind({"gama": 2}, BOX, DISCRETE).config["gama"] == 2
 
     assert not recwarn.list
+
+
+def warned_of(kind, settings, action_space=BOX):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        policy = kind(settings, BOX, action_space)
+    assert all(policy.config[name] == value for name, value in settings.items())
+    return [str(one.message) for one in caught]
+
+
+def test_settings_that_no_hook_of_the_librarys_policies_reads_are_named_in_one_warning():
+    (found,) = warned_of(TD3BCPolicy, {"critic_learning_rate": 0.1, "alpha": 0.0, "noise_cap": 0.0, "size": 1})
+    assert found.startswith(
+        "TD3BCPolicyConfig has no settings 'critic_learning_rate', 'alpha', 'noise_cap', 'size'. They are kept in "
+        "policy.config, but TD3BCPolicy reads none of them. 'critic_learning_rate': the learning rate of the critics is "
+        "policy.learn.learning_rate. 'alpha': did you mean 'learn.bc_alpha'? 'noise_cap': did you mean"
+    )
+    assert found.endswith("TD3BCPolicyConfig().to_dict() has all settings.")
+    (found,) = warned_of(TD3BCPolicy, {**{letter * 9: 1 for letter in "abcdefghij"}, "gamma2": 1})
+    assert "'aaaaaaaaa', 'bbbbbbbbb', 'ccccccccc', 'ddddddddd', 'eeeeeeeee', 'fffffffff' and 5 more." in found
+    (found,) = warned_of(PPOPolicy.with_updates(mixins=[LearningRateSchedule]), {"fuzz": 1}, DISCRETE)
+    assert found.startswith("PPOPolicyConfig has no setting 'fuzz'. It is kept as policy.config['fuzz'], but PPOPolicy")
+
+
+def test_the_warning_of_unread_settings_is_at_the_line_that_makes_the_policy():
+    with pytest.warns(UserWarning, match="TD3BCPolicy does not read it") as caught:
+        TD3BCPolicy({"my_coeff": 1}, BOX, BOX)
+    assert [one.filename for one in caught] == [__file__]
+
+
+def test_names_of_rllib_that_another_algorithm_has_cause_no_warning_without_advice():
+    policy = TD3BCPolicy(None, BOX, BOX)
+    names = {name: 1 for name in (*short_names._PLACES, *short_names._MORE_PLACES) if name not in policy.config}
+    assert {"kl_coeff", "num_sgd_iter"} <= set(names)
+    (found,) = warned_of(TD3BCPolicy, names)
+    assert found.startswith("TD3BCPolicyConfig has no settings 'num_sgd_iter', 'num_epochs'. They")
+    assert warned_of(TD3BCPolicy, {name: 1 for name in names if name not in ("num_sgd_iter", "num_epochs")}) == []
+
+
+@pytest.mark.parametrize(
+    ("policy", "name", "words"),
+    [
+        (CQLPolicyConfig, "cql_alpha", "policy.learn.min_q_weight"),
+        (CQLPolicyConfig, "conservative_weight", "policy.learn.min_q_weight"),
+        (CQLPolicyConfig, "temp_learning_rate", "policy.learn.learning_rate_alpha"),
+        (IQLPolicyConfig, "weight_temp", "policy.learn.beta"),
+        (IQLPolicyConfig, "iql_tau", "policy.learn.expectile"),
+        (TD3BCPolicyConfig, "actor_learning_rate", "policy.learn.learning_rate_actor"),
+        (TD3BCPolicyConfig, "tau", "policy.learn.target_update_theta"),
+        (TD3BCPolicyConfig, "gamma", "policy.discount_factor"),
+        (TD3BCPolicyConfig, "n_critics", "is not a setting"),
+        (TD3BCPolicyConfig, "normalize", "policy.model.normalize_obs"),
+        (TD3BCPolicyConfig, "noise_clip", "policy.learn.target_noise_clip"),
+    ],
+)
+@pytest.mark.parametrize("section", ["", "learn."])
+def test_names_of_other_libraries_for_datasets_lead_to_the_setting(policy, name, words, section):
+    with pytest.raises(ConfigError, match=f"has no '{name}': .*{words}"):
+        policy().override({section + name: 1})
 
 
 def test_a_dotted_name_that_there_is_not_is_refused():

@@ -1,0 +1,127 @@
+"""Batches that do not fit the spaces of the policy that learns from them: errors by name, and a warning if nothing fails."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from ding_lite.data import ReplayBuffer, tree
+from ding_lite.policy import BCPolicy, DiscreteCQLPolicy, TD3BCPolicy, build_policy
+from ding_lite.policy_check import ColumnError
+
+OBS, TWO = spaces.Box(-8, 8, (3,), np.float32), spaces.Box(-2, 2, (2,), np.float32)
+ONE, CHOICE = spaces.Box(-2, 2, (1,), np.float32), spaces.Discrete(2)
+ROWS = 8
+
+
+def batch(**columns):
+    fitting = {
+        "obs": torch.zeros(ROWS, 3),
+        "action": torch.zeros(ROWS, 2),
+        "reward": torch.zeros(ROWS),
+        "next_obs": torch.zeros(ROWS, 3),
+        "terminated": torch.zeros(ROWS, dtype=torch.bool),
+        "truncated": torch.zeros(ROWS, dtype=torch.bool),
+    }
+    return {**fitting, **columns}
+
+
+def made(kind=TD3BCPolicy, action=TWO, obs=OBS):
+    return kind({"seed": 0, "model": {"encoder_hidden_size_list": [8]}}, obs, action)
+
+
+WIDE, INTS = torch.zeros(ROWS, 4), torch.zeros(ROWS, 1, dtype=torch.int64)
+
+
+@pytest.mark.parametrize(
+    ("policy", "columns", "words"),
+    [
+        (made(), {"obs": WIDE, "next_obs": WIDE}, r"batch.obs is float32 \[8, 4\], expected float32 \[8, 3\] for Box"),
+        (made(), {"obs": torch.zeros(ROWS, 1)}, r"batch.obs is float32 \[8, 1\], expected float32 \[8, 3\]"),
+        (made(), {"next_obs": WIDE}, r"batch.next_obs is float32 \[8, 4\]"),
+        (made(), {"action": torch.zeros(ROWS, 3)}, r"batch.action is float32 \[8, 3\], expected float32 \[8, 2\]"),
+        (made(BCPolicy), {"action": torch.zeros(ROWS, 1)}, r"batch.action is float32 \[8, 1\], expected float32 \[8, 2\]"),
+        (made(BCPolicy, CHOICE), {"action": INTS}, r"batch.action is int64 \[8, 1\], expected int64 \[8\] for Discrete\(2\)"),
+        (made(DiscreteCQLPolicy, CHOICE), {"action": torch.zeros(ROWS)}, "float32 .*, expected integers of Discrete"),
+        (made(), {"terminated": torch.zeros(ROWS)}, "batch.terminated is float32 .*, expected bool: batch.terminated > 0"),
+        (made(), {"reward": torch.zeros(ROWS, 1)}, r"batch.reward is float32 \[8, 1\], expected \[8\]: batch.reward.squeeze"),
+        (made(), {"truncated": INTS > 0, "terminated": INTS > 0}, r"batch.terminated is bool \[8, 1\], expected \[8\]: "),
+    ],
+    ids=lambda value: None if isinstance(value, str) else "",
+)
+def test_a_column_that_makes_learning_fail_is_named_with_what_was_expected(policy, columns, words):
+    kind = type(policy).__name__
+    with pytest.raises(ValueError, match=f"{kind} cannot learn from this batch: .*{words}") as caught:
+        policy.learn_mode.forward(batch(**columns))
+    assert caught.value.__cause__ is not None
+    assert policy.train_iter in (0, 1)  # 1 if its statistics of observations failed, after the step
+
+
+def test_a_batch_of_sequences_is_judged_by_the_leading_dimensions_of_its_rewards():
+    policy = made()
+    sequences = {name: torch.stack([column] * 4) for name, column in batch(obs=WIDE).items()}
+    with pytest.raises(ValueError, match=r"batch.obs is float32 \[4, 8, 4\], expected float32 \[4, 8, 3\]"):
+        policy.learn_mode.forward(sequences)
+
+
+def test_parts_of_nested_spaces_are_named():
+    nested = spaces.Dict(a=OBS, b=CHOICE)
+    policy, ints = made(obs=nested), torch.zeros(ROWS, dtype=torch.int64)
+    both = {"a": WIDE, "b": ints}
+    with pytest.raises(ValueError, match=r"batch.obs\['a'\] is float32 \[8, 4\]"):
+        policy.learn_mode.forward(batch(obs=both, next_obs=both))
+    lacking = {"a": torch.zeros(ROWS, 3)}
+    with pytest.raises(ValueError, match=r"batch.obs lacks the key 'b', it has \['a'\]: give all of \['a', 'b'\]"):
+        policy.learn_mode.forward(batch(obs=lacking, next_obs=lacking))
+    with pytest.raises(ValueError, match=r"batch.obs is float32 \[8, 3\], expected a dict with the keys \['a', 'b'\]"):
+        policy.learn_mode.forward(batch())
+
+
+def test_rows_of_a_buffer_without_the_columns_that_the_policy_reads_are_refused_with_their_names():
+    policy, buffer = made(), ReplayBuffer(100, seed=0)
+    buffer.push({"observations": np.zeros((ROWS, 3), np.float32), "rewards": np.zeros(ROWS, np.float32)})
+    found = buffer.sample(4, columns=policy.columns)
+    with pytest.raises(ColumnError, match="reads the columns obs, action, reward, .* the batch has no columns"):
+        policy.learn_mode.forward(found)
+
+
+@pytest.mark.parametrize("action", [torch.zeros(ROWS, 1), torch.zeros(ROWS)], ids=["one number", "no dimension"])
+def test_an_action_that_broadcasts_is_warned_of_once(action):
+    policy = made(action=TWO if action.ndim == 2 else ONE)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        policy.learn_mode.forward(batch(action=action))
+        policy.learn_mode.forward(batch(action=action))
+    (warned,) = caught
+    assert "TD3BCPolicy learns from a batch that does not fit its spaces" in str(warned.message)
+    assert f"batch.action is float32 {list(action.shape)}, expected" in str(warned.message)
+
+
+def test_batches_that_fit_and_those_that_hooks_of_a_user_prepare_cause_no_warning():
+    def postprocess(policy, batch):
+        batch["obs"] = batch.features[:, :3]
+        return batch
+
+    def loss(policy, model, dist_class, batch):
+        logit, _ = model.from_batch(batch)
+        return -dist_class(logit, model).logp(batch.action).mean()
+
+    own = build_policy("OwnPolicy", loss_fn=loss, postprocess_fn=postprocess, base=BCPolicy)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        made().learn_mode.forward(batch())
+        made(action=ONE).learn_mode.forward(batch(action=torch.zeros(ROWS, 1)))
+        made(own).learn(tree(batch(obs=WIDE, features=WIDE)))
+
+
+def test_an_error_that_the_batch_does_not_cause_stays_as_it_is():
+    class Failing(TD3BCPolicy):
+        def loss(self, batch):
+            raise RuntimeError("of the loss")
+
+    with pytest.raises(RuntimeError, match="^of the loss") as caught:
+        made(Failing).learn_mode.forward(batch())
+    assert caught.value.__cause__ is None
+    assert "learning from obs [8, 3]" in caught.value.__notes__[0]
