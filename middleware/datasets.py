@@ -161,7 +161,7 @@ def offline_data_fetcher(
         raise ValueError(f"offline_data_fetcher got the dataset {data.name}, which has no transitions: collect some first.")
     length = getattr(cfg.policy, "context_length", None)
     if policy is not None:
-        _require_spaces(data, policy, learns_from_windows=length is not None)
+        _require_spaces(data, policy)
     _require_single_steps(cfg, data)
     columns = columns_read(policy, reward_model)
     if columns is not None:
@@ -289,7 +289,7 @@ def _clipped(batch: Tree, clip: Callable[[Any], Any]) -> Tree:
     return batch if clipped is action else with_leaves(batch, action=map_leaves(torch.from_numpy, clipped))
 
 
-def _require_spaces(data: OfflineDataset, policy: LearnMode, learns_from_windows: bool) -> None:
+def _require_spaces(data: OfflineDataset, policy: LearnMode) -> None:
     """Refuse a dataset whose spaces, if it says them, or whose columns do not fit the spaces of the policy."""
     made_with: Any = getattr(policy, "made_with", None)
     if not isinstance(made_with, dict):
@@ -302,6 +302,5 @@ def _require_spaces(data: OfflineDataset, policy: LearnMode, learns_from_windows
                 f"the dataset {data.name} was recorded with the {name.replace('_', ' ')} {recorded}, and the policy has "
                 f"{space}: make the policy with dataset.observation_space and dataset.action_space."
             )
-    # Losses of single steps flatten actions; windows cannot tell a missing dimension from one of steps.
-    if found := misfit_in_columns(data.columns, **own, takes_flat_actions=not learns_from_windows):
+    if found := misfit_in_columns(data.columns, **own):
         raise SpaceError(f"the dataset {data.name} does not fit the policy: {found}")

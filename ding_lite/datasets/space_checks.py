@@ -19,7 +19,6 @@ def misfit_in_columns(
     columns: Mapping[str, Any],
     observation_space: gymnasium.Space[Any] | None,
     action_space: gymnasium.Space[Any] | None,
-    takes_flat_actions: bool = False,
 ) -> str | None:
     """What does not fit in the first column whose elements are not those of its space, and the fix; None if all fit.
 
@@ -29,13 +28,11 @@ def misfit_in_columns(
     Args:
         columns: shape and dtype of one row of each column, as `OfflineDataset.columns`.
         observation_space, action_space: the spaces; None for one that is unknown.
-        takes_flat_actions: whether actions of a Box of the shape (1,) may be numbers without a dimension.
     """
     for name, space in (("obs", observation_space), ("next_obs", observation_space), ("action", action_space)):
         if space is None or name not in columns:
             continue
-        is_flat = takes_flat_actions and name == "action" and space.shape == (1,)
-        found = next(_misfits(space, columns[name], name, is_flat), None)
+        found = next(_misfits(space, columns[name], name), None)
         if found is not None:
             return found
     return None
@@ -72,10 +69,10 @@ def _out_of_range(space: gymnasium.Space[Any], read: Callable[[tuple[str, ...]],
         yield f"the column {'/'.join(path)} has the number {numbers[tuple(wrong[0])]}, which is outside of {_brief(space)}."
 
 
-def _misfits(space: gymnasium.Space[Any], spec: Any, where: str, may_be_flat: bool = False) -> Iterator[str]:
+def _misfits(space: gymnasium.Space[Any], spec: Any, where: str) -> Iterator[str]:
     parts = subspaces(space)
     if parts is None:
-        yield from _misfits_of_leaf(space, spec, where, may_be_flat)
+        yield from _misfits_of_leaf(space, spec, where)
         return
     if isinstance(spec, LeafSpec) or spec.keys() != parts.keys():
         has = _shown(spec) if isinstance(spec, LeafSpec) else f"the parts {sorted(spec)}"
@@ -85,12 +82,12 @@ def _misfits(space: gymnasium.Space[Any], spec: Any, where: str, may_be_flat: bo
         yield from _misfits(part, spec[name], f"{where}/{name}")
 
 
-def _misfits_of_leaf(space: gymnasium.Space[Any], spec: Any, where: str, may_be_flat: bool) -> Iterator[str]:
+def _misfits_of_leaf(space: gymnasium.Space[Any], spec: Any, where: str) -> Iterator[str]:
     wanted: Any = space_spec(space)
     if not isinstance(spec, LeafSpec):
         yield f"the column {where} has the parts {sorted(spec)}, and {_brief(space)} has no parts: give one array."
         return
-    shape_fits = spec.shape == wanted.shape or (may_be_flat and spec.shape == ())
+    shape_fits = spec.shape == wanted.shape
     if not shape_fits or not _is_of_kind(space, spec.dtype, wanted.dtype):
         fix = _fix(space, spec, wanted, where, shape_fits)
         yield f"the column {where} has elements {_shown(spec)}, and {_brief(space)} wants {_shown(wanted)}: {fix}"

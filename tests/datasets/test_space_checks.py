@@ -87,11 +87,8 @@ def test_observations_are_compared_and_images_are_not_scaled():
     assert "or use the observation space of the data" in found
 
 
-def test_flat_actions_are_taken_only_for_one_number_and_if_allowed():
-    columns = {"obs": spec("f4"), "action": spec("f4")}
-    assert misfit_in_columns(columns, None, BOX, takes_flat_actions=True) is None
-    assert misfit_in_columns(columns, None, spaces.Box(-1, 1, (2,)), takes_flat_actions=True) is not None
-    assert misfit_in_columns(columns, BOX, BOX, takes_flat_actions=True).startswith("the column obs ")
+def test_flat_actions_of_one_number_are_refused_with_the_fix():
+    assert misfit_in_columns({"action": spec("f4")}, None, BOX).endswith("give action.reshape(-1, 1).")
 
 
 def test_a_large_space_is_shortened():

@@ -34,7 +34,7 @@ from ding_lite.middleware import (
     offline_logger,
     trainer,
 )
-from ding_lite.policy import BCPolicy, DecisionTransformerPolicy, DQNPolicy, PPOPolicy
+from ding_lite.policy import BCPolicy, DQNPolicy, PPOPolicy
 
 MODES = pytest.mark.parametrize(
     "mode",
@@ -361,21 +361,10 @@ class TestFetching:
         with pytest.raises(SpaceError, match=f"the dataset of these arrays does not fit the policy: .*{words}"):
             offline_data_fetcher(cfg, dataset, policy.learn_mode)
 
-    def test_flat_actions_of_one_number_are_taken_but_not_in_windows(self):
-        learned = []
-        for action in (arrays()["action"], arrays()["action"][:, 0]):
-            cfg, task = BCConfig().override({"policy.learn.batch_size": 9}), Task()
-            policy = BCPolicy(cfg.policy, SPACES["box"], BOX)
-            policy.set_weights({name: torch.ones_like(weight) for name, weight in policy.get_weights().items()})
-            with task.start(ctx=OfflineRLContext()):
-                task.use(offline_data_fetcher(cfg, {**arrays(), "action": action}, policy.learn_mode))
-                task.use(trainer(cfg, policy.learn_mode)).run(2)
-            learned.append(policy.get_weights())
-        assert same(*learned)
-        cfg = DecisionTransformerConfig(policy=DecisionTransformerPolicy.config_type(target_return=1.0))
-        policy = DecisionTransformerPolicy(cfg.policy, SPACES["box"], BOX)
+    def test_flat_actions_of_one_number_are_refused_with_the_fix(self):
+        policy = BCPolicy(BCConfig().policy, SPACES["box"], BOX)
         with pytest.raises(SpaceError, match=r"give action\.reshape\(-1, 1\)\."):
-            offline_data_fetcher(cfg, {**arrays(), "action": action}, policy.learn_mode)
+            offline_data_fetcher(BCConfig(), {**arrays(), "action": arrays()["action"][:, 0]}, policy.learn_mode)
 
     def test_one_known_space_does_not_hide_the_other(self):
         dataset = open_dataset(arrays(), action_space=BOX)

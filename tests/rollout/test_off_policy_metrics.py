@@ -145,6 +145,17 @@ class TestTabular:
         with pytest.raises(TypeError, match=f"log_prob_of {words}"):
             log_prob_of(policy_of(PPOPolicy, sharpen=3).eval_mode, batch)
 
+    def test_log_prob_of_names_what_does_not_fit_the_policy(self):
+        box = spaces.Box(-1, 1, (2,), np.float32)
+        policy = policy_of(SACPolicy, spaces.Box(-1, 1, (3,), np.float32), box)
+        for obs, action, words in (
+            ((4, 5), (4, 2), r"batch.obs is float32 \[4, 5\], expected float32 \[4, 3\]"),
+            ((4, 3), (4, 1), r"batch.action is float32 \[4, 1\], expected float32 \[4, 2\]"),
+        ):
+            batch = {"obs": np.zeros(obs, np.float32), "action": np.zeros(action, np.float32)}
+            with pytest.raises(ValueError, match=f"do not fit the spaces of SACPolicy: {words}"):
+                log_prob_of(policy.eval_mode, batch)
+
     @POLICIES
     @pytest.mark.parametrize("weighted", [False, True])
     @pytest.mark.parametrize("per_decision", [False, True])
