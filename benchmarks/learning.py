@@ -8,6 +8,7 @@ stay. The exit status is 1 if any run does not reach its return.
     python benchmarks/learning.py --long                       # those of which a seed takes more than 15 minutes on a core
     python benchmarks/learning.py --only sac_pendulum td3_pendulum
     python benchmarks/learning.py --only td3_hopper --seeds 1 2
+    python benchmarks/learning.py --compile                    # with compiled gradient steps, kept in docs/learning/compiled
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from ding_lite.sinks import read_row
 
 ROOT = Path(__file__).resolve().parent.parent
 KEPT = ROOT / "docs" / "learning"
+COMPILED = "--policy.learn.compile", "on"
 EVALUATED, SCORE = "evaluate/episode_return_mean", "evaluate/score"
 COLUMNS = ("seed", "env_step", "mean_return", "seconds")
 
@@ -58,11 +60,11 @@ class Outcome:
         return max(value for step, value in self.curve if step <= self.reference.within)
 
 
-def learn(reference: Reference, seed: int, folder: Path) -> Outcome:
-    """Run one seed in a separate process, on one thread."""
+def learn(reference: Reference, seed: int, folder: Path, more: Sequence[str]) -> Outcome:
+    """Run one seed in a separate process, on one thread, with more options."""
     run = folder / f"{reference.name}_{seed}"
     stop = ("--env.stop-value", str(reference.target))
-    options = (*reference.options, *stop, "--seed", str(seed), "--exp-name", str(run))
+    options = (*reference.options, *more, *stop, "--seed", str(seed), "--exp-name", str(run))
     begin = time.monotonic()
     finished = subprocess.run(
         [sys.executable, ROOT / "examples" / reference.script, *options],
@@ -88,19 +90,19 @@ def learn(reference: Reference, seed: int, folder: Path) -> Outcome:
     return outcome
 
 
-def keep(outcomes: Sequence[Outcome]) -> None:
+def keep(outcomes: Sequence[Outcome], folder: Path) -> None:
     """Write the curves of one reference."""
-    KEPT.mkdir(parents=True, exist_ok=True)
-    with open(KEPT / f"{outcomes[0].reference.name}.csv", "w", newline="", encoding="utf-8") as file:
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / f"{outcomes[0].reference.name}.csv", "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(COLUMNS)
         for run in outcomes:
             writer.writerows((run.seed, step, round(value, 2), round(run.seconds, 1)) for step, value in run.curve)
 
 
-def kept(reference: Reference) -> list[Outcome]:
+def kept(reference: Reference, folder: Path) -> list[Outcome]:
     """The results that `keep` wrote for a reference, or none."""
-    path = KEPT / f"{reference.name}.csv"
+    path = folder / f"{reference.name}.csv"
     if not path.is_file():
         return []
     curves: dict[tuple[int, float], list[tuple[int, float]]] = {}
@@ -111,12 +113,16 @@ def kept(reference: Reference) -> list[Outcome]:
     return [Outcome(reference, seed, seconds, curve) for (seed, seconds), curve in curves.items()]
 
 
-def table(outcomes: dict[str, list[Outcome]]) -> str:
+def table(outcomes: dict[str, list[Outcome]], is_compiled: bool) -> str:
     """The table in Markdown."""
+    title = "# Learning runs with compiled gradient steps" if is_compiled else "# Learning runs"
+    made_by = "What `make learn` and `make learn-long` reached, written by them."
+    if is_compiled:
+        made_by = f"What `make learn ARGS=--compile` reached, all with `{' '.join(COMPILED)}`, written by it."
     lines = [
-        "# Learning runs",
+        title,
         "",
-        "What `make learn` and `make learn-long` reached, written by them. Runs of which a seed takes more than 15 minutes on",
+        f"{made_by} Runs of which a seed takes more than 15 minutes on",
         "a core belong to `make learn-long`. Each row is the example as it stands in the repository, run on seeds 0, 1 and so",
         "on until an evaluation of the greedy policy is good enough for it; `steps` are environment steps until the first",
         "evaluation that reached the target, `best` the median over seeds of the best evaluation in time. Seconds are those",
@@ -142,7 +148,7 @@ def table(outcomes: dict[str, list[Outcome]]) -> str:
     return "\n".join([*lines, "", "![The curves](curves.svg)", "", note, ""])
 
 
-def draw(outcomes: dict[str, list[Outcome]]) -> None:
+def draw(outcomes: dict[str, list[Outcome]], folder: Path) -> None:
     """Plot the curves: a panel for each reference, a line for each seed."""
     from matplotlib.figure import Figure
 
@@ -159,7 +165,7 @@ def draw(outcomes: dict[str, list[Outcome]]) -> None:
         panel.axhline(reference.target, color="grey", linestyle="--", linewidth=0.8)
         panel.set(title=reference.name, xlabel="environment steps", ylabel="mean return")
         panel.legend(fontsize=7)
-    figure.savefig(KEPT / "curves.svg", metadata={"Date": None})
+    figure.savefig(folder / "curves.svg", metadata={"Date": None})
 
 
 def main() -> int:
@@ -168,20 +174,24 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", choices=names, metavar="NAME", help="just these")
     parser.add_argument("--long", action="store_true", help="those with more than 15 minutes a seed, instead of the others")
     parser.add_argument("--seeds", nargs="+", type=int, metavar="N", help="just these (default: 0 and on, as many as listed)")
+    parser.add_argument("--compile", action="store_true", help=f"with {' '.join(COMPILED)}; kept in docs/learning/compiled")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="runs at a time (default: one a core)")
     arguments = parser.parse_args()
     chosen = [it for it in REFERENCES if (it.name in arguments.only if arguments.only else it.long == arguments.long)]
+    keeping, more = (KEPT / "compiled", COMPILED) if arguments.compile else (KEPT, ())
     reached = True
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(arguments.jobs) as pool:
-        waiting = [[pool.submit(learn, it, seed, Path(folder)) for seed in arguments.seeds or range(it.seeds)] for it in chosen]
+        waiting = [
+            [pool.submit(learn, it, seed, Path(folder), more) for seed in arguments.seeds or range(it.seeds)] for it in chosen
+        ]
         for runs in waiting:
             outcomes = [run.result() for run in runs]
             reached = reached and all(outcome.reached is not None for outcome in outcomes)
-            others = [it for it in kept(outcomes[0].reference) if arguments.seeds and it.seed not in arguments.seeds]
-            keep(sorted([*others, *outcomes], key=lambda it: it.seed))
-    by_name = {reference.name: kept(reference) for reference in REFERENCES}
-    (KEPT / "README.md").write_text(table(by_name), encoding="utf-8")
-    draw(by_name)
+            others = [it for it in kept(outcomes[0].reference, keeping) if arguments.seeds and it.seed not in arguments.seeds]
+            keep(sorted([*others, *outcomes], key=lambda it: it.seed), keeping)
+    by_name = {reference.name: kept(reference, keeping) for reference in REFERENCES}
+    (keeping / "README.md").write_text(table(by_name, arguments.compile), encoding="utf-8")
+    draw(by_name, keeping)
     return 0 if reached else 1
 
 
