@@ -40,6 +40,27 @@ def _valid_rows(obs: Any, valid: Tensor | None) -> Any:
     return obs if valid is None else map_leaves(lambda leaf: leaf[valid], obs)
 
 
+def require_reached_hooks(policy_class: type, base: type) -> None:
+    """Refuse a class whose mixins come after a policy among its bases, so that their hooks would never be called.
+
+    Args:
+        policy_class: the new class.
+        base: the class whose methods would come first, `Policy`.
+
+    Raises:
+        TypeError: names the mixin, its hooks and the order that works.
+    """
+    order = policy_class.__mro__
+    for mixin in order[order.index(base) :]:
+        hidden = [name for name in vars(mixin) if not name.startswith("__") and hasattr(base, name)]
+        if hidden and mixin not in base.__mro__:
+            raise TypeError(
+                f"{policy_class.__name__}: {', '.join(hidden)} of {mixin.__name__} would never be called, because "
+                f"{mixin.__name__} comes after a policy among the bases. Write it first: "
+                f"class {policy_class.__name__}({mixin.__name__}, ...)."
+            )
+
+
 class Hooks:
     """The methods and class attributes that an algorithm overrides. `Policy` calls them."""
 

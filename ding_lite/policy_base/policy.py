@@ -24,7 +24,7 @@ from ding_lite.policy_base.constructions import Construction, ConstructorSignatu
 from ding_lite.policy_base.data_parallel import StepAverage
 from ding_lite.policy_base.derivations import Hook, derive
 from ding_lite.policy_base.devices import available_device
-from ding_lite.policy_base.hooks import Hooks
+from ding_lite.policy_base.hooks import Hooks, require_reached_hooks
 from ding_lite.policy_base.learner_groups import LearnerGroup
 from ding_lite.policy_base.live_settings import FixedSettingError, is_of_optimizer
 from ding_lite.policy_base.nonfinite_steps import NonfiniteSteps
@@ -203,6 +203,7 @@ class Policy(PolicyState):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        require_reached_hooks(cls, Policy)
         wrappers: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
             "set_weights": functools.partial(_counting, is_learning=False),
             "learn_on_batch": functools.partial(_counting, is_learning=True),
@@ -629,8 +630,9 @@ def _counting(fn: Callable[..., Any], is_learning: bool) -> Callable[..., Any]:
         try:
             result = fn(self, *args, **kwargs)
         finally:  # some of the weights may have changed before an error
-            is_step = not is_learning or not self.has_loss or (bool(result) and self._left_out == left_out)
-            if self.version == version and (is_step or _has_progressed(self, before)):
+            has_progressed, is_left_out = _has_progressed(self, before), is_learning and self._left_out != left_out
+            is_step = not is_learning or not self.has_loss or (not is_left_out and (bool(result) or has_progressed))
+            if self.version == version and (is_step or has_progressed):
                 self.bump_version()
         if is_step and is_learning and self.train_iter == steps:
             self.train_iter += 1

@@ -64,6 +64,22 @@ def test_a_policy_that_takes_its_steps_itself_is_followed_by_its_copies():
     assert all(torch.equal(a, b) for a, b in zip(policy.model.parameters(), policy.collect_mode.actor.model.parameters()))
 
 
+class Silent(Own):
+    def learn_on_batch(self, batch):
+        super().learn_on_batch(batch)
+        return {}
+
+
+def test_learning_that_returns_nothing_to_log_counts_its_steps():
+    policy, with_rate_0 = Silent({"seed": 0, "lr": 0.1}, BOX, DISCRETE), Silent({"seed": 0, "lr": 0.0}, BOX, DISCRETE)
+    for _ in range(3):
+        policy.learn_mode.forward(rows())
+        with_rate_0.learn_mode.forward(rows())
+
+    assert (policy.train_iter, policy.version) == (3, 3)
+    assert with_rate_0.train_iter == 3
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -85,6 +101,17 @@ class Mixin:
     def learn_on_batch(self, batch):
         self.w = self.w + 1
         return {}
+
+
+def test_a_mixin_after_the_policy_is_refused_by_name():
+    with pytest.raises(TypeError, match=r"learn_on_batch of Mixin would never be called.*class Behind\(Mixin, \.\.\.\)"):
+        type("Behind", (Table, Mixin), {})
+
+    class Other:
+        def unrelated(self):
+            return 3
+
+    assert type("Beside", (Mixin, Table, Other), {}).unrelated is Other.unrelated
 
 
 def test_a_mixins_learning_counts_too():
