@@ -10,6 +10,7 @@ from ding_lite.contexts.train_outputs import TrainOutput
 from ding_lite.engine import Context
 
 _KEPT = {"kept": True}
+_FETCHER = {"provider": "offline_data_fetcher", "consumer": "a learner such as trainer", "result": "train_output"}
 _LEARNER = {"provider": "a learner such as trainer", "copied_to": "learn_metrics"}
 
 
@@ -29,7 +30,7 @@ class OfflineRLContext(Context):
     train_iter: int = dataclasses.field(default=0, metadata=_KEPT)
     """Gradient steps since the start. Kept. Written by trainer and multistep_trainer."""
 
-    train_data: Any = dataclasses.field(default=None, metadata={"provider": "offline_data_fetcher"})
+    train_data: Any = dataclasses.field(default=None, metadata=_FETCHER)
     """The training batch, a tree [B, ...]."""
 
     train_output: TrainOutput | None = dataclasses.field(default=None, metadata=_LEARNER)

@@ -11,7 +11,9 @@ from ding_lite.data import Episodes, Trajectories, Tree
 from ding_lite.engine import Context
 
 _FETCHER = {
-    "provider": "a fetcher such as offpolicy_data_fetcher or onpolicy_data_fetcher, or an estimator such as gae_estimator"
+    "provider": "a fetcher such as offpolicy_data_fetcher or onpolicy_data_fetcher, or an estimator such as gae_estimator",
+    "consumer": "a learner such as trainer or multistep_trainer",
+    "result": "train_output",
 }
 _LEARNER = {
     "provider": "a learner such as OffPolicyLearner, trainer or multistep_trainer",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import warnings
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -155,6 +156,31 @@ def require_same_algorithm(middleware: str, cfg: object, policy: object) -> None
         raise TypeError(
             f"{middleware} wants the configuration that the policy was made with, {type(own).__name__}, got a "
             f"{type(cfg).__name__} with a {type(given).__name__}: use the same configuration for both."
+        )
+    if type(given) is type(own):
+        _warn_of_unused_settings(middleware, given, own)
+
+
+_READ_BY_MIDDLEWARE = frozenset(
+    ("batch_size", "update_per_collect", "learning_starts", "unroll_len", "burn_in", "priority_eta")
+)
+"""Settings of policy.learn that middleware read too."""
+
+
+def _warn_of_unused_settings(middleware: str, given: PolicyConfig, own: PolicyConfig) -> None:
+    """Warn of settings that were changed from their default, where the policy was made with another value."""
+    default, found = type(given)(), []
+    for section in ("learn", "model"):
+        of_policy, of_run, plain = (getattr(one, section, None) for one in (own, given, default))
+        for name in vars(of_run) if of_run is not None and type(of_run) is type(of_policy) is type(plain) else ():
+            value, used = getattr(of_run, name), getattr(of_policy, name)
+            if value not in (used, getattr(plain, name)) and name not in _READ_BY_MIDDLEWARE:
+                found.append(f"policy.{section}.{name} = {value!r} (the policy has {used!r})")
+    if found:
+        warnings.warn(
+            f"the configuration of {middleware} has settings without effect, because the policy was made with others: "
+            f"{', '.join(found)}. Change the configuration before the policy is made from it.",
+            stacklevel=4,
         )
 
 

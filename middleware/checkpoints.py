@@ -33,7 +33,7 @@ from ding_lite.basics import (
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
 from ding_lite.engine import Context, EndReason, contract
 from ding_lite.middleware.arguments import require_count
-from ding_lite.middleware.own_runs import own_run
+from ding_lite.middleware.own_runs import own_run, warn_of_idle_policies
 from ding_lite.middleware.run_copies import begun_copy, copy_late_files, finish_copy
 from ding_lite.middleware.run_descriptions import describe_run
 from ding_lite.policy import ActMode, LearnMode
@@ -359,6 +359,7 @@ class CkptSaver:
         if resumed is None:
             with contextlib.suppress(WriteError):  # the first save fails as well, with a warning
                 move_aside(self._run_files.folder)
+        warn_of_idle_policies("CkptSaver", "saves", _things(self._policy))
         self._has_begun = True
 
     def _require_own_folder(self, ctx: object) -> None:

@@ -13,7 +13,7 @@ from ding_lite.engine import Deferred, Task, WorkCancelled, contract
 from ding_lite.metrics import MetricsLogger
 from ding_lite.middleware.metrics_aggregators import evaluation_of
 from ding_lite.middleware.outputs import append_metrics
-from ding_lite.middleware.own_runs import own_run
+from ding_lite.middleware.own_runs import own_run, warn_of_idle_policies
 from ding_lite.middleware.terminations import finish_if_reached
 from ding_lite.policy import EvalMode
 from ding_lite.ranks import is_first_rank
@@ -82,7 +82,7 @@ class ScheduledEvaluator:
         self._under_way: tuple[int, Deferred[Evaluation] | _Restored] | None = None
         self._last_iter: int | None = None
         """Gradient steps taken when the last evaluation began; -1 before the first, None before it is known."""
-        self._has_warned = False
+        self._has_warned = self._is_checked = False
         self._reached_in = -1
         """The iteration whose evaluation reached stop_value."""
         contract(
@@ -99,6 +99,9 @@ class ScheduledEvaluator:
         task = own_run()
         if not is_first_rank():  # which evaluates for all
             return
+        if not self._is_checked:
+            self._is_checked = True
+            warn_of_idle_policies(self.__name__, "evaluates", self._policies)
         if self._under_way is not None:
             work = self._under_way[1]
             if work.is_over or work.error is not None:  # it belongs to an earlier run, or it failed: raise its error

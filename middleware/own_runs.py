@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Sequence
+
 from ding_lite.engine import Task, current_task
+from ding_lite.policy import ActMode, LearnMode, Policy
 
 
 def own_run() -> Task:
@@ -13,3 +17,24 @@ def own_run() -> Task:
     """
     found = current_task()
     return found if found.running else Task()
+
+
+def warn_of_idle_policies(who: str, what: str, policies: Sequence[object]) -> None:
+    """Warn if the run trains policies, and none of these is one of them.
+
+    Args:
+        who: name of the middleware.
+        what: what it does with them, such as "evaluates".
+        policies: policies, or modes of policies. Those of other libraries are not checked.
+    """
+    trained = [used for stage, used in own_run().used_objects() if stage == "learn" and isinstance(used, LearnMode)]
+    known = [one for one in policies if isinstance(one, (ActMode, LearnMode, Policy))]
+    if not trained or not known or len(known) < len(policies):
+        return
+    if not any(mode.trains(one) for mode in trained for one in known):
+        several = "of the policies" if len(known) > 1 else "the policy"
+        warnings.warn(
+            f"{who} {what} {several} that no learner of this run trains: its weights do not change. Pass the policy whose "
+            "learn_mode the learner has.",
+            stacklevel=3,
+        )

@@ -58,7 +58,8 @@ def check_pipeline(ctx: Context, pipeline: Sequence[Entry]) -> None:
     earlier middleware, but not twice by the same one. Each required setting must be set before. Middleware that run at the same
     time must not touch what another of them changes. A middleware without a contract counts as writing every field and filling
     every object. Middleware inside of others are checked one by one.
-    A value that is lost, because it is set again before any middleware has read it, gives a warning.
+    A value that is lost, because it is set again before any middleware has read it, gives a warning; so does one that no
+    middleware reads, if the field's metadata names a "consumer".
 
     Raises:
         PipelineError: all problems, one per line, each with its line of the script.
@@ -75,7 +76,7 @@ def check_pipeline(ctx: Context, pipeline: Sequence[Entry]) -> None:
         count = "one problem" if len(problems) == 1 else f"{len(problems)} problems"
         lines = [f"  {problem}{used.at}" for used, problem in problems]
         raise PipelineError("\n".join([f"this pipeline cannot run, it has {count}:", *lines]))
-    for text in _lost_values(ctx, all_used):
+    for text in (*_lost_values(ctx, all_used), *_unread_values(ctx, all_used)):
         warnings.warn(text, stacklevel=3)
 
 
@@ -98,6 +99,34 @@ def _lost_values(ctx: Context, all_used: Sequence[UsedMiddleware]) -> Iterator[s
                     "own; where it is not always set, name it in may_write instead."
                 )
                 break
+
+
+def _unread_values(ctx: Context, all_used: Sequence[UsedMiddleware]) -> Iterator[str]:
+    """Each middleware that sets a field with a "consumer" in its metadata last, if no middleware behind it may read the field.
+
+    A middleware that sets the field "result" of the metadata too has consumed the value itself.
+    """
+    cls = type(ctx)
+    for field in dataclasses.fields(ctx):
+        consumer = field.metadata.get("consumer")
+        places = [place for place, used in enumerate(all_used) if field.name in _sets(used)]
+        if consumer is None or not places:
+            continue
+        last = all_used[places[-1]]
+        if field.metadata.get("result") in last.writes:
+            continue
+        behind = [used for used in all_used if used is not last and used not in last.earlier]
+        at_end = any(_may_look_at(cls, used, field.name) for used in last.earlier if _looks_at_end(used, field.name))
+        if not at_end and not any(_may_look_at(cls, used, field.name) for used in behind):
+            yield (
+                f"{last.name}{last.at} sets ctx.{field.name}, and no middleware behind it reads it, so that nothing is done "
+                f"with it: add {consumer} behind it."
+            )
+
+
+def _looks_at_end(used: UsedMiddleware, name: str) -> bool:
+    """Whether a middleware may read a field after the forward steps of all others."""
+    return used.contract is None or _reads_at_end(used) or name in used.contract.reads_after
 
 
 def _is_read(ctx: Context, all_used: Sequence[UsedMiddleware], place: int, name: str, first: UsedMiddleware) -> bool:

@@ -145,6 +145,11 @@ class LearnMode:
         """The columns of a batch that the policy's hooks read; None if unknown."""
         return self._policy.columns
 
+    def trains(self, other: object) -> bool:
+        """Whether learning changes the networks of a policy, or of the policy that another mode belongs to."""
+        owner = getattr(other, "_policy", other)
+        return owner is self._policy or getattr(owner, "model", None) is self._policy.model
+
     @property
     def shares_state_with(self) -> tuple[Any, ...]:
         """The objects that learning changes. If a contract has one of them in `uses`, this counts as a use of this mode."""

@@ -1,0 +1,121 @@
+"""Parts of a pipeline without effect cause a warning: settings, policies and batches that nothing learns from."""
+
+import warnings
+
+import pytest
+
+from ding_lite import task
+from ding_lite.config import DQNConfig
+from ding_lite.contexts import OnlineRLContext
+from ding_lite.data import ReplayBuffer
+from ding_lite.envs import make_envs
+from ding_lite.middleware import (
+    CkptSaver,
+    OffPolicyLearner,
+    StepCollector,
+    data_pusher,
+    eps_greedy_handler,
+    interaction_evaluator,
+    offpolicy_data_fetcher,
+    trainer,
+)
+from ding_lite.policy import DQNPolicy
+
+IDLE = "no learner of this run trains"
+
+
+def small(tmp_path):
+    cfg = DQNConfig().override({"exp_name": str(tmp_path / "run"), "env.n_evaluator_episode": 2, "env.evaluator_env_num": 2})
+    cfg.policy.learn.learning_starts = 0
+    return cfg
+
+
+def run(cfg, make_parts, policies=1):
+    """Run two iterations of DQN; `make_parts` returns the middleware behind the pusher. Returns the warnings."""
+    envs = make_envs(cfg.env.id, 2, seed=0)
+    made = [DQNPolicy(cfg.policy, envs.single_observation_space, envs.single_action_space) for _ in range(policies)]
+    buffer_ = ReplayBuffer(1000, seed=0)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with task.start(ctx=OnlineRLContext()):
+            task.use(eps_greedy_handler(cfg))
+            task.use(StepCollector(cfg, made[0].collect_mode, envs))
+            task.use(data_pusher(cfg, buffer_))
+            for part in make_parts(cfg, buffer_, *made):
+                task.use(part)
+            task.run(max_step=2)
+    return [str(one.message) for one in caught]
+
+
+def learner(cfg, buffer_, policy):
+    return OffPolicyLearner(cfg, policy.learn_mode, buffer_)
+
+
+def evaluator(cfg, policy):
+    return interaction_evaluator(cfg, policy.eval_mode, make_envs(cfg.env.id, 2, seed=1))
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_an_evaluated_policy_that_does_not_learn_is_named(tmp_path, which):
+    found = run(small(tmp_path), lambda cfg, b, *two: [learner(cfg, b, two[0]), evaluator(cfg, two[which])], policies=2)
+
+    named = [text for text in found if IDLE in text]
+    assert len(named) == which
+    assert all(text.startswith("interaction_evaluator evaluates the policy") for text in named)
+
+
+@pytest.mark.parametrize(("saved", "count"), [(lambda one, two: two, 1), (lambda one, two: {"a": one, "b": two}, 0)])
+def test_a_saved_policy_that_does_not_learn_is_named(tmp_path, saved, count):
+    found = run(
+        small(tmp_path), lambda cfg, b, *two: [learner(cfg, b, two[0]), CkptSaver(saved(*two), cfg.exp_name)], policies=2
+    )
+
+    assert [text.partition(" that")[0] for text in found if IDLE in text] == ["CkptSaver saves the policy"] * count
+
+
+def test_a_whole_pipeline_warns_of_nothing(tmp_path):
+    assert not run(
+        small(tmp_path), lambda cfg, b, one: [learner(cfg, b, one), evaluator(cfg, one), CkptSaver(one, cfg.exp_name)]
+    )
+
+
+def test_without_a_learner_nothing_is_said_about_policies(tmp_path):
+    assert not run(small(tmp_path), lambda cfg, b, one: [evaluator(cfg, one), CkptSaver(one, cfg.exp_name)])
+
+
+@pytest.mark.parametrize("learns", [True, False])
+def test_a_batch_that_nothing_reads_is_named(tmp_path, learns):
+    def parts(cfg, buffer_, policy):
+        fetcher = offpolicy_data_fetcher(cfg, buffer_)
+        return [fetcher, *([trainer(cfg, policy.learn_mode)] if learns else [])]
+
+    found = [text for text in run(small(tmp_path), parts) if "sets ctx.train_data" in text]
+
+    assert len(found) == (not learns)
+    assert all("offpolicy_data_fetcher" in text and "add a learner such as trainer" in text for text in found)
+
+
+def test_a_function_without_a_contract_may_read_the_batch(tmp_path):
+    assert not run(small(tmp_path), lambda cfg, b, one: [offpolicy_data_fetcher(cfg, b), lambda ctx: None])
+
+
+def test_settings_changed_after_the_policy_was_made_are_named(tmp_path):
+    cfg = small(tmp_path)
+
+    def parts(cfg, buffer_, policy):
+        other = small(tmp_path)
+        other.policy.learn.learning_rate, other.policy.learn.batch_size = 0.5, 7
+        other.policy.model.encoder_hidden_size_list = [3]
+        return [learner(other, buffer_, policy)]
+
+    (text,) = (one for one in run(cfg, parts) if "without effect" in one)
+    assert "policy.learn.learning_rate = 0.5 (the policy has 0.001)" in text
+    assert "encoder_hidden_size_list = [3]" in text
+    assert "batch_size" not in text
+
+
+def test_a_default_configuration_beside_a_policy_with_settings_is_fine(tmp_path):
+    cfg = small(tmp_path)
+    cfg.policy.learn.learning_rate = 0.5
+
+    assert not [one for one in run(cfg, lambda cfg, b, p: [learner(small(tmp_path), b, p)]) if "without effect" in one]
