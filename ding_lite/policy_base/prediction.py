@@ -48,6 +48,11 @@ class PredictMode(ActMode):
         **settings: Any,
     ) -> tuple[Any, Sequence[Any] | None]:
         """See `Policy.predict`."""
+        if state is not None and not isinstance(state, (list, tuple)):
+            raise TypeError(
+                f"predict(state={state!r:.60}) wants the recurrent state that an earlier call returned, a list, or None. Name "
+                "the other arguments: predict(obs, deterministic=False)."
+            )
         if not isinstance(deterministic, (bool, np.bool_)):
             raise TypeError(
                 f"predict(deterministic={deterministic!r:.60}) wants True or False. If this is the third argument as of "

@@ -105,6 +105,9 @@ class DryRunPolicy(RestorablePolicy, PolicyWithModel, Protocol):
     def loss_batch(self, batch: Tree, /) -> Tree:
         """The batch that `loss` takes."""
 
+    def before_step(self) -> None:
+        """Called before each gradient step, and so before `loss`."""
+
     def loss(self, batch: Tree, /) -> Any:
         """The loss of a batch."""
 
@@ -137,7 +140,7 @@ class HookCallError(HookError):
 
 
 def try_out(policy: P, make_mode: Callable[[P], DryRunMode]) -> HookReads:
-    """Run a policy on a dummy batch: act, postprocess, compute loss, gradients and statistics. Then restore the policy.
+    """Run a policy on a dummy batch: act, postprocess, begin a step, compute loss, gradients and statistics. Restore it after.
 
     Args:
         policy: the policy.
@@ -261,6 +264,8 @@ def _learned(policy: DryRunPolicy, columns: dict[str, Any]) -> HookReads:
     if policy.learns_from == "rollouts" and policy.loss_takes == "transitions":  # all columns are flattened to rows together
         require_as_long(f"postprocess of {kind}", columns, leaves)
     rows = _leaves_of(policy.loss_batch(tree(leaves)), f"loss_batch of {kind}")
+    with _watched(policy, f"before_step of {kind}"), _explained(f"before_step of {kind}", lambda: "before a gradient step"):
+        policy.before_step()
     for_loss = read_batch(rows, f"loss of {kind}")
     with _watched(policy, f"loss of {kind}"), _explained(f"loss of {kind}", lambda: described(rows)):
         loss, outputs = with_stats(policy.loss(for_loss))

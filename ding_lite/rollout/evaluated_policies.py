@@ -168,8 +168,11 @@ def evaluated_policy(policy: EvalMode, eps: float | None, who: str) -> Evaluated
         who: the caller, for messages.
 
     Raises:
+        TypeError: it is something else than policy.eval_mode.
         ValueError: see `log_prob_of`.
     """
+    if not isinstance(policy, EvalMode):
+        raise TypeError(f"{who} wants policy.eval_mode, got {policy!r:.80} of type {type(policy).__name__}: pass that mode.")
     actor = policy.current()
     name, model = type(actor).__name__, actor.model
     if not isinstance(actor, BoxActing) and actor.get_initial_state():

@@ -259,3 +259,10 @@ def test_exploring_does_not_last():
     expected = policy.predict(obs)[0]
     policy.predict(obs, deterministic=False)
     assert np.array_equal(policy.predict_mode.forward(obs)[0], expected)
+
+
+@pytest.mark.parametrize("state", [True, "state", np.zeros(2)])
+def test_a_state_that_is_none_is_named(state):
+    policy = DQNPolicy({"seed": 0}, BOX, spaces.Discrete(3))
+    with pytest.raises(TypeError, match=r"wants the recurrent state that an earlier call returned.*deterministic=False"):
+        policy.predict(np.zeros(4, np.float32), state)

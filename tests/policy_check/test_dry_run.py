@@ -48,6 +48,31 @@ def test_so_is_one_that_another_hook_reads(hook):
         made(**{hook: lambda policy, batch: batch.advantages})
 
 
+def test_the_loss_may_read_what_before_step_sets():
+    class Sets(DQNPolicy):
+        def before_step(self):
+            super().before_step()
+            self.strength = 0.5
+
+        def loss(self, batch):
+            loss, stats = super().loss(batch)
+            return loss * self.strength, stats
+
+    policy = Sets({"seed": 0}, BOX, DISCRETE)
+    policy.dry_run()
+
+    assert not hasattr(policy, "strength")
+
+
+def test_an_error_in_before_step_is_found_before_the_run():
+    class Fails(DQNPolicy):
+        def before_step(self):
+            self.nothing.step()
+
+    with pytest.raises(HookError, match="before_step of Fails"):
+        Fails({"seed": 0}, BOX, DISCRETE).dry_run()
+
+
 def test_what_postprocess_adds_the_loss_may_read():
     def loss_fn(policy, model, dist_class, batch):
         return (model.values(batch.obs) - batch.target).square().mean()

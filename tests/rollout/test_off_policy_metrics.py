@@ -145,6 +145,15 @@ class TestTabular:
         with pytest.raises(TypeError, match=f"log_prob_of {words}"):
             log_prob_of(policy_of(PPOPolicy, sharpen=3).eval_mode, batch)
 
+    def test_log_prob_of_names_another_mode(self):
+        policy = policy_of(PPOPolicy, sharpen=3)
+        batch = {"obs": torch.arange(3), "action": torch.tensor([5, 6, 5])}
+        for other in (policy.collect_mode, policy.learn_mode, policy):
+            with pytest.raises(
+                TypeError, match=rf"log_prob_of wants policy.eval_mode, got .*{type(other).__name__}: pass that mode"
+            ):
+                log_prob_of(other, batch)
+
     def test_log_prob_of_names_what_does_not_fit_the_policy(self):
         box = spaces.Box(-1, 1, (2,), np.float32)
         policy = policy_of(SACPolicy, spaces.Box(-1, 1, (3,), np.float32), box)
