@@ -141,13 +141,12 @@ class EdgeEnds:
         return take_turn
 
     def _token_maker(self) -> Callable[[Lane], Any]:
-        names, says_skips = self._names, self.edge.distance == 0
+        names, says_skips, values_of = self._names, self.edge.distance == 0, _values_of(self._names)
         kept = tuple(place for place, name in enumerate(names) if name in self._kept)
         leaders = tuple(leader for leader, _ in self.edge.follows)
 
         def token_of(lane: Lane) -> Any:
-            ctx = lane.ctx
-            values = [getattr(ctx, name, _UNSET) for name in names]
+            values = values_of(lane.ctx)
             for place in kept:
                 value = values[place]
                 if type(value) not in SCALARS and value is not _UNSET:
@@ -174,8 +173,19 @@ class EdgeEnds:
         return take
 
 
+def _values_of(names: Sequence[str]) -> Callable[[Any], list[Any]]:
+    """A function of a context that returns the values of these fields, `_UNSET` for those without a value."""
+    if len(names) != 1:
+        return lambda ctx: [getattr(ctx, name, _UNSET) for name in names]
+    (only,) = names
+    return lambda ctx: [getattr(ctx, only, _UNSET)]
+
+
 def giver(ends: Sequence[EdgeEnds]) -> Callable[[Lane], None]:
     """A function that gives to all these edges. It makes all tokens first, because a taker may change the leaders."""
+    if len(ends) == 1:
+        put_only, token_of_only = ends[0].put, ends[0].token_of
+        return lambda lane: put_only(token_of_only(lane))
     if not any(it.edge.follows for it in ends):
         each = tuple((it.put, it.token_of) for it in ends)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -148,6 +148,5 @@ def current_lane() -> Lane | None:
     return _lane.get()
 
 
-def enter(lane: Lane | None) -> None:
-    """Set the lane of this thread."""
-    _lane.set(lane)
+enter: Callable[[Lane | None], object] = _lane.set
+"""`enter(lane)` sets the lane of this thread."""

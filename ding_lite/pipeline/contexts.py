@@ -203,7 +203,8 @@ class Context:
 
     def renew(self: ContextType) -> ContextType:
         """The context of the next iteration: kept fields carry over without copies, and `total_step` is one higher."""
-        plan, lineage, old = self._plan, _lineage_of(self), self.__dict__
+        plan, old = self._plan, self.__dict__
+        lineage: _Lineage = old["_lineage"]
         if not plan.plain:
             return self._renew_by_calling()
         new: ContextType = object.__new__(lineage.cls)

@@ -142,11 +142,26 @@ class Guard:
         return f"{self.name} ({self.location})" if self.location else self.name
 
     def __call__(self, ctx: Any) -> Any:
-        if self.contract is None and ctx.total_step >= self._checker.end:
-            return self.call(ctx)
-        if self._compares and self._checker.ended is not None:
-            self._checker.ended.enter(self, ctx)
-        return self._run(FIRST, ctx, self.call, ctx)
+        if self._compares:
+            if self.contract is None and ctx.total_step >= self._checker.end:
+                return self.call(ctx)
+            if self._checker.ended is not None:
+                self._checker.ended.enter(self, ctx)
+            return self._run(FIRST, ctx, self.call, ctx)
+        outside = type(ctx)  # as in `_run`, without what only the first iterations need: every step passes here
+        reach, step = self._steps[FIRST].get(outside) or self._know(outside, FIRST)
+        view = reach.take(step)
+        become(ctx, view.cls)
+        try:
+            result = self.call(ctx)
+            if result is not None:
+                result = self._followed(result, ctx)
+        finally:
+            become(ctx, outside)
+            refusal = view.give_back()
+        if refusal is not None:
+            raise refusal
+        return result
 
     def _run(self, which: int, ctx: Any, act: Callable[..., Any], *given: Any) -> Any:
         """Call `act(*given)` with the context as the view of this step."""
