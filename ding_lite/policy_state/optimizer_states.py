@@ -9,7 +9,7 @@ import copy
 import inspect
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -24,12 +24,122 @@ _HOW = frozenset({"capturable", "differentiable", "foreach", "fused"})  # change
 _LEAST_EPS, _FAR_FROM_INFINITY = 1e-30, 1e37  # in float32
 _MOST = 1e6  # learning rates, decays and epsilons above this are errors
 _KEPT = "kept"  # key in a saved state: indices of the parameters with moments, to detect lost ones
+_MADE = "made"  # key in a saved state: settings of each group as the configuration gives them
+_PLACES = "places"  # key in a saved state: of each index, the place of its parameter among those of the policy
+_OF_SCHEDULE = frozenset({"lr_schedule", "lr_ratio"})  # settings that give the learning rate
 
 
-def optimizer_state(optimizer: Optimizer) -> dict[str, Any]:
-    """A copy of an optimizer's state, with the indices of the parameters that have moments as "kept"."""
+def optimizer_state(
+    optimizer: Optimizer, made: Sequence[Mapping[str, Any]] | None = None, params: Sequence[Tensor] | None = None
+) -> dict[str, Any]:
+    """A copy of an optimizer's state, with the indices of the parameters that have moments as "kept".
+
+    Args:
+        optimizer: the optimizer.
+        made: its `made_settings`, saved as "made"; None to leave them out.
+        params: its parameters in an order that does not depend on the parameter groups; their places are saved as "places".
+            None to leave them out.
+    """
     state = copy.deepcopy(optimizer.state_dict())
-    return {**state, _KEPT: list(state["state"])}
+    more = {} if made is None else {_MADE: copy.deepcopy([*made])}
+    places = {} if params is None else {_PLACES: _places(optimizer, params)}
+    return {**state, _KEPT: list(state["state"]), **more, **places}
+
+
+def _places(optimizer: Optimizer, params: Sequence[Tensor]) -> list[int]:
+    places = {id(param): place for place, param in enumerate(params)}
+    return [places.get(id(param), -1) for group in optimizer.param_groups for param in group["params"]]
+
+
+def regrouped(state: Any, optimizer: Optimizer, params: Sequence[Tensor]) -> Any:
+    """A saved state of an optimizer, with the parameter groups of this optimizer, if the saved one had others.
+
+    Two parts of a network are in one group if their configured learning rates are the same, for example.
+
+    Returns:
+        The state itself, if the groups have the same sizes, or if it does not hold the same parameters.
+    """
+    own, places = optimizer.state_dict()["param_groups"], _places(optimizer, params)
+    if -1 in places or not isinstance(state, Mapping) or sorted(places) != _sorted(state.get(_PLACES)):
+        return state
+    groups, moments, kept = state.get("param_groups"), state.get("state"), state.get(_KEPT)
+    if not isinstance(groups, (list, tuple)) or not all(map(_is_group, groups)) or not isinstance(moments, Mapping):
+        return state
+    sizes = [len(group["params"]) for group in groups]
+    if sizes == [len(group["params"]) for group in own] or sum(sizes) != len(places):
+        return state
+    index = {saved: places.index(place) for saved, place in enumerate(state[_PLACES])}
+    if not isinstance(kept, (list, tuple)) or not all(type(one) is int and one in index for one in (*kept, *moments)):
+        return state
+    moved = {index[saved]: moments[saved] for saved in moments}
+    return {**state, "param_groups": own, "state": moved, _KEPT: [index[saved] for saved in kept], _MADE: [{}] * len(own)}
+
+
+def _sorted(places: object) -> list[int]:
+    is_plain = isinstance(places, (list, tuple)) and all(type(place) is int for place in places)
+    return sorted(places) if is_plain else []  # type: ignore[call-overload]
+
+
+def made_settings(groups: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The settings of parameter groups of a new optimizer, as plain data, without those that only change the implementation.
+
+    They are saved beside the current ones, which schedules and hooks change. A difference of the settings that two optimizers
+    were made with is a difference of their configurations.
+    """
+    left_out = {"params", *_HOW}
+    return [
+        {name: _plain(value) for name, value in group.items() if name not in left_out and _is_setting(value)}
+        for group in groups
+    ]
+
+
+def _is_setting(value: object) -> bool:
+    if isinstance(value, (list, tuple)):
+        return all(_is_number(one) for one in value)
+    return value is None or isinstance(value, (bool, str)) or _is_number(value)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_plain(one) for one in value]
+    return value.item() if isinstance(value, Tensor) else value
+
+
+def with_made_settings(
+    state: Mapping[str, Any], made: Sequence[Mapping[str, Any]], is_made_alike: bool = True
+) -> tuple[Mapping[str, Any], list[str]]:
+    """A saved state of an optimizer, with the settings of this optimizer where the saved one was made with others.
+
+    Settings that both were made with keep their current values in the state, such as a learning rate that a hook has changed.
+
+    Args:
+        state: the saved state, which fits the optimizer.
+        made: `made_settings` of the optimizer that loads it.
+        is_made_alike: for states of older versions, which do not have these settings: whether both were made with the same.
+
+    Returns:
+        The state, and a description of each difference.
+    """
+    groups, found = [], []
+    for index, (own, given) in enumerate(zip(made, state["param_groups"])):
+        saved = state[_MADE][index] if _MADE in state else own if is_made_alike else _plain_group(given)
+        others = {name for name in {**own, **saved} if own.get(name) != saved.get(name)}
+        place = f" of parameter group {index}" if index else ""
+        found += [f"{name}{place} is {own.get(name)!r}, and was {saved.get(name)!r}" for name in sorted(others)]
+        changed = {"lr", *others} if others & _OF_SCHEDULE else others
+        groups.append({**given, **{name: _like(given[name], own[name]) for name in changed if name in own and name in given}})
+    return {**state, "param_groups": groups}, list(dict.fromkeys(found))
+
+
+def _plain_group(group: Mapping[str, Any]) -> dict[str, Any]:
+    return made_settings([group])[0]
+
+
+def _like(given: Any, value: Any) -> Any:
+    """The value with the type of the given one, for tensors and tuples."""
+    if isinstance(given, Tensor) and value is not None:
+        return torch.full_like(given, value)
+    return tuple(value) if isinstance(value, list) else value
 
 
 def moments_of(optimizer: Optimizer, params: Sequence[Tensor]) -> dict[int, Any]:
@@ -77,6 +187,7 @@ def require_optimizer_state(where: str, optimizer: Optimizer, state: Any) -> Non
         _require_settings(f'{where}["param_groups"][{index}]', trial, group, given[index])
     params = [param for group in optimizer.param_groups for param in group["params"]]
     _require_all_kept(where, state, len(params))
+    _require_made(where, state, len(given))
     wanted = _first_moments(where, trial, given)
     for index, moments in state["state"].items():
         if index not in range(len(params)):
@@ -192,6 +303,15 @@ def _require_all_kept(where: str, state: Mapping[str, Any], count: int) -> None:
         raise StateError(
             f'{where}["{_KEPT}"] is {kept!r:.80}, but {where}["state"] also has an entry {more[0]!r}. Pass the whole result of '
             "state_dict()."
+        )
+
+
+def _require_made(where: str, state: Mapping[str, Any], count: int) -> None:
+    """Raise StateError if the settings that the saved optimizer was made with are not plain data, one dict per group."""
+    made = state.get(_MADE, [{}] * count)
+    if not isinstance(made, (list, tuple)) or len(made) != count or not all(isinstance(one, Mapping) for one in made):
+        raise StateError(
+            f'{where}["{_MADE}"] is {made!r:.80}, expected a dict of settings for each of {count} parameter groups.'
         )
 
 
