@@ -22,7 +22,7 @@ from ding_lite.policy_base.learner_groups import LearnerGroup
 from ding_lite.policy_base.learning import LearnMode
 from ding_lite.policy_base.live_settings import change_settings, live_changes, restored_settings, values_of
 from ding_lite.policy_base.prediction import PredictMode
-from ding_lite.policy_base.short_names import Settings
+from ding_lite.policy_base.short_names import Settings, made_kind
 from ding_lite.policy_base.weights import PolicyWeights
 from ding_lite.policy_state import (
     StateError,
@@ -158,8 +158,9 @@ class PolicyState(PolicyWeights):
     @property
     def made_with(self) -> dict[str, Any]:
         """The algorithm, its configuration and its spaces, as plain data; saved to check that a state fits."""
-        spaces = self.observation_space, self.action_space
-        return identity_of(type(self), self.lineage(), self.cfg, self.config.extra, *spaces, self.given_model)
+        spaces, cfg = (self.observation_space, self.action_space), self.cfg
+        other = None if type(cfg) is made_kind(self.config_type) else type(cfg)
+        return identity_of(type(self), self.lineage(), cfg, self.config.extra, *spaces, self.given_model, other)
 
     def state_dict(self) -> dict[str, Any]:
         """A copy of the whole state: weights, optimizer, counters, attached objects, random generators, metrics of the hooks.

@@ -239,7 +239,7 @@ def require_loadable(policy: LoadablePolicy, state: Mapping[str, Any], before: M
             'result of state_dict(), or only the weights, {"model": ...}.'
         )
     if policy.params:
-        require_optimizer_state('state["optimizer"]', policy.optimizer, state["optimizer"])
+        require_optimizer_state('state["optimizer"]', policy.optimizer, state["optimizer"], policy.params)
     for name in ("train_iter", "version"):
         require_count(f"state[{name!r}]", state[name])
     _require_random_numbers(policy, state)

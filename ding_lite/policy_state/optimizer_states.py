@@ -42,8 +42,8 @@ def optimizer_state(
     """
     state = copy.deepcopy(optimizer.state_dict())
     more = {} if made is None else {_MADE: copy.deepcopy([*made])}
-    places = {} if params is None else {_PLACES: _places(optimizer, params)}
-    return {**state, _KEPT: list(state["state"]), **more, **places}
+    places = [] if params is None else _places(optimizer, params)
+    return {**state, _KEPT: list(state["state"]), **more, **({_PLACES: places} if places and -1 not in places else {})}
 
 
 def _places(optimizer: Optimizer, params: Sequence[Tensor]) -> list[int]:
@@ -72,7 +72,14 @@ def regrouped(state: Any, optimizer: Optimizer, params: Sequence[Tensor]) -> Any
     if not isinstance(kept, (list, tuple)) or not all(type(one) is int and one in index for one in (*kept, *moments)):
         return state
     moved = {index[saved]: moments[saved] for saved in moments}
-    return {**state, "param_groups": own, "state": moved, _KEPT: [index[saved] for saved in kept], _MADE: [{}] * len(own)}
+    return {
+        **state,
+        "param_groups": own,
+        "state": moved,
+        _KEPT: [index[saved] for saved in kept],
+        _MADE: made_settings(own),
+        _PLACES: places,
+    }
 
 
 def _sorted(places: object) -> list[int]:
@@ -158,7 +165,7 @@ def with_moments(state: Mapping[str, Any], optimizer: Optimizer, params: Sequenc
     return {**state, "state": loaded, _KEPT: list(loaded)}
 
 
-def require_optimizer_state(where: str, optimizer: Optimizer, state: Any) -> None:
+def require_optimizer_state(where: str, optimizer: Optimizer, state: Any, params: Sequence[Tensor] = ()) -> None:
     """Check that the parameter groups and moments of a saved state fit an optimizer.
 
     The expected moments are those that a copy of the optimizer has after one step.
@@ -167,6 +174,7 @@ def require_optimizer_state(where: str, optimizer: Optimizer, state: Any) -> Non
         where: key of the state, for messages.
         optimizer: the optimizer that loads the state.
         state: the saved state.
+        params: the parameters whose places the state may name; see `optimizer_state`.
 
     Raises:
         StateError: an entry does not fit; the message names it.
@@ -187,7 +195,10 @@ def require_optimizer_state(where: str, optimizer: Optimizer, state: Any) -> Non
         _require_settings(f'{where}["param_groups"][{index}]', trial, group, given[index])
     params = [param for group in optimizer.param_groups for param in group["params"]]
     _require_all_kept(where, state, len(params))
-    _require_made(where, state, len(given))
+    if _MADE in state:
+        _require_made(where, state, trial, own)
+    if params and _PLACES in state and _sorted(state[_PLACES]) != (expected := sorted(_places(optimizer, params))):
+        raise StateError(f'{where}["{_PLACES}"] is {state[_PLACES]!r:.80}, expected the numbers {expected!r:.80} in any order.')
     wanted = _first_moments(where, trial, given)
     for index, moments in state["state"].items():
         if index not in range(len(params)):
@@ -306,13 +317,28 @@ def _require_all_kept(where: str, state: Mapping[str, Any], count: int) -> None:
         )
 
 
-def _require_made(where: str, state: Mapping[str, Any], count: int) -> None:
-    """Raise StateError if the settings that the saved optimizer was made with are not plain data, one dict per group."""
-    made = state.get(_MADE, [{}] * count)
-    if not isinstance(made, (list, tuple)) or len(made) != count or not all(isinstance(one, Mapping) for one in made):
+def _require_made(where: str, state: Mapping[str, Any], trial: Optimizer, own: Sequence[Mapping[str, Any]]) -> None:
+    """Raise StateError if the settings that the saved optimizer was made with are not those of such an optimizer."""
+    made, groups = state[_MADE], state["param_groups"]
+    if not isinstance(made, (list, tuple)) or len(made) != len(own) or not all(isinstance(one, Mapping) for one in made):
         raise StateError(
-            f'{where}["{_MADE}"] is {made!r:.80}, expected a dict of settings for each of {count} parameter groups.'
+            f'{where}["{_MADE}"] is {made!r:.80}, expected a dict of settings for each of {len(own)} parameter groups.'
         )
+    for index, (group, given, mine) in enumerate(zip(groups, made, own)):
+        place, points = f'{where}["{_MADE}"][{index}]', given.get("lr_schedule")
+        optional = {"lr"} if points is not None else set()
+        if missing := [name for name in made_settings([mine])[0] if name not in given and name not in optional]:
+            raise StateError(f"{place} lacks {missing[0]!r}, it has {sorted(map(str, given))}.")
+        _require_settings(place, trial, mine, {**group, **{name: given[name] for name in given if name not in _OF_SCHEDULE}})
+        if points is not None and not (isinstance(points, (list, tuple)) and points and all(map(_is_point, points))):
+            raise StateError(
+                f"{place}['lr_schedule'] is {points!r:.80}, expected points (gradient step, learning rate), or None."
+            )
+        _require_setting(f"{place}['lr_ratio']", 1.0, given.get("lr_ratio", 1.0))
+
+
+def _is_point(point: object) -> bool:
+    return isinstance(point, (list, tuple)) and len(point) == 2 and all(_is_number(one) and _is_finite(one) for one in point)
 
 
 def _require_moments(where: str, param: Tensor, moments: Any, wanted: Mapping[str, Any] | None) -> None:
