@@ -302,9 +302,7 @@ class TestEpisodes:
                 words = rf"wants policy.eval_mode, got .*{type(other).__name__}: pass that mode"
                 with pytest.raises(TypeError, match=words):
                     metric(other, dataset)
-            with pytest.raises(
-                TypeError, match="of type function: for a policy of another library, see 'A policy"
-            ):
+            with pytest.raises(TypeError, match="of type function: for a policy of another library, see 'A policy"):
                 metric(lambda obs: 0, dataset)
             with pytest.raises(TypeError, match=r"wants a dataset, got .* of type dict: open it, open_dataset"):
                 metric(policy.eval_mode, {"obs": 3})
