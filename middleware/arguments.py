@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from gymnasium.vector import VectorEnv
 
+from ding_lite.basics import Config
 from ding_lite.config import RunConfig
 from ding_lite.envs import VectorEnvAdapter, stepper
 from ding_lite.policy import CollectMode, EvalMode, LearnMode, Policy, PolicyConfig
@@ -162,23 +163,29 @@ def require_same_algorithm(middleware: str, cfg: object, policy: object) -> None
 
 
 _READ_BY_MIDDLEWARE = frozenset(
-    ("batch_size", "update_per_collect", "learning_starts", "unroll_len", "burn_in", "priority_eta")
+    f"learn.{name}" for name in ("batch_size", "update_per_collect", "learning_starts", "unroll_len", "burn_in", "priority_eta")
+) | frozenset(
+    ("collect.n_sample", "collect.n_episode", "collect.discount_factor", "collect.gae_lambda", "random_collect_size")
+    + ("seed", "device")
 )
-"""Settings of policy.learn that middleware read too."""
+"""Settings of a policy that middleware or the script read."""
 
 
 def _warn_of_unused_settings(middleware: str, given: PolicyConfig, own: PolicyConfig) -> None:
     """Warn of settings that were changed from their default, where the policy was made with another value."""
     default, found = type(given)(), []
-    for section in ("learn", "model"):
-        of_policy, of_run, plain = (getattr(one, section, None) for one in (own, given, default))
+    for section in ("", "learn", "model", "collect"):
+        of_policy, of_run, plain = (getattr(one, section, None) if section else one for one in (own, given, default))
         for name in vars(of_run) if of_run is not None and type(of_run) is type(of_policy) is type(plain) else ():
             value, used = getattr(of_run, name), getattr(of_policy, name)
-            if value not in (used, getattr(plain, name)) and name not in _READ_BY_MIDDLEWARE:
-                found.append(f"policy.{section}.{name} = {value!r} (the policy has {used!r})")
+            place = f"{section}.{name}" if section else name
+            if isinstance(value, Config) or place in _READ_BY_MIDDLEWARE:
+                continue
+            if value not in (used, getattr(plain, name)):
+                found.append(f"policy.{place} = {value!r} (the policy has {used!r})")
     if found:
         warnings.warn(
-            f"the configuration of {middleware} has settings without effect, because the policy was made with others: "
+            f"the configuration of {middleware} has settings without effect on the policy, which was made with others: "
             f"{', '.join(found)}. Change the configuration before the policy is made from it.",
             stacklevel=4,
         )

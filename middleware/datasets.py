@@ -26,9 +26,12 @@ from ding_lite.middleware.foreign_names import ARGUMENTS
 from ding_lite.middleware.own_runs import own_run
 from ding_lite.middleware.run_descriptions import describe_run
 from ding_lite.policy import LearnMode
+from ding_lite.policy_state import settings_in
 from ding_lite.ranks import current_ranks
 
 _ROWS_LOOKED_AT = 100_000  # of the actions of a dataset, before the run
+_OF_COLLECTION = ("learn.update_per_collect", "learn.learning_starts", "random_collect_size")
+_SECTIONS_OF_COLLECTION = ("collect.n_", "other.")
 _ROUNDING = 1e-3  # of the range of a Box
 
 
@@ -172,7 +175,7 @@ def offline_data_fetcher(
         _warn_of_actions(data, space)
     _warn_of_target(cfg, data)
     epochs = _epochs(cfg, data)
-    return OfflineDataFetcher(data, epochs, columns, length, clip)
+    return OfflineDataFetcher(data, epochs, columns, length, clip, _settings_of_collection(cfg))
 
 
 class OfflineDataFetcher:
@@ -185,8 +188,10 @@ class OfflineDataFetcher:
         columns: tuple[str, ...] | None,
         length: int | None,
         clip: Callable[[Any], Any] | None,
+        of_collection: Mapping[str, Any],
     ) -> None:
         self.__name__ = "offline_data_fetcher"
+        self._of_collection = of_collection
         self._data, self._epochs, self._columns, self._length, self._clip = data, epochs, columns, length, clip
         self.fixed_settings = {
             "policy.learn.batch_size": "a pass over the dataset has equal parts of this size. Start a new run."
@@ -195,8 +200,17 @@ class OfflineDataFetcher:
         contract(writes=("train_data", "train_epoch"), uses=(epochs,), stage="process")(self)
 
     def begin_run(self) -> None:
-        """Count the passes of a resumed run, which may have no iteration left. The task calls it."""
-        own_run().ctx.train_epoch = self._epochs.epoch
+        """Count the passes of a resumed run, which may have no iteration left; warn of settings without effect. The task calls
+        it."""
+        task = own_run()
+        task.ctx.train_epoch = self._epochs.epoch
+        if self._of_collection and not any(stage == "collect" for stage, _ in task.used_objects()):
+            given = ", ".join(f"policy.{name} = {value!r}" for name, value in self._of_collection.items())
+            has, them = ("have", "them") if len(self._of_collection) > 1 else ("has", "it")
+            warnings.warn(
+                f"{given} {has} no effect, because this run learns from a dataset and collects nothing: leave {them} out.",
+                stacklevel=2,
+            )
 
     def __call__(self, ctx: OfflineRLContext) -> None:
         rows = self._epochs.next()
@@ -206,6 +220,18 @@ class OfflineDataFetcher:
             batch = self._data.windows(rows, self._length, self._columns)
         ctx.train_data = batch if self._clip is None or not has_leaf(batch, "action") else _clipped(batch, self._clip)
         ctx.train_epoch = self._epochs.epoch
+
+
+def _settings_of_collection(cfg: RunConfig) -> dict[str, Any]:
+    """The settings of collection, exploration and replay that differ from the defaults, by their dotted names in cfg.policy."""
+    if not isinstance(cfg, RunConfig):
+        return {}
+    own, default = (dict(settings_in(one.policy.to_dict())) for one in (cfg, type(cfg)()))
+    return {
+        name: value
+        for name, value in own.items()
+        if (name in _OF_COLLECTION or name.startswith(_SECTIONS_OF_COLLECTION)) and value != default.get(name, value)
+    }
 
 
 def _epochs(cfg: RunConfig, data: OfflineDataset) -> Epochs:

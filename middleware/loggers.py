@@ -376,7 +376,7 @@ class RunLogger:
             "loss": row.get("learn/loss", row.get("learn/total_loss")),
             "eps": row.get("collect/eps"),
             "entropy": row.get("learn/entropy"),
-            "left": f"<{readable_time(left)}" if left else None,
+            "time left": readable_time(left) if left else None,
         }
         self._console.write({name: None if isinstance(it, float) and it != it else it for name, it in line.items()}, row, done)
 

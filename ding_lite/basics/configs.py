@@ -208,6 +208,10 @@ def _require_field(cls: Any, name: str) -> None:
         description = cls.about(name)
         if description is not None:
             raise ConfigError(f"{cls.__name__} has no {name!r}: {description}")
+        if any(name in vars(kind).get("__annotations__", {}) for kind in cls.__mro__):
+            raise ConfigError(
+                f"{cls.__name__} declares {name!r}, but is no dataclass: write @dataclasses.dataclass above the class."
+            )
         hint = did_you_mean(name, near_fields(cls, name))
         known = "" if "?" in hint else f" It has {', '.join(_hints(cls))}."
         raise ConfigError(f"{cls.__name__} has no {name!r}{hint}{known}")

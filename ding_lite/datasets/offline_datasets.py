@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import tempfile
+from collections import ChainMap
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from os import PathLike
@@ -72,6 +73,7 @@ class OfflineDataset:
         """Its folder, or what else it was made of."""
         self._index, self._columns = index, columns
         self._parts: tuple[OfflineDataset, ...] = ()
+        self._changed: dict[str, np.ndarray[Any, Any]] = {}
         self._stored_lengths = lengths
         self._first = np.cumsum(lengths) - lengths
         self._choose(np.arange(len(lengths)))
@@ -203,6 +205,58 @@ class OfflineDataset:
             action_space=self._index.action_space if action_space is None else action_space,
         )
         return made
+
+    def with_columns(self, **columns: np.ndarray[Any, Any] | torch.Tensor) -> OfflineDataset:
+        """The dataset with these columns, such as other rewards, instead of those of the same names. Files stay as they are.
+
+        `write_dataset` writes the result to a folder of its own.
+
+        Args:
+            **columns: arrays [N, ...] of numbers, one row for each of this dataset, in the order of `rows`. Columns that it
+                does not have are added.
+
+        Raises:
+            DatasetError: a column defines the episodes (obs, next_obs, terminated, truncated), has another number of rows, does
+                not hold numbers, or has parts in this dataset; rewards have another shape than [N]; or actions do not fit the
+                action space.
+
+        Example:
+            >>> scaled = dataset.with_columns(reward=0.1 * dataset.rows(("reward",))["reward"])  # doctest: +SKIP
+        """
+        stored, specs, arrays = self._stored(np.arange(len(self))), dict(self._index.columns), dict[str, Any]()
+        for name, column in columns.items():
+            given = self._new_column(name, column)
+            array = np.zeros((int(self._stored_lengths.sum()), *given.shape[1:]), given.dtype)
+            array[stored] = given
+            arrays[name_of((name,))], specs[name_of((name,))] = array, LeafSpec(given.shape[1:], given.dtype)
+        made = self.select(np.arange(self.num_episodes))
+        before: Any = self._columns  # nothing is written to it
+        made._index, made._columns = dataclasses.replace(self._index, columns=specs), ChainMap(arrays, before)
+        made._changed = {**self._changed, **arrays}
+        if (
+            "action" in columns
+            and self.knows("action_space")
+            and (found := misfit_in_columns(made.columns, None, self.action_space))
+        ):
+            raise DatasetError(f"with_columns(action=...) does not fit the action space of the dataset {self.name}: {found}")
+        return made
+
+    def _new_column(self, name: str, column: Any) -> np.ndarray[Any, Any]:
+        """A column for `with_columns` as an array, if it fits."""
+        found = np.asarray(column)
+        fixed = (OBS, "next_obs", "terminated", "truncated")
+        if name in fixed:
+            raise DatasetError(f"with_columns({name}=...): {', '.join(fixed)} say what the episodes are: make a new dataset.")
+        if found.dtype.kind not in "biuf" or found.shape[:1] != (len(self),):
+            raise DatasetError(
+                f"with_columns({name}=...) wants numbers [{len(self)}, ...], one row for each of the dataset {self.name}, got "
+                f"{found.dtype} {[*found.shape]}."
+            )
+        if name == "reward" and found.ndim != 1:
+            raise DatasetError(f"with_columns(reward=...) wants rewards [{len(self)}], got {[*found.shape]}: use .squeeze(-1).")
+        if isinstance(self.columns.get(name), Mapping):
+            raise DatasetError(f"with_columns({name}=...): the column {name} of the dataset {self.name} has parts.")
+        return found
 
     @property
     def sources(self) -> list[dict[str, Any]]:
@@ -408,7 +462,7 @@ class OfflineDataset:
         made = OfflineDataset.__new__(OfflineDataset)
         made._set_up(self._index, self._stored_lengths, self._columns, self.name)
         made._choose(self._episodes[self._chosen(numbers, "select")])
-        made._parts = self._parts
+        made._parts, made._changed = self._parts, self._changed
         return made
 
     def _chosen(self, numbers: Sequence[int] | np.ndarray[Any, Any], who: str) -> np.ndarray[Any, Any]:
@@ -481,6 +535,8 @@ class OfflineDataset:
             digest.update(part.fingerprint.encode())
         for chunk in self._index.chunks:
             digest.update(chunk.sha256.encode())
+        for name, array in sorted(self._changed.items()):
+            digest.update(name.encode() + array.tobytes())
         if not self._parts and not self._index.chunks and len(self):
             digest.update(np.ascontiguousarray(self._rows("reward", self._stored(np.arange(len(self))))).tobytes())
         return digest.hexdigest()

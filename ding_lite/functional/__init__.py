@@ -27,7 +27,7 @@ from ding_lite.functional.losses import (
     temperature_loss,
     weighted_mean,
 )
-from ding_lite.functional.off_policy import doubly_robust, effective_sample_size, importance_sampling
+from ding_lite.functional.off_policy import doubly_robust, effective_sample_size, importance_sampling, weighted_standard_error
 from ding_lite.functional.priorities import importance_weight, sequence_priority
 from ding_lite.functional.rescaling import rescale_value, unrescale_value
 from ding_lite.functional.returns import NStep, discounted_return, nstep_return
@@ -91,4 +91,5 @@ __all__ = [
     "unsquashed",
     "vtrace",
     "weighted_mean",
+    "weighted_standard_error",
 ]

@@ -46,7 +46,8 @@ def importance_sampling(
         [B] float64, finite. A weight above 1e100 counts as 1e100. The weighted contributions are 0 if all weights are 0.
 
     Raises:
-        ValueError: shapes differ, padding is not at the end, there is no episode, or a ratio is infinite or not a number.
+        ValueError: shapes differ, padding is not at the end, there is no episode, a ratio is infinite or not a number, or
+            another number is not finite.
 
     Reference:
         Precup et al. (2000), "Eligibility Traces for Off-Policy Policy Evaluation"; the normalised weights are those of the
@@ -111,6 +112,7 @@ def doubly_robust(
         raise ValueError(
             f"doubly_robust() wants last_value of the shape [B] = {tuple(reward.shape[1:])}, got {tuple(last_value.shape)}."
         )
+    _require_finite("doubly_robust()", "last_value", last_value)
     weight = _weights(_log_weights(log_ratio, valid), weighted)
     before = torch.cat((torch.ones_like(weight[:1]), weight[:-1]))
     reward, q_value, value = (x.double().masked_fill(~valid, 0) for x in (reward, q_value, value))
@@ -147,6 +149,65 @@ def effective_sample_size(log_ratio: Tensor, valid: Tensor | None = None) -> Ten
     return torch.where(total > 0, total.square() / share.square().sum().clamp(min=1e-300), 0)
 
 
+@torch.no_grad()
+def weighted_standard_error(
+    log_ratio: Tensor,
+    reward: Tensor,
+    valid: Tensor | None = None,
+    first_value: Tensor | None = None,
+    *,
+    gamma: float,
+    per_decision: bool = True,
+) -> Tensor:
+    """The standard error of the mean of weighted importance sampling, by the delta method.
+
+    The estimate is a sum of ratios of means: at each step, mean(w_t * x_t) / mean(w_t) over episodes, with x_t = gamma^t *
+    reward_t. Its linear approximation has the contribution
+
+        first_value + sum_t w_t / mean(w_t) * (x_t - mean(w_t * x_t) / mean(w_t))
+
+    of each episode, and the result is the standard deviation of these, divided by sqrt(B). It is too small if few episodes
+    have most of the weight, see `effective_sample_size`.
+
+    Args:
+        log_ratio, reward, valid, gamma, per_decision: as for `importance_sampling`. For weighted `doubly_robust`, the reward is
+            reward_t - q_value_t + gamma * value_{t+1}, where value_T is last_value.
+        first_value: added to the estimate of each episode: value_0 of `doubly_robust`. [B] float; None for 0.
+
+    Returns:
+        A scalar, float64; NaN for one episode.
+
+    Raises:
+        ValueError: as for `importance_sampling`.
+
+    Reference:
+        Owen (2013), "Monte Carlo theory, methods and examples", section 9.2, https://artowen.su.domains/mc/.
+
+    Example:
+        >>> weighted_standard_error(torch.tensor([[2.0, 1.0, 1.0]]).log(), torch.tensor([[1.0, 1.0, 0.0]]), gamma=1.0)
+        tensor(0.2864, dtype=torch.float64)
+    """
+    valid = _checked("weighted_standard_error()", log_ratio, valid, reward=reward)
+    first = torch.zeros_like(reward[0]) if first_value is None else first_value
+    _require_finite("weighted_standard_error()", "first_value", first)
+    weight = _weights(_log_weights(log_ratio, valid), weighted=True)
+    gain = _discounts(reward, gamma) * reward.double().masked_fill(~valid, 0)
+    if not per_decision:
+        weight, gain = weight[-1:], gain.sum(0, keepdim=True)
+    ratio = (weight * gain).mean(1, keepdim=True)
+    linear = first.double() + (weight * (gain - ratio)).sum(0)
+    return linear.std() / len(linear) ** 0.5 if len(linear) > 1 else torch.full_like(linear[0], torch.nan)
+
+
+def _require_finite(function: str, name: str, values: Tensor) -> None:
+    """Raise ValueError if one of these values is NaN or infinite."""
+    if not (finite := values.isfinite()).all():
+        raise ValueError(
+            f"{function} found {name} = {values[~finite][0].item()}: find out where it comes from, for example from the "
+            "environment or from a network, or leave the episode out."
+        )
+
+
 def _checked(function: str, log_ratio: Tensor, valid: Tensor | None, **others: Tensor) -> Tensor:
     """Which rows are steps, [T, B] bool, after checking the inputs."""
     valid = torch.ones_like(log_ratio, dtype=torch.bool) if valid is None else valid
@@ -160,6 +221,8 @@ def _checked(function: str, log_ratio: Tensor, valid: Tensor | None, **others: T
             f"{function} found a ratio that is infinite or not a number: the policy that collected takes a recorded action "
             "with probability 0. Pass the log-probabilities of the policy that really collected, with its exploration."
         )
+    for name, values in others.items():
+        _require_finite(function, name, values[valid])
     return valid
 
 

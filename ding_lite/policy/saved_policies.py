@@ -6,6 +6,7 @@ import functools
 import importlib
 import os
 import re
+import sys
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
@@ -15,7 +16,7 @@ from torch import nn
 
 from ding_lite.basics import downloaded_run, is_uri, load_checkpoint
 from ding_lite.envs import SpaceError, space_from
-from ding_lite.policy_base import Policy
+from ding_lite.policy_base import Policy, PolicyConfig
 from ding_lite.policy_state import StateError, settings_in
 
 _REGULAR = re.compile(r"iteration_(?P<number>[0-9]+)\.pt")
@@ -84,7 +85,9 @@ def load_policy(
     except SpaceError as error:
         raise StateError(f"{path}: {error}") from None
     make: Any = kind if model is None else functools.partial(kind, model=model)  # constructors of users may not take it
-    policy: Policy = make({**config, "device": device}, *spaces)
+    config_class = _config_class_of(identity, kind, path, may_import=policy_class is None)
+    settings: Any = {**(config if config_class is None else identity["config"]), "device": device}
+    policy: Policy = make(settings if config_class is None else config_class.from_dict(settings), *spaces)
     policy.load_state_dict(state)
     return policy
 
@@ -135,16 +138,49 @@ def _class_of(identity: Mapping[str, Any], path: Path) -> type[Policy]:
     fix = f"pass it, load_policy(..., policy_class={algorithm})."
     if not isinstance(place, str):
         raise StateError(f"{start}, which was made by a function or saved by an earlier version: {fix}")
-    module, _, qualname = place.partition(":")
     try:
-        found: Any = importlib.import_module(module)
-        for part in qualname.split("."):
-            found = getattr(found, part)
+        found = _imported(place)
     except (ImportError, AttributeError) as error:
-        where = "in the script that trained it" if module == "__main__" else f"in the module {module}"
-        raise StateError(f"{start}, defined {where}, which cannot be imported here ({error}): {fix}") from None
+        raise StateError(f"{start}, defined {_where(place)}, which cannot be imported here ({error}): {fix}") from None
     if not (isinstance(found, type) and issubclass(found, Policy)):
         raise StateError(f"{start}, but {place} is no policy: {fix}")
     if found.lineage() != [algorithm, *identity["derived_from"]]:
         raise StateError(f"{start} derived from {', '.join(identity['derived_from'])}, but {place} is another one: {fix}")
     return found
+
+
+def _config_class_of(
+    identity: Mapping[str, Any], kind: type[Policy], path: Path, may_import: bool
+) -> type[PolicyConfig] | None:
+    """The class of the configuration, if it is not the one that the policy makes of a mapping; otherwise None."""
+    place = identity.get("config_class")
+    if place is None or place.rpartition(":")[2] == kind.config_type.__qualname__:
+        return None
+    try:
+        found = _imported(place, may_import)
+    except (ImportError, AttributeError) as error:
+        name = place.rpartition(".")[2].rpartition(":")[2]
+        raise StateError(
+            f"{path} holds a policy with a configuration of the class {name}, defined {_where(place)}, which cannot be "
+            f"imported here ({error}): set config_type = {name} in a class derived from {kind.__name__}, and pass it as "
+            "policy_class."
+        ) from None
+    if not (isinstance(found, type) and issubclass(found, PolicyConfig)):
+        raise StateError(f"{path} names {place} as the class of the configuration, which is none.")
+    return found
+
+
+def _imported(place: str, may_import: bool = True) -> Any:
+    """The object that module:name names; without imports, only in a module that this program has imported."""
+    module, _, qualname = place.partition(":")
+    if not may_import and module not in sys.modules:
+        raise ImportError(f"with policy_class, {module} is not imported by its name in a file")
+    found: Any = importlib.import_module(module)
+    for part in qualname.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def _where(place: str) -> str:
+    module = place.partition(":")[0]
+    return "in the script that trained it" if module == "__main__" else f"in the module {module}"

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ding_lite.basics import Config, did_you_mean, near_fields
+from ding_lite.basics import Config, ConfigError, did_you_mean, near_fields
 from ding_lite.policy_base.configs import OnPolicyConfig, PolicyConfig
 
 _PLACES = {
@@ -101,11 +101,12 @@ def resolve(
             None.
 
     Raises:
-        ConfigError: a dotted name does not exist, or a value is out of range or of the wrong type.
+        ConfigError: a dotted name does not exist, a name looks like a misspelt field of a configuration that a user has
+            defined, or a value is out of range or of the wrong type.
     """
     extra: dict[str, Any] = {}
     unknown: list[str] = []
-    base = OnPolicyConfig() if kind is PolicyConfig else kind()
+    base = made_kind(kind)()
     for source in (default, cfg):
         if isinstance(source, PolicyConfig):
             base = source
@@ -119,6 +120,7 @@ def resolve(
                     extra[name] = value
                 else:
                     base.override({place or name: value})
+    _refuse_slips(unknown, base)
     if only_reader is None:
         _warn_of_slips(unknown, base)
     else:
@@ -126,9 +128,21 @@ def resolve(
     return Settings(base, extra)
 
 
+def made_kind(kind: type[PolicyConfig]) -> type[PolicyConfig]:
+    """The type of the configuration that a policy makes of a mapping: PolicyConfig stands for OnPolicyConfig."""
+    return OnPolicyConfig if kind is PolicyConfig else kind
+
+
 def place_of(cfg: Config, name: str) -> str:
     """The dotted name in this configuration for which a short name stands; other names unchanged."""
     return next((place for place in _places(name) if _lookup(cfg, place)), name)
+
+
+def _refuse_slips(names: Sequence[str], cfg: Config) -> None:
+    """Raise ConfigError for a name that looks like a field, if a user has defined the configuration with all its settings."""
+    for name in names if type(cfg).__module__.partition(".")[0] != "ding_lite" else ():
+        if not _foreign_hint(name, cfg, "foreign") and (hint := _slip_hint(name, cfg)):
+            raise ConfigError(f"{type(cfg).__name__} has no setting {name!r}: {hint}")
 
 
 def _warn_of_slips(names: Sequence[str], cfg: Config) -> None:
@@ -175,6 +189,7 @@ def _slip_hint(name: str, cfg: Config) -> str:
     """A question about the field or short name that looks like this name; an empty string if there is none."""
     plain = name.lower()
     near = {place.rpartition(".")[2]: place for section in ("collect", "model", "learn") for place in _values(cfg, section)}
+    near |= {field: field for field, value in vars(cfg).items() if not isinstance(value, Config)}
     near |= {short: short for short in (*_PLACES, *_MORE_PLACES) if any(_lookup(cfg, place) for place in _places(short))}
     if plain.rstrip("0123456789_") in near and plain not in near:
         return ""  # a numbered variant, such as gamma2

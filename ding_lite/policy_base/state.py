@@ -22,7 +22,7 @@ from ding_lite.policy_base.learner_groups import LearnerGroup
 from ding_lite.policy_base.learning import LearnMode
 from ding_lite.policy_base.live_settings import change_settings, live_changes, restored_settings, values_of
 from ding_lite.policy_base.prediction import PredictMode
-from ding_lite.policy_base.short_names import Settings
+from ding_lite.policy_base.short_names import Settings, made_kind
 from ding_lite.policy_base.weights import PolicyWeights
 from ding_lite.policy_state import (
     StateError,
@@ -35,7 +35,6 @@ from ding_lite.policy_state import (
     require_part,
     require_random_state,
     require_state,
-    warn_of_other_rates,
     with_moments,
 )
 
@@ -70,6 +69,7 @@ class PolicyState(PolicyWeights):
     _attached: dict[str, Any]
     _loaded: dict[str, Any]
     _settings_before: dict[str, Any]
+    _made_settings: list[dict[str, Any]]
 
     # The modes are made on first access, so that their copies have the attributes that constructors of subclasses set.
     # `self: Any` because the modes need a whole `Policy`.
@@ -158,8 +158,9 @@ class PolicyState(PolicyWeights):
     @property
     def made_with(self) -> dict[str, Any]:
         """The algorithm, its configuration and its spaces, as plain data; saved to check that a state fits."""
-        spaces = self.observation_space, self.action_space
-        return identity_of(type(self), self.lineage(), self.cfg, self.config.extra, *spaces, self.given_model)
+        spaces, cfg = (self.observation_space, self.action_space), self.cfg
+        other = None if type(cfg) is made_kind(self.config_type) else type(cfg)
+        return identity_of(type(self), self.lineage(), cfg, self.config.extra, *spaces, self.given_model, other)
 
     def state_dict(self) -> dict[str, Any]:
         """A copy of the whole state: weights, optimizer, counters, attached objects, random generators, metrics of the hooks.
@@ -175,7 +176,7 @@ class PolicyState(PolicyWeights):
         model = copy.deepcopy(self.get_weights() if self.has_own_weights else self.model.state_dict())
         return {
             "model": model,
-            "optimizer": optimizer_state(self.optimizer) if self.params else {},
+            "optimizer": optimizer_state(self.optimizer, self.optimizer_settings(), self.params) if self.params else {},
             "train_iter": self.train_iter,
             "version": self.version,
             "learn": self.generator_state(),
@@ -190,11 +191,20 @@ class PolicyState(PolicyWeights):
     def _saves(self, mode: ActMode) -> bool:
         return not mode.is_led and (self.being_loaded is None or mode.role in self.being_loaded)
 
+    def optimizer_settings(self) -> list[dict[str, Any]]:
+        """The settings of each parameter group of the optimizer as the configuration gives them, as plain data.
+
+        Their current values may be others, for example by a schedule.
+        """
+        return [dict(group) for group in self._made_settings]
+
     @all_or_nothing
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load a saved state, or only the weights if the state has nothing else, as in `best.pt`.
 
-        The whole state is checked before anything changes. If loading fails after that, all changes are undone.
+        The whole state is checked before anything changes. If loading fails after that, all changes are undone. Settings come
+        from this policy's configuration: if the optimizer of the state was made with others, there is a warning. Only values
+        that `reset_config` has set come from the state.
 
         Raises:
             TypeError: the state is not a mapping.
@@ -206,7 +216,6 @@ class PolicyState(PolicyWeights):
             return
         if self.params:
             self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))  # it would change these moments in place
-            warn_of_other_rates(self, state)
         self.train_iter, self.version = operator.index(state["train_iter"]), operator.index(state["version"])
         self.load_generator_state(state["learn"])
         if self.learners is not None and "learners" in state:

@@ -86,6 +86,16 @@ class ScheduledLearningRate(Base):
         self._rate_ratios = [1.0, *(other / base if other != base else 1.0 for other in others)]
         self._set_learning_rate()
 
+    def optimizer_settings(self) -> list[dict[str, Any]]:
+        """The settings of each parameter group as the configuration gives them: with a schedule, its points instead of "lr"."""
+        groups = super().optimizer_settings()
+        if self.lr_schedule is None:
+            return [{**group, "lr_schedule": None} for group in groups]
+        points = [list(point) for point in self.lr_schedule]
+        ratios = itertools.chain(self._rate_ratios, itertools.repeat(1.0))
+        kept = [{name: value for name, value in group.items() if name != "lr"} for group in groups]
+        return [{**group, "lr_schedule": points, "lr_ratio": ratio} for group, ratio in zip(kept, ratios)]
+
     def settings_changed(self, names: frozenset[str]) -> None:
         """Follow changes of learning rates and of the schedule."""
         super().settings_changed(names)

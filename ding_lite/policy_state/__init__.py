@@ -8,16 +8,23 @@ from ding_lite.policy_state.loading import (
     require_part,
     require_state,
     require_weights,
-    warn_of_other_rates,
 )
 from ding_lite.policy_state.networks import networks_of
-from ding_lite.policy_state.optimizer_states import moments_of, optimizer_state, require_optimizer_state, with_moments
+from ding_lite.policy_state.optimizer_states import (
+    made_settings,
+    moments_of,
+    optimizer_state,
+    require_optimizer_state,
+    with_made_settings,
+    with_moments,
+)
 from ding_lite.policy_state.random_states import require_random_state
 
 __all__ = [
     "StateError",
     "all_or_nothing",
     "identity_of",
+    "made_settings",
     "misfit",
     "moments_of",
     "networks_of",
@@ -33,6 +40,6 @@ __all__ = [
     "require_weights",
     "settings_in",
     "tensors_in",
-    "warn_of_other_rates",
+    "with_made_settings",
     "with_moments",
 ]

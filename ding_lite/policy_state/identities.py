@@ -29,6 +29,7 @@ def identity_of(
     observation_space: gymnasium.Space[Any],
     action_space: gymnasium.Space[Any],
     given_model: str | None = None,
+    config_class: type | None = None,
 ) -> dict[str, Any]:
     """The algorithm, the base classes, the configuration and the spaces of a policy, as plain data.
 
@@ -41,6 +42,7 @@ def identity_of(
         settings: additional settings, which the typed configuration has no fields for.
         observation_space, action_space: its spaces.
         given_model: the class of the network that was given to it, as module:name; None if it has made its networks.
+        config_class: the class of the configuration, if it is not the one that the policy makes of a mapping.
     """
     return {
         "algorithm": lineage[0],
@@ -51,6 +53,7 @@ def identity_of(
         "observation_space": recorded_space(observation_space),
         "action_space": recorded_space(action_space),
         **({} if given_model is None else {"given_model": given_model}),
+        **({} if config_class is None else {"config_class": f"{config_class.__module__}:{config_class.__qualname__}"}),
     }
 
 
@@ -123,7 +126,7 @@ def _require_identity(saved: Any) -> None:
             raise StateError(f"{place} is {found!r:.80} of type {type(found).__name__}, expected a {kind.__name__}: {fix}")
         if found == "":
             raise StateError(f"{place} is empty, expected the name of an algorithm: {fix}")
-    for name in ("class", "given_model"):  # older states do not have the first, and only some have the second
+    for name in ("class", "given_model", "config_class"):  # older states do not have the first, and only some have the others
         if not isinstance(saved.get(name), (str, type(None))):
             raise StateError(f'state["made_with"][{name!r}] is {saved[name]!r:.80}, expected the import path of a class: {fix}')
     for name in ("observation_space", "action_space"):

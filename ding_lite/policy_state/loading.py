@@ -6,7 +6,7 @@ import copy
 import functools
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from typing import Any, Protocol
 
@@ -15,11 +15,17 @@ from torch.optim import Optimizer
 
 from ding_lite.basics import Config, add_note
 from ding_lite.metrics import MetricsLogger
-from ding_lite.policy_state.identities import StateError, differing_settings, is_of_given_model, require_alike
+from ding_lite.policy_state.identities import StateError, differing_settings, is_of_given_model, require_alike, settings_in
 from ding_lite.policy_state.leaves import describe, ranges_of, require_count, require_like, require_range, require_tensor
-from ding_lite.policy_state.optimizer_states import require_optimizer_state
+from ding_lite.policy_state.optimizer_states import regrouped, require_optimizer_state, with_made_settings
 
 _NEEDED = ("train_iter", "version", "learn")
+_OF_OPTIMIZER = (
+    "learn.learning_rate",
+    "learn.lr_schedule",
+    "learn.optimizer",
+    "learn.rmsprop",
+)  # parts of the names of settings
 _OTHERWISE_CHECKED = ("made_with", "attached", "collect", "evaluate", "metrics", "settings", "learners")
 
 
@@ -82,6 +88,9 @@ class LoadablePolicy(Protocol):
     def optimizer(self) -> Optimizer:
         """The optimizer of `params`."""
 
+    def optimizer_settings(self) -> list[dict[str, Any]]:
+        """The settings of each parameter group as the configuration gives them."""
+
     @property
     def has_own_weights(self) -> bool:
         """Whether `get_weights` is overridden, so that the weights are not those of the model."""
@@ -120,12 +129,19 @@ def all_or_nothing(fn: Callable[..., None]) -> Callable[..., None]:
         require_state(f"{type(self).__name__}.load_state_dict", state)
         self.take_from_learners(is_replaced="optimizer" in state)
         undo = self.restore_settings(state)
-        self.being_loaded = state
+        given, self.being_loaded = state, state
+        if self.params and "optimizer" in state:
+            state = {**state, "optimizer": regrouped(state["optimizer"], self.optimizer, self.params)}
         try:
             before = copy.deepcopy(self.state_dict())  # a state_dict of a subclass may add tensors without a copy
             if "optimizer" not in state:
                 before.pop("optimizer", None)  # a state_dict of a subclass may leave it out
             require_loadable(self, state, before)
+            if "optimizer" in state and self.params:
+                followed, difference = _followed(self, state, state["optimizer"] is not given["optimizer"])
+                state = {**state, "optimizer": followed}
+                if difference:
+                    warnings.warn(difference, stacklevel=2)
             version, changes = self.version, self.count_changes()
             _load_or_undo(self, fn, state, before)
             has_version = self.version != version or state.get("version") == version
@@ -223,7 +239,7 @@ def require_loadable(policy: LoadablePolicy, state: Mapping[str, Any], before: M
             'result of state_dict(), or only the weights, {"model": ...}.'
         )
     if policy.params:
-        require_optimizer_state('state["optimizer"]', policy.optimizer, state["optimizer"])
+        require_optimizer_state('state["optimizer"]', policy.optimizer, state["optimizer"], policy.params)
     for name in ("train_iter", "version"):
         require_count(f"state[{name!r}]", state[name])
     _require_random_numbers(policy, state)
@@ -285,25 +301,37 @@ def require_weights(
         raise StateError(f"{misfit(policy)} {error}{differing}") from None
 
 
-def warn_of_other_rates(policy: LoadablePolicy, state: Mapping[str, Any]) -> None:
-    """Warn if the learning rates of the loaded optimizer differ from the configuration."""
-    saved = dict(_rates_in("", state.get("made_with", {}).get("config", {})))
-    now = dict(_rates_in("", policy.made_with["config"]))
-    others = [f"cfg.{name} is {now[name]!r}, and was {rate!r}" for name, rate in saved.items() if now.get(name, rate) != rate]
-    if others:
-        warnings.warn(
-            f"the loaded optimizer continues with the learning rate that was saved: {'; '.join(others)}. To change it, set "
-            'group["lr"] of each group of its param_groups, or load only the weights: policy.set_weights(state["model"]).',
-            stacklevel=4,
-        )
+def _followed(policy: LoadablePolicy, state: Mapping[str, Any], has_other_groups: bool) -> tuple[Mapping[str, Any], str]:
+    """The state of the optimizer in a policy's state, with the policy's own settings where they differ from the saved ones;
+    and a text that names them, empty if there are none.
+
+    Settings that a schedule or a hook has changed are no differences.
+
+    Args:
+        policy: the policy that loads the state.
+        state: the whole state, which fits.
+        has_other_groups: whether its optimizer had other parameter groups; see `regrouped`.
+    """
+    now, saved = (_optimizer_settings(identity) for identity in (policy.made_with, state.get("made_with")))
+    others = [
+        f"cfg.policy.{name} is {value!r}, and was {saved[name]!r}"
+        for name, value in now.items()
+        if name in saved and value != saved[name]
+    ]
+    followed, found = with_made_settings(state["optimizer"], policy.optimizer_settings(), not others)
+    if has_other_groups:
+        found = ["the parameter groups of the optimizer"]
+    text = (
+        f"this {type(policy).__name__} learns with the settings of its own configuration, which differ from those of the "
+        f"loaded state: {'; '.join(others or found)}. To go on as before, set the former values."
+    )
+    return followed, text if found else ""
 
 
-def _rates_in(way: str, config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    for name, value in config.items():
-        if isinstance(value, Mapping):
-            yield from _rates_in(f"{way}{name}.", value)
-        elif "learning_rate" in name:
-            yield f"{way}{name}", value
+def _optimizer_settings(identity: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The recorded settings of optimizers in an identity, by dotted name."""
+    recorded = settings_in((identity or {}).get("config", {}))
+    return {name: value for name, value in recorded if any(part in name for part in _OF_OPTIMIZER)}
 
 
 def misfit(policy: LoadablePolicy) -> str:

@@ -9,7 +9,7 @@ import copy
 import inspect
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -24,12 +24,129 @@ _HOW = frozenset({"capturable", "differentiable", "foreach", "fused"})  # change
 _LEAST_EPS, _FAR_FROM_INFINITY = 1e-30, 1e37  # in float32
 _MOST = 1e6  # learning rates, decays and epsilons above this are errors
 _KEPT = "kept"  # key in a saved state: indices of the parameters with moments, to detect lost ones
+_MADE = "made"  # key in a saved state: settings of each group as the configuration gives them
+_PLACES = "places"  # key in a saved state: of each index, the place of its parameter among those of the policy
+_OF_SCHEDULE = frozenset({"lr_schedule", "lr_ratio"})  # settings that give the learning rate
 
 
-def optimizer_state(optimizer: Optimizer) -> dict[str, Any]:
-    """A copy of an optimizer's state, with the indices of the parameters that have moments as "kept"."""
+def optimizer_state(
+    optimizer: Optimizer, made: Sequence[Mapping[str, Any]] | None = None, params: Sequence[Tensor] | None = None
+) -> dict[str, Any]:
+    """A copy of an optimizer's state, with the indices of the parameters that have moments as "kept".
+
+    Args:
+        optimizer: the optimizer.
+        made: its `made_settings`, saved as "made"; None to leave them out.
+        params: its parameters in an order that does not depend on the parameter groups; their places are saved as "places".
+            None to leave them out.
+    """
     state = copy.deepcopy(optimizer.state_dict())
-    return {**state, _KEPT: list(state["state"])}
+    more = {} if made is None else {_MADE: copy.deepcopy([*made])}
+    places = [] if params is None else _places(optimizer, params)
+    return {**state, _KEPT: list(state["state"]), **more, **({_PLACES: places} if places and -1 not in places else {})}
+
+
+def _places(optimizer: Optimizer, params: Sequence[Tensor]) -> list[int]:
+    places = {id(param): place for place, param in enumerate(params)}
+    return [places.get(id(param), -1) for group in optimizer.param_groups for param in group["params"]]
+
+
+def regrouped(state: Any, optimizer: Optimizer, params: Sequence[Tensor]) -> Any:
+    """A saved state of an optimizer, with the parameter groups of this optimizer, if the saved one had others.
+
+    Two parts of a network are in one group if their configured learning rates are the same, for example.
+
+    Returns:
+        The state itself, if the groups have the same sizes, or if it does not hold the same parameters.
+    """
+    own, places = optimizer.state_dict()["param_groups"], _places(optimizer, params)
+    if -1 in places or not isinstance(state, Mapping) or sorted(places) != _sorted(state.get(_PLACES)):
+        return state
+    groups, moments, kept = state.get("param_groups"), state.get("state"), state.get(_KEPT)
+    if not isinstance(groups, (list, tuple)) or not all(map(_is_group, groups)) or not isinstance(moments, Mapping):
+        return state
+    sizes = [len(group["params"]) for group in groups]
+    if sizes == [len(group["params"]) for group in own] or sum(sizes) != len(places):
+        return state
+    index = {saved: places.index(place) for saved, place in enumerate(state[_PLACES])}
+    if not isinstance(kept, (list, tuple)) or not all(type(one) is int and one in index for one in (*kept, *moments)):
+        return state
+    moved = {index[saved]: moments[saved] for saved in moments}
+    return {
+        **state,
+        "param_groups": own,
+        "state": moved,
+        _KEPT: [index[saved] for saved in kept],
+        _MADE: made_settings(own),
+        _PLACES: places,
+    }
+
+
+def _sorted(places: object) -> list[int]:
+    is_plain = isinstance(places, (list, tuple)) and all(type(place) is int for place in places)
+    return sorted(places) if is_plain else []  # type: ignore[call-overload]
+
+
+def made_settings(groups: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The settings of parameter groups of a new optimizer, as plain data, without those that only change the implementation.
+
+    They are saved beside the current ones, which schedules and hooks change. A difference of the settings that two optimizers
+    were made with is a difference of their configurations.
+    """
+    left_out = {"params", *_HOW}
+    return [
+        {name: _plain(value) for name, value in group.items() if name not in left_out and _is_setting(value)}
+        for group in groups
+    ]
+
+
+def _is_setting(value: object) -> bool:
+    if isinstance(value, (list, tuple)):
+        return all(_is_number(one) for one in value)
+    return value is None or isinstance(value, (bool, str)) or _is_number(value)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_plain(one) for one in value]
+    return value.item() if isinstance(value, Tensor) else value
+
+
+def with_made_settings(
+    state: Mapping[str, Any], made: Sequence[Mapping[str, Any]], is_made_alike: bool = True
+) -> tuple[Mapping[str, Any], list[str]]:
+    """A saved state of an optimizer, with the settings of this optimizer where the saved one was made with others.
+
+    Settings that both were made with keep their current values in the state, such as a learning rate that a hook has changed.
+
+    Args:
+        state: the saved state, which fits the optimizer.
+        made: `made_settings` of the optimizer that loads it.
+        is_made_alike: for states of older versions, which do not have these settings: whether both were made with the same.
+
+    Returns:
+        The state, and a description of each difference.
+    """
+    groups, found = [], []
+    for index, (own, given) in enumerate(zip(made, state["param_groups"])):
+        saved = state[_MADE][index] if _MADE in state else own if is_made_alike else _plain_group(given)
+        others = {name for name in {**own, **saved} if own.get(name) != saved.get(name)}
+        place = f" of parameter group {index}" if index else ""
+        found += [f"{name}{place} is {own.get(name)!r}, and was {saved.get(name)!r}" for name in sorted(others)]
+        changed = {"lr", *others} if others & _OF_SCHEDULE else others
+        groups.append({**given, **{name: _like(given[name], own[name]) for name in changed if name in own and name in given}})
+    return {**state, "param_groups": groups}, list(dict.fromkeys(found))
+
+
+def _plain_group(group: Mapping[str, Any]) -> dict[str, Any]:
+    return made_settings([group])[0]
+
+
+def _like(given: Any, value: Any) -> Any:
+    """The value with the type of the given one, for tensors and tuples."""
+    if isinstance(given, Tensor) and value is not None:
+        return torch.full_like(given, value)
+    return tuple(value) if isinstance(value, list) else value
 
 
 def moments_of(optimizer: Optimizer, params: Sequence[Tensor]) -> dict[int, Any]:
@@ -48,7 +165,7 @@ def with_moments(state: Mapping[str, Any], optimizer: Optimizer, params: Sequenc
     return {**state, "state": loaded, _KEPT: list(loaded)}
 
 
-def require_optimizer_state(where: str, optimizer: Optimizer, state: Any) -> None:
+def require_optimizer_state(where: str, optimizer: Optimizer, state: Any, params: Sequence[Tensor] = ()) -> None:
     """Check that the parameter groups and moments of a saved state fit an optimizer.
 
     The expected moments are those that a copy of the optimizer has after one step.
@@ -57,6 +174,7 @@ def require_optimizer_state(where: str, optimizer: Optimizer, state: Any) -> Non
         where: key of the state, for messages.
         optimizer: the optimizer that loads the state.
         state: the saved state.
+        params: the parameters whose places the state may name; see `optimizer_state`.
 
     Raises:
         StateError: an entry does not fit; the message names it.
@@ -77,6 +195,10 @@ def require_optimizer_state(where: str, optimizer: Optimizer, state: Any) -> Non
         _require_settings(f'{where}["param_groups"][{index}]', trial, group, given[index])
     params = [param for group in optimizer.param_groups for param in group["params"]]
     _require_all_kept(where, state, len(params))
+    if _MADE in state:
+        _require_made(where, state, trial, own)
+    if params and _PLACES in state and _sorted(state[_PLACES]) != (expected := sorted(_places(optimizer, params))):
+        raise StateError(f'{where}["{_PLACES}"] is {state[_PLACES]!r:.80}, expected the numbers {expected!r:.80} in any order.')
     wanted = _first_moments(where, trial, given)
     for index, moments in state["state"].items():
         if index not in range(len(params)):
@@ -193,6 +315,30 @@ def _require_all_kept(where: str, state: Mapping[str, Any], count: int) -> None:
             f'{where}["{_KEPT}"] is {kept!r:.80}, but {where}["state"] also has an entry {more[0]!r}. Pass the whole result of '
             "state_dict()."
         )
+
+
+def _require_made(where: str, state: Mapping[str, Any], trial: Optimizer, own: Sequence[Mapping[str, Any]]) -> None:
+    """Raise StateError if the settings that the saved optimizer was made with are not those of such an optimizer."""
+    made, groups = state[_MADE], state["param_groups"]
+    if not isinstance(made, (list, tuple)) or len(made) != len(own) or not all(isinstance(one, Mapping) for one in made):
+        raise StateError(
+            f'{where}["{_MADE}"] is {made!r:.80}, expected a dict of settings for each of {len(own)} parameter groups.'
+        )
+    for index, (group, given, mine) in enumerate(zip(groups, made, own)):
+        place, points = f'{where}["{_MADE}"][{index}]', given.get("lr_schedule")
+        optional = {"lr"} if points is not None else set()
+        if missing := [name for name in made_settings([mine])[0] if name not in given and name not in optional]:
+            raise StateError(f"{place} lacks {missing[0]!r}, it has {sorted(map(str, given))}.")
+        _require_settings(place, trial, mine, {**group, **{name: given[name] for name in given if name not in _OF_SCHEDULE}})
+        if points is not None and not (isinstance(points, (list, tuple)) and points and all(map(_is_point, points))):
+            raise StateError(
+                f"{place}['lr_schedule'] is {points!r:.80}, expected points (gradient step, learning rate), or None."
+            )
+        _require_setting(f"{place}['lr_ratio']", 1.0, given.get("lr_ratio", 1.0))
+
+
+def _is_point(point: object) -> bool:
+    return isinstance(point, (list, tuple)) and len(point) == 2 and all(_is_number(one) and _is_finite(one) for one in point)
 
 
 def _require_moments(where: str, param: Tensor, moments: Any, wanted: Mapping[str, Any] | None) -> None:

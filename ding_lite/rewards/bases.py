@@ -7,6 +7,7 @@ import contextlib
 import copy
 import dataclasses
 import math
+import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
@@ -20,12 +21,14 @@ from ding_lite.policy_base import available_device
 from ding_lite.policy_check import LossError, are_finite
 from ding_lite.policy_state import (
     StateError,
+    made_settings,
     optimizer_state,
     require_count,
     require_like,
     require_optimizer_state,
     require_part,
     require_range,
+    with_made_settings,
 )
 
 
@@ -119,10 +122,16 @@ class RewardModel(abc.ABC):
         """A copy of the networks, the optimizer, the running statistics and the number of gradient steps."""
         modules = {name: module.state_dict() for name, module in self._modules().items()}
         tensors = {name: getattr(self, name) for name in self.state_ranges}
-        return {**copy.deepcopy({**modules, **tensors, "steps": self.steps}), "optimizer": optimizer_state(self.optimizer)}
+        return {
+            **copy.deepcopy({**modules, **tensors, "steps": self.steps}),
+            "optimizer": optimizer_state(self.optimizer, self._made_settings()),
+        }
+
+    def _made_settings(self) -> list[dict[str, Any]]:
+        return made_settings([self.optimizer.defaults] * len(self.optimizer.param_groups))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a saved state.
+        """Load a saved state. Settings of the optimizer come from this model's configuration, with a warning of differences.
 
         Raises:
             StateError: a part is missing or does not fit; nothing is changed.
@@ -143,7 +152,14 @@ class RewardModel(abc.ABC):
         require_optimizer_state('state["optimizer"]', self.optimizer, state["optimizer"])
         for name, module in self._modules().items():
             module.load_state_dict(state[name])
-        self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))  # it would change these moments in place
+        followed, others = with_made_settings(state["optimizer"], self._made_settings())
+        if others:
+            warnings.warn(
+                f"this {type(self).__name__} learns with the settings of its own configuration, which differ from those of the "
+                f"loaded state: {'; '.join(others)}. To go on as before, set the former values.",
+                stacklevel=2,
+            )
+        self.optimizer.load_state_dict(copy.deepcopy(dict(followed)))  # it would change these moments in place
         for name in self.state_ranges:
             setattr(self, name, torch.as_tensor(state[name], device=self.device).clone())
         self.steps = state["steps"]

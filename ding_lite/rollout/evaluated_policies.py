@@ -14,7 +14,7 @@ from torch import Generator, Tensor
 from ding_lite.data import Tree, is_tree, map_leaves, nested, to_device, tree
 from ding_lite.functional import squashed_gaussian_log_prob, unsquashed
 from ding_lite.nn import ActionDistribution, clipped_actions, mask_in, masked
-from ding_lite.policy import BoxActing, EpsilonGreedyActing, EvalMode
+from ding_lite.policy import BoxActing, CollectMode, EpsilonGreedyActing, EvalMode, LearnMode, Policy
 from ding_lite.policy_check import require_shapes
 
 _NEVER = -1e30  # a masked action has a lower logit, but not minus infinity
@@ -159,6 +159,18 @@ class _Deterministic(EvaluatedPolicy):
         )
 
 
+def require_eval_mode(policy: object, who: str) -> None:
+    """Raise TypeError if this is not policy.eval_mode."""
+    if not isinstance(policy, EvalMode):
+        kind = type(policy).__name__
+        fix = (
+            "pass that mode"
+            if isinstance(policy, (Policy, CollectMode, LearnMode))
+            else ("for a policy of another library, see 'A policy of your own' in docs/off_policy_evaluation.md")
+        )
+        raise TypeError(f"{who} wants policy.eval_mode, got {policy!r:.80} of type {kind}: {fix}.")
+
+
 def evaluated_policy(policy: EvalMode, eps: float | None, who: str) -> EvaluatedPolicy:
     """The actions of a policy, with the weights that the mode acts with.
 
@@ -171,8 +183,7 @@ def evaluated_policy(policy: EvalMode, eps: float | None, who: str) -> Evaluated
         TypeError: it is something else than policy.eval_mode.
         ValueError: see `log_prob_of`.
     """
-    if not isinstance(policy, EvalMode):
-        raise TypeError(f"{who} wants policy.eval_mode, got {policy!r:.80} of type {type(policy).__name__}: pass that mode.")
+    require_eval_mode(policy, who)
     actor = policy.current()
     name, model = type(actor).__name__, actor.model
     if not isinstance(actor, BoxActing) and actor.get_initial_state():

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import math
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from ding_lite.envs import SpaceError, without_mask
 from ding_lite.functional import polyak_, q_target
 from ding_lite.nn import Adam, clipped_actions, make_network, make_normalizer, seeded
 from ding_lite.policy import EvalMode
-from ding_lite.rollout.evaluated_policies import EvaluatedPolicy, evaluated_policy
+from ding_lite.rollout.evaluated_policies import EvaluatedPolicy, evaluated_policy, require_eval_mode
 
 _ROWS = 8192  # evaluated at once
 
@@ -101,7 +102,11 @@ class FittedQ:
         """Root mean squared error of the last gradient steps, in units of rewards."""
 
     def fit(self) -> FittedQ:
-        """Learn, from the current weights of the network; returns itself."""
+        """Learn, from the current weights of the network; returns itself.
+
+        Raises:
+            ValueError: the error of the network becomes NaN or infinite.
+        """
         cfg, data, network = self.cfg, self._dataset, self.network
         network.offset, network.scale = _location_and_scale(data, self._gamma)
         self.target.offset, self.target.scale = network.offset, network.scale
@@ -124,6 +129,11 @@ class FittedQ:
             polyak_(self.target.parameters(), network.parameters(), cfg.target_update_theta)
             errors.append(loss.detach())
         self.error = float(torch.stack(errors[-100:]).mean().sqrt()) * network.scale
+        if not math.isfinite(self.error):
+            raise ValueError(
+                f"the network of FittedQ has the error {self.error}: check the observations of the dataset {data.name} for NaN "
+                "and very large numbers, or lower FittedQConfig.learning_rate."
+            )
         return self
 
     @torch.no_grad()
@@ -162,14 +172,28 @@ def require_dataset(policy: EvalMode, dataset: OfflineDataset, who: str) -> None
     """Refuse a dataset that a policy cannot be evaluated on.
 
     Raises:
-        ValueError: it has no transitions.
+        TypeError: the policy is not policy.eval_mode, or the dataset is not an `OfflineDataset`.
+        ValueError: it has no transitions, or a reward is NaN or infinite.
         SpaceError: the shapes or dtypes of its observations or actions do not fit the spaces of the policy.
     """
+    require_eval_mode(policy, who)
+    if not isinstance(dataset, OfflineDataset):
+        raise TypeError(
+            f"{who} wants a dataset, got {dataset!r:.60} of type {type(dataset).__name__}: open it, open_dataset(...) of "
+            "ding_lite.datasets."
+        )
     if not len(dataset):
         raise ValueError(f"{who} got the dataset {dataset.name}, which has no transitions.")
     actor = policy.current()
     if found := misfit_in_columns(dataset.columns, actor.observation_space, actor.action_space):
         raise SpaceError(f"{who} got the dataset {dataset.name}, which does not fit the policy: {found}")
+    reward = dataset.take(range(len(dataset)), ("reward",)).reward
+    if not (finite := reward.isfinite()).all():
+        row = int((~finite).nonzero()[0])
+        raise ValueError(
+            f"{who} found reward = {reward[row].item()} in row {row} of the dataset {dataset.name}: find out where it comes "
+            "from, or leave the episode out, dataset.select([...])."
+        )
 
 
 class _Network(nn.Module):

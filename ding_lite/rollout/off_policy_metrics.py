@@ -14,7 +14,7 @@ from ding_lite.data import Tree, flatten, nested
 from ding_lite.datasets import OfflineDataset
 from ding_lite.envs import actions_to_arrays
 from ding_lite.functional import doubly_robust as doubly_robust_terms
-from ding_lite.functional import effective_sample_size
+from ding_lite.functional import effective_sample_size, weighted_standard_error
 from ding_lite.functional import importance_sampling as importance_sampling_terms
 from ding_lite.nn import ActionBounds, clipped_actions
 from ding_lite.policy import EvalMode
@@ -40,7 +40,8 @@ def importance_sampling(
     The policy that is evaluated is the one that samples actions, see `log_prob_of`. Episodes that the dataset holds up to their
     end count, terminated or truncated; the value is that of as many steps as the episodes have. Unfinished ones are left out.
 
-    The metric returns value; std_error, its standard error, if not weighted; effective_sample_size, which is much smaller than
+    The metric returns value; std_error, its standard error, see `weighted_standard_error`, if there are several episodes;
+    effective_sample_size, which is much smaller than
     episodes if the policy differs too much from the one that collected; behaviour_value, the mean discounted return of the
     episodes; and episodes, their number.
 
@@ -66,7 +67,11 @@ def importance_sampling(
         episodes = _finished(policy, dataset, "importance_sampling")
         log_ratio, reward, valid = _padded(policy, episodes, eps, behaviour, "importance_sampling")
         terms = importance_sampling_terms(log_ratio, reward, valid, gamma=gamma, weighted=weighted, per_decision=per_decision)
-        return _summary(terms, log_ratio, reward, valid, gamma, weighted)
+        found = _summary(terms, log_ratio, reward, valid, gamma)
+        if weighted and len(terms) > 1:
+            error = weighted_standard_error(log_ratio, reward, valid, gamma=gamma, per_decision=per_decision)
+            found["std_error"] = float(error)
+        return found
 
     measure.__name__ = "importance_sampling"
     return measure
@@ -110,7 +115,14 @@ def doubly_robust(
         terms = doubly_robust_terms(log_ratio, reward, *values, valid, gamma=gamma, weighted=weighted)
         first = value[torch.from_numpy(last - dataset.lengths + 1)]
         fit = {"fitted_value": float(first.double().mean()), "td_error": fitted.error}
-        return {**_summary(terms, log_ratio, reward, valid, gamma, weighted), **fit}
+        found = {**_summary(terms, log_ratio, reward, valid, gamma), **fit}
+        if weighted and len(terms) > 1:
+            later = torch.cat((values[1][1:], torch.zeros_like(values[1][:1])))
+            ends = torch.from_numpy(dataset.lengths)[None] - 1
+            later = later.scatter(0, ends, last_value.double()[None])
+            gained = reward - values[0] + gamma * later
+            found["std_error"] = float(weighted_standard_error(log_ratio, gained, valid, values[1][0], gamma=gamma))
+        return found
 
     measure.__name__ = "doubly_robust"
     return measure
@@ -236,12 +248,27 @@ def _padded(
     if behaviour is None:
         recorded = dataset.take(range(len(dataset)), ("log_prob",)).log_prob
     else:
-        recorded = _in_chunks(dataset, lambda rows: behaviour(dataset.take(rows, ("obs", "action"))))
+        recorded = _in_chunks(dataset, lambda rows: _behaviour_log_prob(behaviour, dataset, rows, who))
     log_ratio = _log_probs(policy, dataset, eps, who).double() - recorded.double()
     lengths = torch.from_numpy(dataset.lengths)
     valid = torch.arange(int(lengths.max()))[:, None] < lengths
     reward = dataset.take(range(len(dataset)), ("reward",)).reward
     return _episodes(log_ratio, valid), _episodes(reward, valid), valid
+
+
+def _behaviour_log_prob(behaviour: LogProb, dataset: OfflineDataset, rows: Any, who: str) -> Tensor:
+    if not callable(behaviour):
+        fix = "lambda batch: log_prob_of(collecting_policy.eval_mode, batch)"
+        raise TypeError(
+            f"{who} wants a function of a batch as behaviour, got a {type(behaviour).__name__}: pass behaviour={fix}."
+        )
+    found = torch.as_tensor(behaviour(dataset.take(rows, ("obs", "action"))))
+    if found.shape != (len(rows),):
+        raise ValueError(
+            f"{who} wants log-probabilities [{len(rows)}] of a batch from behaviour, got {[*found.shape]}: return "
+            "one for each row."
+        )
+    return found
 
 
 def _log_probs(policy: EvalMode, dataset: OfflineDataset, eps: float | None, who: str) -> Tensor:
@@ -261,7 +288,7 @@ def _episodes(values: Tensor, valid: Tensor) -> Tensor:
     return padded.T
 
 
-def _summary(terms: Tensor, log_ratio: Tensor, reward: Tensor, valid: Tensor, gamma: float, weighted: bool) -> dict[str, float]:
+def _summary(terms: Tensor, log_ratio: Tensor, reward: Tensor, valid: Tensor, gamma: float) -> dict[str, float]:
     count = len(terms)
     as_collected = importance_sampling_terms(torch.zeros_like(reward), reward, valid, gamma=gamma)
     found = {
@@ -270,6 +297,6 @@ def _summary(terms: Tensor, log_ratio: Tensor, reward: Tensor, valid: Tensor, ga
         "behaviour_value": float(as_collected.mean()),
         "episodes": float(count),
     }
-    if not weighted and count > 1:
-        found["std_error"] = float(terms.std() / count**0.5)
+    if count > 1:
+        found["std_error"] = float(terms.std() / count**0.5)  # of the plain estimates
     return found

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import warnings
 
 import numpy as np
 import pytest
@@ -458,3 +459,32 @@ def test_recording_needs_a_collector(tmp_path):
         with pytest.raises(PipelineError, match=r"offline_data_saver reads ctx\.trajectories"):
             task.run(1)
     assert not (tmp_path / "data" / "dataset.json").exists()
+
+
+def texts_of(cfg, recorded, *more):
+    """The warnings of settings without effect in a run of two iterations."""
+    with warnings.catch_warnings(record=True) as shown, task.start(ctx=OfflineRLContext()):
+        warnings.simplefilter("always")
+        task.use(offline_data_fetcher(cfg, recorded))
+        for one in more:
+            task.use(one)
+        task.run(2)
+    return [str(one.message) for one in shown if "no effect" in str(one.message)]
+
+
+def test_settings_of_collection_without_effect_are_named(tmp_path, recorded):
+    settings = {"policy.learn.update_per_collect": 3, "policy.other.replay_buffer_size": 7, "policy.other.eps.end": 0.5}
+    (text,) = texts_of(DQNConfig(exp_name=str(tmp_path / "run")).override(settings), recorded)
+
+    assert text.startswith(", ".join(f"{name} = {value!r}" for name, value in settings.items()) + " have no effect, because")
+    assert not texts_of(DQNConfig(exp_name=str(tmp_path / "run")), recorded)
+
+
+def test_not_in_a_run_that_collects_too(tmp_path, recorded):
+    @contract(uses=(Recording(num_envs=1),), stage="collect")
+    def collects(ctx):
+        pass
+
+    cfg = DQNConfig(exp_name=str(tmp_path / "run")).override({"policy.other.eps.end": 0.5})
+    assert texts_of(cfg, recorded)
+    assert not texts_of(cfg, recorded, collects)

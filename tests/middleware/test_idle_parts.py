@@ -105,13 +105,16 @@ def test_settings_changed_after_the_policy_was_made_are_named(tmp_path):
     def parts(cfg, buffer_, policy):
         other = small(tmp_path)
         other.policy.learn.learning_rate, other.policy.learn.batch_size = 0.5, 7
+        other.policy.discount_factor, other.policy.seed = 0.5, 3
         other.policy.model.encoder_hidden_size_list = [3]
         return [learner(other, buffer_, policy)]
 
     (text,) = (one for one in run(cfg, parts) if "without effect" in one)
     assert "policy.learn.learning_rate = 0.5 (the policy has 0.001)" in text
     assert "encoder_hidden_size_list = [3]" in text
+    assert "policy.discount_factor = 0.5 (the policy has 0." in text
     assert "batch_size" not in text
+    assert "seed" not in text
 
 
 def test_a_default_configuration_beside_a_policy_with_settings_is_fine(tmp_path):

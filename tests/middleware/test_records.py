@@ -185,9 +185,9 @@ def test_the_console_shows_what_one_wants_to_see(tmp_path, capsys):
     run([*pipeline, online_logger(cfg, show_every_s=0)], 4)
     lines = capsys.readouterr().out.splitlines()
 
-    for word in ("step 128", "steps/s", "return", "eval", "loss", "entropy", "left <"):
+    for word in ("step 128", "steps/s", "return", "eval", "loss", "entropy", "time left "):
         assert word in lines[1], lines[1]
-    assert "left" not in lines[3]
+    assert "time left" not in lines[3]
     assert "because max_step=4 was reached" in lines[-1]
     assert "Curve: " in lines[-1]
     assert "ckpt" not in lines[-1]  # no saver is there

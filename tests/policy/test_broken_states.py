@@ -71,6 +71,8 @@ def is_legal(policy, path, value):
         return True
     if path == ("made_with", "class") and (value is None or isinstance(value, str)):  # only load_policy reads it
         return True
+    if path == ("optimizer", "made", 0, "lr_schedule"):  # without a schedule
+        return value is None
     if path == ("made_with", "derived_from", 0) and isinstance(value, str):  # nobody asks for it if the algorithm is the same
         return True
     last = path[-1]

@@ -1,5 +1,6 @@
 """`load_policy`: the policy of a run without its training script."""
 
+import dataclasses
 import subprocess
 import sys
 
@@ -9,7 +10,7 @@ import torch
 from gymnasium import spaces
 
 from ding_lite import Context, Task
-from ding_lite.basics import CheckpointError, save_checkpoint
+from ding_lite.basics import CheckpointError, ConfigError, ranged_field, save_checkpoint
 from ding_lite.config import DQNConfig, PPOConfig, PPOLSTMConfig
 from ding_lite.contexts import OnlineRLContext
 from ding_lite.envs import make_envs
@@ -29,6 +30,7 @@ from ding_lite.policy import (
     DiscreteCQLPolicy,
     DiscreteIQLPolicy,
     DQNPolicy,
+    DQNPolicyConfig,
     IMPALAPolicy,
     IQLPolicy,
     IQNPolicy,
@@ -57,6 +59,35 @@ NESTED = spaces.Dict(
 
 class Mine(PPOPolicy):
     """A policy of a module that can be imported."""
+
+
+@dataclasses.dataclass
+class OwnLearnConfig(type(DQNPolicyConfig().learn)):
+    """A section of one's own."""
+
+    penalty: float = ranged_field(0.1, low=0)
+
+
+@dataclasses.dataclass
+class OwnPolicyConfig(DQNPolicyConfig):
+    """A configuration of one's own."""
+
+    widths: list[int] = dataclasses.field(default_factory=lambda: [1])
+    learn: OwnLearnConfig = dataclasses.field(default_factory=OwnLearnConfig)
+
+
+class OwnDQN(DQNPolicy):
+    config_type = OwnPolicyConfig
+
+
+class PlainDQN(DQNPolicy):
+    """Takes any configuration derived from that of DQN."""
+
+
+def own_config():
+    cfg = OwnPolicyConfig(widths=[2, 3])
+    cfg.learn.penalty = 0.25
+    return cfg
 
 
 def saved(policy, path):
@@ -204,3 +235,63 @@ def test_a_policy_of_another_device_is_loaded_on_the_cpu(tmp_path):
     state["made_with"]["config"]["device"] = "cuda"
     save_checkpoint(state, tmp_path / "a.pt")
     assert load_policy(tmp_path / "a.pt").device.type == "cpu"
+
+
+@pytest.mark.parametrize("kind", [OwnDQN, PlainDQN, DQNPolicy])
+@pytest.mark.parametrize("given", [False, True])
+def test_a_configuration_of_ones_own_is_loaded_too(kind, given, tmp_path):
+    path = saved(kind(own_config(), BOX, DISCRETE), tmp_path / "a.pt")
+    loaded = load_policy(path, policy_class=kind if given else None)
+
+    assert type(loaded) is kind
+    assert type(loaded.cfg) is OwnPolicyConfig
+    assert (loaded.cfg.widths, loaded.cfg.learn.penalty) == ([2, 3], 0.25)
+    assert {**loaded.made_with, "class": 0} == {**kind(own_config(), BOX, DISCRETE).made_with, "class": 0}
+
+
+def test_a_configuration_that_cannot_be_imported_is_named_with_the_fix(tmp_path):
+    @dataclasses.dataclass
+    class Local(DQNPolicyConfig):
+        penalty: float = 0.1
+
+    path = saved(PlainDQN(Local(penalty=0.5), BOX, DISCRETE), tmp_path / "a.pt")
+    with pytest.raises(
+        StateError, match=r"configuration of the class Local, .*set config_type = Local in a class derived from"
+    ):
+        load_policy(path)
+
+    class Fixed(PlainDQN):
+        config_type = Local
+
+    assert load_policy(path, policy_class=Fixed).cfg.penalty == 0.5
+
+
+def test_with_a_policy_class_no_module_is_imported_for_the_configuration(tmp_path):
+    state = PlainDQN(own_config(), BOX, DISCRETE).state_dict()
+    state["made_with"]["config_class"] = "antigravity:Own"
+    save_checkpoint(state, tmp_path / "a.pt")
+    with pytest.raises(StateError, match="set config_type = Own"):
+        load_policy(tmp_path / "a.pt", policy_class=PlainDQN)
+    assert "antigravity" not in sys.modules
+
+    state["made_with"]["config_class"] = "subprocess:Popen"
+    save_checkpoint(state, tmp_path / "a.pt")
+    with pytest.raises(StateError, match="names subprocess:Popen as the class of the configuration"):
+        load_policy(tmp_path / "a.pt")
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"), [("width", "widths"), ("penaltyy", "learn.penalty"), ("learn.penlty", "penalty"), ("nsteps", "nstep")]
+)
+def test_a_misspelt_setting_of_a_configuration_of_ones_own_is_refused(name, meant):
+    with pytest.raises(ConfigError, match=f"{name.rpartition('.')[2]}.: did you mean '{meant}'"):
+        OwnDQN({name: 1}, BOX, DISCRETE)
+    assert OwnDQN({"widths": [4], "unlike_any": 3}, BOX, DISCRETE).config["unlike_any"] == 3
+
+
+def test_a_configuration_without_the_decorator_is_named():
+    class Undecorated(DQNPolicyConfig):
+        penalty: float = 0.1
+
+    with pytest.raises(ConfigError, match=r"Undecorated declares 'penalty', but is no dataclass: write @dataclasses.dataclass"):
+        Undecorated().penalty = 3

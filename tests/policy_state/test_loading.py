@@ -1,7 +1,6 @@
 """A state is looked at before anything of it is taken over, and all of it is taken over or nothing."""
 
 import copy
-import warnings
 
 import numpy as np
 import pytest
@@ -648,21 +647,6 @@ def test_a_state_made_by_hand_of_weights_alone_says_in_which_settings_it_differs
     words = r"'weight' is float32 \[5, 4\], .* These settings differ: width is 5 in the state and 3 in this policy"
     with pytest.raises(StateError, match=words):
         policy.load_state_dict({"model": wider, "made_with": made_with})
-
-
-@pytest.mark.parametrize("kind", [DQNPolicy, SACPolicy])
-def test_a_learning_rate_that_the_optimizer_does_not_have_is_warned_of(kind):
-    actions = DISCRETE if kind is DQNPolicy else spaces.Box(-1, 1, (2,), np.float32)
-    policy = kind(None, BOX, actions)
-    saved, rate, other = policy.state_dict(), policy.cfg.learn.learning_rate, type(policy.cfg)()
-    other.learn.learning_rate = 1e-6
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        policy.load_state_dict(saved)
-    policy = kind(other, BOX, actions)
-    with pytest.warns(UserWarning, match=f"cfg.learn.learning_rate is 1e-06, and was {rate}"):
-        policy.load_state_dict(saved)
-    assert policy.optimizer.param_groups[0]["lr"] == rate
 
 
 @pytest.mark.parametrize(

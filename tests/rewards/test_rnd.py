@@ -1,5 +1,7 @@
 """Random network distillation: what it adds to the reward, that what is known loses its bonus, and what it saves."""
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -158,3 +160,15 @@ def test_rows_that_are_no_steps_do_not_count():
     assert torch.equal(one.estimate(given).reward, other.estimate(given).reward)
     assert one.learn(with_leaves(rollout, valid=torch.zeros(4, 3, dtype=torch.bool))) == {}
     assert one.steps == 1
+
+
+def test_the_optimizer_follows_the_configuration():
+    saved, same, other = made(), made(), made(learning_rate=0.25)
+    saved.learn(batch())
+    saved.optimizer.param_groups[0]["lr"] = 0.125  # as a schedule of torch does
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        same.load_state_dict(saved.state_dict())
+    with pytest.warns(UserWarning, match="RNDRewardModel learns with .*: lr is 0.25, and was 0.0001"):
+        other.load_state_dict(saved.state_dict())
+    assert (same.optimizer.param_groups[0]["lr"], other.optimizer.param_groups[0]["lr"]) == (0.125, 0.25)

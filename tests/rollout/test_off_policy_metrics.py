@@ -51,6 +51,9 @@ QUICK = FittedQConfig(hidden_size_list=[16], num_steps=200, learning_rate=0.02, 
 ONE_STEP = FittedQConfig(hidden_size_list=[8], num_steps=1)
 
 
+METRICS = [importance_sampling(GAMMA), doubly_robust(GAMMA, cfg=ONE_STEP), fitted_q_evaluation(GAMMA, cfg=ONE_STEP)]
+
+
 def policy_of(kind, observation_space=STATES, action_space=ACTIONS, sharpen=1.0, **settings):
     """A small policy with random weights, multiplied by `sharpen`."""
     small = {"model.encoder_hidden_size_list": [8], **settings}
@@ -172,9 +175,7 @@ class TestTabular:
         policy = policy_of(kind, sharpen=3)
         metric = importance_sampling(GAMMA, weighted, per_decision, eps)
         found = metric(policy.eval_mode, recorded)
-        error = importance_sampling(GAMMA, False, per_decision, eps)(policy.eval_mode, recorded)["std_error"]
-        assert ("std_error" in found) != weighted
-        assert abs(found["value"] - process.exact(probabilities(policy, eps)).mean()) < 4 * error < 0.6
+        assert abs(found["value"] - process.exact(probabilities(policy, eps)).mean()) < 4 * found["std_error"] < 0.6
         assert abs(found["behaviour_value"] - process.exact(np.full((3, 2), 0.5)).mean()) < 0.15
         assert (found["episodes"], found["effective_sample_size"] < 2000.1) == (2000, True)
 
@@ -188,6 +189,9 @@ class TestTabular:
         robust = doubly_robust(GAMMA, eps=eps, cfg=QUICK)(policy.eval_mode, recorded)
         assert abs(robust["value"] - exact) < 4 * robust["std_error"]
         assert robust["std_error"] <= plain["std_error"]
+        weighted = doubly_robust(GAMMA, weighted=True, eps=eps, cfg=QUICK)(policy.eval_mode, recorded)
+        assert abs(weighted["value"] - exact) < 4 * weighted["std_error"]
+        assert weighted["std_error"] == pytest.approx(robust["std_error"], rel=0.2)
         assert (robust["fitted_value"], robust["td_error"]) == (fitted["value"], fitted["td_error"])
 
     def test_a_cut_episode_goes_on_with_its_value(self, process):
@@ -275,6 +279,43 @@ class TestEpisodes:
         found = importance_sampling(GAMMA)(policy.eval_mode, dataset)
         assert found["value"] == pytest.approx(by_hand(policy, dataset), rel=1e-5)
         assert "std_error" not in found
+
+    def test_rewards_that_are_not_finite_are_named(self, process):
+        policy = policy_of(PPOPolicy, sharpen=3)
+        batch = nested(self.ends(process, True, False).take(range(3)))
+        batch["reward"] = np.array([1, np.nan, 1], np.float32)
+        broken = dataset_of({name: np.array(column) for name, column in batch.items()}, [3])
+        for metric in METRICS:
+            with pytest.raises(ValueError, match=r"found reward = nan in row 1 of the dataset .*dataset.select"):
+                metric(policy.eval_mode, broken)
+
+    def test_a_network_that_diverges_is_no_estimate(self, recorded):
+        with pytest.raises(ValueError, match=r"the network of FittedQ has the error nan: .* lower FittedQConfig.learning_rate"):
+            fitted_q_evaluation(GAMMA, cfg=FittedQConfig(hidden_size_list=[8], num_steps=40, learning_rate=1e30))(
+                policy_of(PPOPolicy).eval_mode, recorded
+            )
+
+    def test_what_is_no_eval_mode_is_named_by_every_metric(self, process):
+        policy, dataset = policy_of(PPOPolicy), self.ends(process, True, False)
+        for metric in (*METRICS, action_agreement, action_error, action_log_prob):
+            for other in (policy, policy.collect_mode, policy.learn_mode):
+                words = rf"wants policy.eval_mode, got .*{type(other).__name__}: pass that mode"
+                with pytest.raises(TypeError, match=words):
+                    metric(other, dataset)
+            with pytest.raises(TypeError, match="of type function: for a policy of another library, see 'A policy"):
+                metric(lambda obs: 0, dataset)
+            with pytest.raises(TypeError, match=r"wants a dataset, got .* of type dict: open it, open_dataset"):
+                metric(policy.eval_mode, {"obs": 3})
+
+    def test_behaviour_is_a_function_of_log_probabilities(self, process):
+        policy, dataset = policy_of(PPOPolicy), self.ends(process, True, False)
+        with pytest.raises(TypeError, match="a function of a batch as behaviour, got a EvalMode: pass behaviour=lambda batch"):
+            importance_sampling(GAMMA, behaviour=policy.eval_mode)(policy.eval_mode, dataset)
+        rows = len(dataset)
+        with pytest.raises(ValueError, match=rf"log-probabilities \[{rows}\] of a batch from behaviour, got \[{rows}, 1\]"):
+            importance_sampling(GAMMA, behaviour=lambda batch: torch.zeros(rows, 1))(policy.eval_mode, dataset)
+        found = importance_sampling(GAMMA, behaviour=lambda batch: np.full(rows, np.log(0.5)))(policy.eval_mode, dataset)
+        assert found["value"] == pytest.approx(importance_sampling(GAMMA)(policy.eval_mode, dataset)["value"])
 
     def test_none(self):
         policy = policy_of(PPOPolicy)

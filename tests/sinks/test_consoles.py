@@ -97,9 +97,11 @@ def on_a_terminal(code, **settings):
 
 def test_the_console_leaves_out_what_there_is_not_and_writes_numbers_for_people():
     stream = io.StringIO()
-    Console(stream=stream).write({"step": 12800, "return": 187.34, "eval": None, "loss": 0.02134, "left": "<0:21"}, ROW, 0.5)
+    Console(stream=stream).write(
+        {"step": 12800, "return": 187.34, "eval": None, "loss": 0.02134, "time left": "0:21"}, ROW, 0.5
+    )
 
-    assert stream.getvalue() == "step 12,800  return 187.3  loss 0.0213  left <0:21\n"
+    assert stream.getvalue() == "step 12,800  return 187.3  loss 0.0213  time left 0:21\n"
 
 
 TAKES_OVER = "a\x1b[2J\x1b]0;taken\x07\u202e"

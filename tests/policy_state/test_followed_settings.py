@@ -1,0 +1,213 @@
+"""The optimizer of a loaded state follows the configuration of the policy that loads it."""
+
+import copy
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from ding_lite.data import tree
+from ding_lite.policy import DQNPolicy, PPOPolicy, SACPolicy
+from ding_lite.policy_parts import LearningRateSchedule
+from ding_lite.policy_state import StateError
+
+BOX, DISCRETE, CONTINUOUS = spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(3), spaces.Box(-1, 1, (2,), np.float32)
+
+
+def made(kind=DQNPolicy, **settings):
+    return kind({"seed": 0, **settings}, BOX, CONTINUOUS if kind is SACPolicy else DISCRETE)
+
+
+def rows(policy, n=6):
+    zeros = torch.zeros(n)
+    action = torch.zeros(n, 2) if isinstance(policy, SACPolicy) else torch.arange(n) % 3
+    columns = {"obs": torch.ones(n, 4), "next_obs": torch.ones(n, 4), "action": action, "reward": zeros + 1}
+    return tree({**columns, "terminated": zeros.bool(), "truncated": zeros.bool()})
+
+
+def learned(*args, steps=2, **settings):
+    policy = made(*args, **settings)
+    for _ in range(steps):
+        policy.learn_mode.forward(rows(policy))
+    return policy
+
+
+def loaded(policy, state):
+    """The warnings of loading."""
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("always")
+        policy.load_state_dict(state)
+    return [str(one.message) for one in shown]
+
+
+def groups(policy):
+    return [{name: value for name, value in group.items() if name != "params"} for group in policy.optimizer.param_groups]
+
+
+CHANGES = {
+    "learn.learning_rate": (0.25, "lr"),
+    "learn.optimizer_eps": (0.5, "eps"),
+    "learn.rmsprop_decay": (0.75, "alpha"),
+}
+
+
+@pytest.mark.parametrize("kind", [DQNPolicy, SACPolicy])
+@pytest.mark.parametrize("name", CHANGES)
+def test_the_configuration_wins_and_one_warning_names_both_values(kind, name):
+    fixed = {"learn.optimizer": "rmsprop"} if "rmsprop" in name else {}
+    value, key = CHANGES[name]
+    saved, other = learned(kind, **fixed), made(kind, **fixed, **{name: value})
+    (text,) = loaded(other, saved.state_dict())
+    was = getattr(saved.cfg.learn, name.partition(".")[2])
+    assert f"cfg.policy.{name} is {value!r}, and was {was!r}" in text
+    assert other.optimizer.param_groups[0][key] == value
+    assert groups(other) == groups(made(kind, **fixed, **{name: value}))
+    moments = [policy.optimizer.state[policy.params[0]] for policy in (saved, other)]
+    assert all(torch.equal(moments[0][part], moments[1][part]) for part in moments[0])
+
+
+def test_the_warning_points_to_the_line_that_loads():
+    with pytest.warns(UserWarning, match="own configuration") as shown:
+        made(**{"learn.learning_rate": 0.25}).load_state_dict(learned().state_dict())
+    assert [one.filename for one in shown] == [__file__]
+
+
+@pytest.mark.parametrize("kind", [DQNPolicy, SACPolicy, PPOPolicy])
+def test_with_the_same_configuration_all_is_as_saved(kind):
+    saved = made(kind) if kind is PPOPolicy else learned(kind)
+    saved.optimizer.param_groups[0]["lr"] = 0.125  # as a schedule of torch does
+    saved.optimizer.param_groups[-1]["eps"] = 0.25
+    again = made(kind)
+
+    assert not loaded(again, saved.state_dict())
+    assert groups(again) == groups(saved)
+
+
+def test_with_warnings_as_errors_nothing_is_changed():
+    saved, other = learned(), made(**{"learn.learning_rate": 0.25})
+    before = groups(other), other.params[0].clone()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(UserWarning, match="own configuration"):
+            other.load_state_dict(saved.state_dict())
+    assert groups(other) == before[0]
+    assert torch.equal(other.params[0], before[1])
+
+
+def test_the_current_rate_of_a_schedule_is_no_difference():
+    points = [(0, 1e-3), (4, 0.0)]
+    saved, again = learned(**{"learn.lr_schedule": points}, steps=3), made(**{"learn.lr_schedule": points})
+
+    assert not loaded(again, saved.state_dict())
+    assert again.cur_lr == saved.cur_lr == pytest.approx(5e-4)
+    for policy in (saved, again):
+        policy.learn_mode.forward(rows(policy))
+    assert all(map(torch.equal, saved.params, again.params))
+
+
+def test_a_schedule_that_is_gone_leaves_the_configured_rate():
+    saved, other = learned(**{"learn.lr_schedule": [(0, 1e-3), (4, 0.0)]}, steps=3), made()
+    (text,) = loaded(other, saved.state_dict())
+
+    assert "cfg.policy.learn.lr_schedule is None, and was [[0.0, 0.001], [4.0, 0.0]]" in text
+    assert other.optimizer.param_groups[0]["lr"] == other.cur_lr == other.cfg.learn.learning_rate
+
+
+def test_another_schedule_gives_the_rate_of_the_next_step():
+    saved, other = learned(), made(**{"learn.lr_schedule": [(0, 1.0), (8, 0.0)]})
+    (text,) = loaded(other, saved.state_dict())
+    other.learn_mode.forward(rows(other))
+
+    assert "cfg.policy.learn.lr_schedule is" in text
+    assert other.cur_lr == pytest.approx(0.75)
+
+
+def test_beside_a_schedule_the_rate_has_no_effect_and_is_no_difference():
+    points = {"learn.lr_schedule": [(0, 1e-3), (4, 0.0)]}
+    assert not loaded(made(**points, **{"learn.learning_rate": 0.5}), learned(**points).state_dict())
+
+
+def test_values_that_reset_config_has_set_survive():
+    saved, again = learned(), made()
+    saved.reset_config({"learn.learning_rate": 0.25, "learn.optimizer_eps": 0.5})
+
+    assert not loaded(again, saved.state_dict())
+    assert again.cfg.learn.learning_rate == again.optimizer.param_groups[0]["lr"] == 0.25
+    assert again.optimizer.param_groups[0]["eps"] == 0.5
+
+    assert not loaded(again, learned().state_dict())
+    assert again.optimizer.param_groups[0]["lr"] == again.cfg.learn.learning_rate == 1e-3
+
+
+def test_so_do_they_where_other_settings_differ():
+    saved, other = learned(), made(**{"learn.optimizer_eps": 0.5})
+    saved.reset_config({"learn.learning_rate": 0.25})
+    (text,) = loaded(other, saved.state_dict())
+
+    assert "optimizer_eps is 0.5, and was None" in text
+    assert "learning_rate" not in text
+    assert (other.optimizer.param_groups[0]["lr"], other.optimizer.param_groups[0]["eps"]) == (0.25, 0.5)
+
+
+def test_an_optimizer_of_ones_own_follows_too():
+    def optimizer_fn(policy, config):
+        return torch.optim.AdamW(policy.params, lr=config["lr"], weight_decay=config["decay"], betas=(0.9, config["beta"]))
+
+    kind = DQNPolicy.with_updates("Decayed", optimizer_fn=optimizer_fn)
+    saved, other = learned(kind, decay=0.1, beta=0.99), made(kind, decay=0.2, beta=0.9)
+    (text,) = loaded(other, saved.state_dict())
+
+    assert "betas is [0.9, 0.9], and was [0.9, 0.99]; weight_decay is 0.2, and was 0.1" in text
+    assert other.optimizer.param_groups[0]["weight_decay"] == 0.2
+    assert other.optimizer.param_groups[0]["betas"] == (0.9, 0.9)
+
+
+def test_a_rate_that_makes_other_parameter_groups_wins_too():
+    saved, rates = learned(SACPolicy), {"learn.learning_rate_actor": 0.25}
+    for settings, values in ((rates, "0.25, and was None"), ({}, "None, and was 0.25")):
+        other = made(SACPolicy, **settings)
+        (text,) = loaded(other, saved.state_dict())
+
+        assert f"cfg.policy.learn.learning_rate_actor is {values}" in text
+        assert groups(other) == groups(made(SACPolicy, **settings))
+        for mine, theirs in zip(saved.params, other.params):
+            moments = saved.optimizer.state[mine], other.optimizer.state[theirs]
+            assert all(torch.equal(moments[0][name], moments[1][name]) for name in moments[0])
+        assert not loaded(made(SACPolicy, **settings), other.state_dict())
+        saved = other
+
+
+def test_a_mixin_that_hooks_have_set_up_is_as_saved():
+    kind = DQNPolicy.with_updates(
+        "Hooked",
+        mixins=[LearningRateSchedule],
+        before_loss_init=lambda policy, o, a, config: LearningRateSchedule.__init__(policy, 0.125),
+    )
+    saved, again = learned(kind), made(kind)
+
+    assert not loaded(again, saved.state_dict())
+    assert again.optimizer.param_groups[0]["lr"] == 0.125
+
+
+@pytest.mark.parametrize("settings", [{}, {"learn.learning_rate": 0.25}])
+def test_a_state_of_an_earlier_version_follows_the_configuration_that_it_names(settings):
+    state = copy.deepcopy(learned().state_dict())
+    del state["optimizer"]["made"]
+    state["optimizer"]["param_groups"][0]["lr"] = 0.5  # by a schedule of torch
+    policy = made(**settings)
+
+    assert len(loaded(policy, state)) == len(settings)
+    assert policy.optimizer.param_groups[0]["lr"] == (0.25 if settings else 0.5)
+
+
+@pytest.mark.parametrize("wrong", [3, [], [3], [{}, {}]])
+def test_damaged_settings_are_refused(wrong):
+    state = copy.deepcopy(learned().state_dict())
+    state["optimizer"]["made"] = wrong
+    policy = made()
+    before = groups(policy)
+    with pytest.raises(StateError, match=r'"optimizer"\]\["made"\] is .*expected a dict of settings for each of 1 '):
+        policy.load_state_dict(state)
+    assert groups(policy) == before
