@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any, TypeAlias
 
@@ -87,27 +88,57 @@ class SumTree:
         Raises:
             ValueError: every number is 0.
         """
-        before = self._before
+        return self.draw_with_values(where)[0]
+
+    def draw_with_values(self, where: Floats) -> tuple[Places, Floats]:
+        """The same positions, and the numbers there."""
         torch.cumsum(self._top, 0, out=self._sums)  # three times as fast as numpy
-        total = float(before[-1])
+        total = float(self._before[-1])
         if not total > 0:
             raise ValueError("every number of this sum tree is 0: set a number above 0 before draw().")
         rest = where * total
         np.minimum(rest, math.nextafter(total, 0.0), out=rest)  # rounding may lead to the total itself, which is no position
-        place = before[1:].searchsorted(rest, "right")
-        rest -= before.take(place)
-        first = np.arange(0, len(place) * _WIDTH, _WIDTH)
+        place = self._descend(rest)
+        value = self._flat[0].take(place)
+        if np.count_nonzero(value) < len(value):  # by rounding
+            place = self._descend(rest, above_0=True)
+            value = self._flat[0].take(place)
+        return place, value
+
+    def _descend(self, rest: Floats, *, above_0: bool = False) -> Places:
+        """The positions at these points of the cumulative sum, each below the total.
+
+        Args:
+            rest: [B] float.
+            above_0: whether to check in each node that the chosen child is above 0, which takes longer. If a position that was
+                found without the check has a number above 0, it is the same with the check.
+        """
+        place = self._before[1:].searchsorted(rest, "right")
+        rest = rest - self._before.take(place)
+        first = multiples(len(place), _WIDTH)
         for level in reversed(self._levels):
             block = level.take(place, 0)
             # A matrix product, because a cumulative sum takes five times as long. `later` is the sum of the children that are
-            # stored after each child and counted before it. Chosen is the first child above 0 with later <= rest.
+            # stored after each child and counted before it. Chosen is the first child with later <= rest.
             later = block @ _LATER
             chosen = later <= rest[:, None]
-            chosen &= block > 0
+            if above_0:
+                chosen &= block > 0
             child = chosen.argmax(1)
-            place = (place << _SHIFT) + child
-            rest -= later.take(first + child)
+            place <<= _SHIFT
+            place += child
+            if level is not self._levels[0]:
+                child += first
+                rest -= later.take(child)
         return place
+
+
+@lru_cache(maxsize=4)
+def multiples(count: int, step: int) -> Places:
+    """The first multiples of `step`, from 0, [count] int64; for reading, because later calls return the same array."""
+    found = np.arange(0, count * step, step, dtype=np.int64)
+    found.flags.writeable = False
+    return found
 
 
 def _tree_of(values: Floats) -> SumTree:

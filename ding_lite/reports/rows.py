@@ -57,17 +57,35 @@ class MetricColumns:
         """Take rows."""
         for names, same in itertools.groupby(rows, tuple):
             alike = list(same)
-            found = [(name, *_numbers(column)) for name, column in zip(names, zip(*(row.values() for row in alike)))]
-            for name, _, numbers in found:
-                self._note_not_finite(name, numbers)
-                if len(numbers):
-                    self.newest[name] = float(numbers[-1])
-            masks = [np.isfinite(numbers) for _, _, numbers in found]
-            finite = [(name, places[mask], numbers[mask]) for (name, places, numbers), mask in zip(found, masks) if mask.any()]
-            for name, places, numbers in sorted(finite, key=lambda one: int(one[1][0])):
-                self._places.setdefault(name, array("q")).frombytes((places + self.count).tobytes())
-                self._values.setdefault(name, array("d")).frombytes(numbers.tobytes())
+            table = _table(alike)
+            if table is not None and self.not_finite.keys().isdisjoint(names):
+                self._take_table(names, table)
+            else:
+                self._take_columns(names, alike)
             self.count += len(alike)
+
+    def _take_table(self, names: Sequence[str], table: Numbers) -> None:
+        """Take rows of finite numbers: the same as `_take_columns`, but several times as fast."""
+        places = np.arange(self.count, self.count + len(table)).tobytes()
+        for name, numbers in zip(names, np.ascontiguousarray(table.T)):
+            if name not in self._values:
+                self._places[name], self._values[name] = array("q"), array("d")
+            self._places[name].frombytes(places)
+            self._values[name].frombytes(numbers.tobytes())
+        self.newest.update(zip(names, table[-1].tolist()))
+
+    def _take_columns(self, names: Sequence[str], alike: Sequence[Mapping[str, Any]]) -> None:
+        """Take rows with these names, which may hold anything."""
+        found = [(name, *_numbers(column)) for name, column in zip(names, zip(*(row.values() for row in alike)))]
+        for name, _, numbers in found:
+            self._note_not_finite(name, numbers)
+            if len(numbers):
+                self.newest[name] = float(numbers[-1])
+        masks = [np.isfinite(numbers) for _, _, numbers in found]
+        finite = [(name, places[mask], numbers[mask]) for (name, places, numbers), mask in zip(found, masks) if mask.any()]
+        for name, places, numbers in sorted(finite, key=lambda one: int(one[1][0])):
+            self._places.setdefault(name, array("q")).frombytes((places + self.count).tobytes())
+            self._values.setdefault(name, array("d")).frombytes(numbers.tobytes())
 
     def _note_not_finite(self, name: str, numbers: Numbers) -> None:
         """Count NaN and infinities; NaN that were counted before the first number are removed."""
@@ -96,11 +114,35 @@ class MetricColumns:
         """(x, y) of the rows that have both, with x strictly increasing: if x repeats or decreases, the later rows count."""
         if name not in self._values or x not in self._values:
             return np.empty(0), np.empty(0)
-        _, of_x, of_y = np.intersect1d(self._places[x], self._places[name], assume_unique=True, return_indices=True)
-        xs, ys = np.array(self._values[x])[of_x], np.array(self._values[name])[of_y]
+        xs, ys = _of_common_rows(self._places[x], self._values[x], self._places[name], self._values[name])
         lowest_after = np.minimum.accumulate(xs[::-1])[::-1]
         counts = np.append(xs[:-1] < lowest_after[1:], True) if len(xs) else np.empty(0, bool)
         return xs[counts], ys[counts]
+
+
+def _of_common_rows(
+    x_places: array[int], x_values: array[float], y_places: array[int], y_values: array[float]
+) -> tuple[Numbers, Numbers]:
+    """The values of the rows that two columns have in common."""
+    xs, ys = np.array(x_values), np.array(y_values)
+    if x_places == y_places:  # mostly; finding the common ones takes fifty times as long
+        return xs, ys
+    of_x, of_y = np.array(x_places), np.array(y_places)
+    found = np.minimum(of_x.searchsorted(of_y), len(of_x) - 1)
+    both = of_x[found] == of_y
+    return xs[found[both]], ys[both]
+
+
+def _table(rows: Sequence[Mapping[str, Any]]) -> Numbers | None:
+    """The values of rows with the same names, [rows, names]; None if one is not a finite number."""
+    values = list(itertools.chain.from_iterable(row.values() for row in rows))
+    if not {float, int}.issuperset(map(type, values)):
+        return None
+    try:
+        table = np.array(values, np.float64).reshape(len(rows), -1)
+    except OverflowError:  # a whole number of more than 308 digits
+        return None
+    return table if np.isfinite(table).all() else None
 
 
 def _numbers(column: Sequence[Any]) -> tuple[npt.NDArray[np.int64], Numbers]:

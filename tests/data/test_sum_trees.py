@@ -6,6 +6,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
+import torch
 
 from ding_lite.data import SumTree
 
@@ -160,3 +161,47 @@ def test_it_knows_its_size_in_bytes(capacity):
 
     assert SumTree.bytes_for(capacity) <= taken <= SumTree.bytes_for(capacity) + 5000
     assert len(tree.values) == capacity
+
+
+@pytest.mark.parametrize("capacity", CAPACITIES)
+@kinds
+def test_the_numbers_come_with_their_positions(capacity, kind):
+    value = numbers(capacity, kind)
+    tree, where = filled(value), points(500)
+    place, found = tree.draw_with_values(where)
+
+    np.testing.assert_array_equal(place, tree.draw(where))
+    np.testing.assert_array_equal(found, value[place])
+
+
+@pytest.mark.parametrize("capacity", CAPACITIES)
+@kinds
+def test_positions_are_those_of_a_descent_that_checks_every_child(capacity, kind):
+    for seed in range(3):
+        value = numbers(capacity, kind, seed)
+        tree = filled(value)
+        edges = np.cumsum(value) / value.sum()
+        where = np.concatenate([points(2000, seed), edges[edges <= 1][-3000:]])
+
+        np.testing.assert_array_equal(tree.draw(where), checked_draw(value, where))
+
+
+def checked_draw(value: np.ndarray, where: np.ndarray) -> list[int]:
+    """The positions in a tree of the same shape, by a loop: in each node the first child above 0 with a large enough rest."""
+    levels = [value]
+    while len(levels[-1]) > 4096:
+        blocks = np.append(levels[-1], np.zeros(-len(levels[-1]) % 16)).reshape(-1, 16)
+        levels.append(np.einsum("ij->i", blocks))
+    before = np.concatenate([[0.0], torch.from_numpy(levels[-1]).cumsum(0).numpy()])
+    return [_one_draw(levels, before, min(share * before[-1], np.nextafter(before[-1], 0.0))) for share in where]
+
+
+def _one_draw(levels: list[np.ndarray], before: np.ndarray, rest: float) -> int:
+    place = int(np.searchsorted(before[1:], rest, "right"))
+    rest -= before[place]
+    for level in reversed(levels[:-1]):
+        children = level[16 * place : 16 * place + 16]
+        later = [sum(children[child + 1 :], 0.0) for child in range(len(children))]
+        child = next(at for at, number in enumerate(children) if number > 0 and later[at] <= rest)
+        place, rest = 16 * place + child, rest - later[child]
+    return place

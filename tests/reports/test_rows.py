@@ -58,6 +58,26 @@ def test_nan_before_the_first_number_is_not_told():
     assert columns_of(*rows).not_finite == {"a": 2, "b": 2}
 
 
+@pytest.mark.parametrize("between", [{}, {"y": None}, {"x": 5, "y": math.nan}, {"y": "text", "z": 1}])
+def test_rows_of_finite_numbers_are_columns_in_the_order_of_their_rows(between):
+    first = [{"x": step, "y": step / 4} for step in range(3)]
+    then = [{"y": -step, "x": 10.0 + step, "z": 2**60} for step in range(4)]
+    columns = MetricColumns()
+    columns.take([{"y": math.nan}, *first, between, *then])
+    values = {name: [row[name] for row in (*first, between, *then) if _is_finite(row.get(name))] for name in "xyz"}
+
+    assert {name: columns.values(name).tolist() for name in "xyz"} == values
+    assert columns.names == list(dict.fromkeys(name for row in (*first, between, *then) for name in row if name in values))
+    assert columns.newest == {"x": 13.0, "y": -3.0, "z": 2.0**60}
+    assert columns.count == 9
+    assert list(zip(*(part.tolist() for part in columns.series("y", "x")))) == naive_series([*first, *then], "y", "x")
+    assert columns.not_finite == ({"y": 1} if "x" in between else {})
+
+
+def _is_finite(value):
+    return isinstance(value, (int, float)) and math.isfinite(value)
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_rows_taken_together_are_those_taken_one_by_one(seed):
     rng = random.Random(seed)
