@@ -244,7 +244,7 @@ def shaped(ctx):
     ctx.trajectories = [with_leaves(t, reward=t.reward - t.obs[0].abs()) for t in ctx.trajectories]
 
 
-@pytest.mark.filterwarnings("ignore:asynchronous mode knows nothing")
+@pytest.mark.filterwarnings("ignore:asynchronous mode cannot overlap")
 @pytest.mark.parametrize("change", [chosen_of, first_of, shaped])
 @pytest.mark.parametrize("async_mode", [False, True])
 def test_a_pipeline_learns_from_what_the_user_left(change, async_mode):
