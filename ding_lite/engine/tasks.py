@@ -139,7 +139,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
         Raises:
             RuntimeError: the task is open already.
             TypeError: `ctx` is not a Context, or is a class.
-            ValueError: `n_async_workers` < 1 or `max_lag` < 0.
+            ValueError: `n_async_workers` < 1, `max_lag` < 0, `watchdog_s` is not above 0, or `memory_share` is not in (0, 1].
             CheckpointError: a ValueError; there is no run to resume.
             StorageError: an OSError; the storage cannot be opened, or the run there cannot be read.
         """
