@@ -134,8 +134,8 @@ def test_a_get_weights_that_returns_the_live_array_gives_snapshots_that_never_ch
     snapshot = policy.snapshot()
     policy.learn_on_batch({})
 
-    assert snapshot.weights.tolist() == [0, 0]
-    assert policy.snapshot().weights.tolist() == [1, 1]
+    assert snapshot.values.tolist() == [0, 0]
+    assert policy.snapshot().values.tolist() == [1, 1]
 
 
 def test_containers_keep_their_kind_and_what_cannot_be_copied_is_shared():
@@ -191,6 +191,7 @@ def test_weights_of_any_kind_reach_worker_processes_unchanged_also_from_a_saved_
     policy = Plain(None, BOX, DISCRETE)
     received = pickle.loads(cloudpickle.dumps(policy.snapshot().as_arrays())).as_tensors()
     learner = policy.learn_mode
+    assert learner.snapshot_state(policy.snapshot()).keys() == {"version", "weights", "train_iter", "are_tensors"}
     restored = learner.snapshot_from(learner.snapshot_state(policy.snapshot()))  # as in a saved run whose iterations overlap
     for snapshot in (received, pickle.loads(cloudpickle.dumps(restored.as_arrays())).as_tensors()):
         copied = policy.collect_mode.worker_copy(0)
