@@ -20,8 +20,9 @@ from ding_lite.envs.autoreset import VectorEnvAdapter
 from ding_lite.envs.bit_flip import BIT_FLIP, BitFlip
 from ding_lite.envs.changes import ChangingEnvs
 from ding_lite.envs.env_data_checks import EnvDataError, all_finite, is_number
+from ding_lite.envs.episode_seeds import episode_seed
 from ding_lite.envs.episode_starts import Episode as Episode
-from ding_lite.envs.episode_starts import EpisodeResult, episode_seed, replay_episode
+from ding_lite.envs.episode_starts import EpisodeResult, replay_episode
 from ding_lite.envs.error_locations import EnvLocation
 from ding_lite.envs.goals import goal_rewards
 from ding_lite.envs.info_columns import INFO, InfoColumns, require_same_columns
