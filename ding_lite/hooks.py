@@ -15,6 +15,7 @@ _RENAMED = {
     "NoisyActing": "GaussianNoiseActing",
     "NoisyCollectConfig": "GaussianNoiseCollectConfig",
     "PartwiseOptimizer": "ParamGroupsMixin",
+    "Weights": "WeightsSnapshot",
     "pendulum": "pendulum_envs",
     "restarts": "episode_starts",
 }

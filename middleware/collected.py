@@ -135,11 +135,11 @@ def require_no_train_data(ctx: OnlineRLContext, who: str) -> None:
 
 
 def require_single_steps(found: Trajectories | Episodes, who: str, fix: str) -> None:
-    """Refuse rewards that nstep_reward_enhancer has summed up, for who takes each for that of one step.
+    """Refuse rewards that nstep_reward_enhancer has summed up, for a middleware that needs the reward of each single step.
 
     Args:
-        who: asks.
-        fix: what to do, an imperative.
+        who: name of this middleware, for the message.
+        fix: advice for the message, an imperative sentence.
 
     Raises:
         RuntimeError

@@ -43,6 +43,7 @@ ROLLOUT_DATA = ("trajectories", "trajectory_end_idx", "finished_episodes", "poli
 """Fields that a rollout sets, except env_step, which is known before."""
 _EPISODE_DATA = ("episodes", "trajectories", "finished_episodes", "policy_version", "env_step", "env_episode")
 _TIME = ("time", "collect")
+_HAS_COLLECTED = "has_collected"
 _Local = TypeVar("_Local", LocalWorker, AgentWorker)
 _Split = TypeVar("_Split", SplitWorker, SplitAgentWorker)
 _Rollout = TypeVar("_Rollout", Rollout, EpisodeRollout, AgentRollout)
@@ -118,11 +119,13 @@ class StepCollector:
             context has this field.
 
     Args:
-        cfg: uses policy.collect.n_sample: transitions per call, rounded up to whole steps of all environments.
+        cfg: uses policy.collect.n_sample: steps per call, rounded up to whole steps of all environments. Steps that are only
+            resets count too: vector environments of gymnasium have one between two episodes, those of `make_envs` have none.
         policy: policy.collect_mode; acts with exploration.
         env: any gymnasium vector environment.
-        random_collect_size: number of environment steps with random actions in the first call, before the policy acts; at
-            least 0.
+        random_collect_size: number of steps with random actions in the first call, before the policy acts, rounded and counted
+            like n_sample; at least 0. The policy acts in the first call too if ctx.env_step is not below this number, as in a
+            context that continues other training.
         collect_kwargs: settings for the policy, such as {"eps": 0.1}; ctx.collect_kwargs takes precedence. A pipeline is
             refused if a setting that acting needs (`acting_settings`) is neither here nor set by an earlier middleware.
     """
@@ -145,6 +148,7 @@ class StepCollector:
         self._num_envs: int = env.num_envs
         self._num_steps = math.ceil(cfg.policy.collect.n_sample / env.num_envs)
         self._random_steps = math.ceil(random_collect_size / env.num_envs)
+        self._has_collected = False
         asks = self._acting.elsewhere is not None
         contract(
             reads=("collect_kwargs", "env_step", "env_episode"),
@@ -159,26 +163,29 @@ class StepCollector:
         )(self)
 
     def __call__(self, ctx: OnlineRLContext) -> PendingWork | None:
-        random = ctx.env_step < self._random_steps * self._num_envs
+        random = not self._has_collected and ctx.env_step < self._random_steps * self._num_envs
         num_steps = self._random_steps if random else self._num_steps
         kwargs = {} if random else self._settings.at(ctx)
         acting, worker = self._acting, self._acting.elsewhere
         if worker is None:
             rollout = acting.now(ctx, kwargs, partial(acting.worker.collect, num_steps, random, **kwargs))
+            self._has_collected = True
             ctx.env_step += total_steps(rollout.env_steps)
             write_rollout(rollout, ctx)
             return None
         asked = worker.ask(num_steps, random, **kwargs)
+        self._has_collected = True
         ctx.env_step += total_steps(num_steps * self._num_envs)  # in worker processes, no step is only a reset
         return acting.later(ctx, kwargs, asked, worker.take, write_rollout)
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of its worker: recurrent states, and the generator of random actions."""
-        return self._acting.worker.state_dict()
+        """The state of its worker (recurrent states, and the generator of random actions), and whether it has collected."""
+        return {**self._acting.worker.state_dict(), _HAS_COLLECTED: self._has_collected}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a saved state."""
-        self._acting.worker.load_state_dict(state)
+        self._acting.worker.load_state_dict({name: value for name, value in state.items() if name != _HAS_COLLECTED})
+        self._has_collected = state.get(_HAS_COLLECTED, True)  # absent in older states, saved after iterations
 
 
 class EpisodeCollector:

@@ -33,7 +33,7 @@ def interaction_evaluator(
     It evaluates in the first iteration, then at intervals of train_iter or env_step. When the run ends by max_step or
     `task.finish`, it evaluates the final weights, if there were gradient steps since the last evaluation. It does not do so if
     one of its own evaluations ended the run, or a signal, an error or `task.stop()`. Each environment runs the same number of
-    whole episodes.
+    whole episodes; if the number of episodes is not a multiple of the number of environments, the first ones run one more.
 
     Where iterations overlap (`max_lag` of at least 1), an evaluation runs beside the iterations that follow and stalls none of
     them. Its result is written in the iteration in which the next evaluation is due, or in the last but one or the last

@@ -1,4 +1,4 @@
-"""Explorers: what happens before collecting."""
+"""Explorers: the epsilon schedule, the probability of random actions while collecting."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from typing import Any
 from ding_lite.basics import foreign_arguments
 from ding_lite.config import RunConfig
 from ding_lite.contexts import OnlineRLContext, train_output_of
-from ding_lite.data import Batch, Batches, Buffers, Tree, has_leaf, nested, sampler
+from ding_lite.data import BatchPrefetcher, Buffers, PreparedBatch, Tree, has_leaf, nested, sampler
 from ding_lite.engine import contract, current_task
 from ding_lite.middleware.arguments import policy_settings, require_mode, require_settings
 from ding_lite.middleware.collected import COLLECTED_TERMS, collected_data, copied_batch
@@ -90,7 +90,7 @@ class Replay:
         self._read_settings()
         # A reward model changes the batch before the policy learns from it.
         send = policy.sender() if isinstance(policy, LearnMode) and reward_model is None and prefetch is not False else None
-        self._batches = Batches(source, self._batch_size, columns_read(policy, reward_model), send)
+        self._batches = BatchPrefetcher(source, self._batch_size, columns_read(policy, reward_model), send)
         self._prefetches = send is not None if prefetch is None else prefetch
         self._nstep = getattr(cfg.policy, "nstep", 1)
         self._is_unchecked = self._nstep > 1 and "discount" in (getattr(policy, "columns", None) or ())
@@ -114,7 +114,7 @@ class Replay:
         _require_room(batch_size, buffers)
         self._enough, self._batch_size = enough, batch_size
 
-    def batches(self, count: int) -> Generator[Batch, None, None]:
+    def batches(self, count: int) -> Generator[PreparedBatch, None, None]:
         """Up to `count` batches; none while the buffers hold too little, in one of the processes that learn together. The
         generator must be closed."""
         self._read_settings()

@@ -23,7 +23,7 @@ Rewards = GoalRewards | Callable[[Any, Any, Any], Any]
 class HERLearner(OffPolicyLearner):
     """Sample a batch, replace goals by goals that their episodes achieved, and learn from it, `update_per_collect` times.
 
-    A transition says what an action leads to, whatever the goal was. So the desired goal of some transitions is replaced by one
+    The outcome of an action does not depend on the goal. So the desired goal of some transitions is replaced by one
     that the same episode achieved, and their rewards are computed for it: `compute_reward` is called once for each batch. The
     batch has the same columns as one of OffPolicyLearner; see `HindsightSampler` for the ones that change. Without an action
     that reaches a goal, there are rewards to learn from nevertheless.

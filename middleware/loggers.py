@@ -52,8 +52,8 @@ from ding_lite.sinks import (
     TensorBoard,
     WeightsAndBiases,
     end_line,
+    format_duration,
     make_console,
-    readable_time,
 )
 
 _ENDLESS = 10**9  # iterations; no limit was set
@@ -376,7 +376,7 @@ class RunLogger:
             "loss": row.get("learn/loss", row.get("learn/total_loss")),
             "eps": row.get("collect/eps"),
             "entropy": row.get("learn/entropy"),
-            "time left": readable_time(left) if left else None,
+            "time left": format_duration(left) if left else None,
         }
         self._console.write({name: None if isinstance(it, float) and it != it else it for name, it in line.items()}, row, done)
 
@@ -406,7 +406,7 @@ class RunLogger:
         return self._evaluated
 
     def _say_goodbye(self, ctx: OnlineRLContext | OfflineRLContext) -> None:
-        spent = readable_time(self._spent_s())
+        spent = format_duration(self._spent_s())
         taken = f"{self._row[self._step]:,} {_STEPS.get(self._step, self._step)}"
         reason = own_run().end_reason
         (value, at), steps = self._last_evaluation(ctx), getattr(ctx, "train_iter", None)

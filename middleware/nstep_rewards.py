@@ -36,7 +36,7 @@ def nstep_reward_enhancer(cfg: RunConfig) -> Callable[[OnlineRLContext], None]:
     Args:
         cfg: uses policy.nstep, at least 1, and policy.discount_factor, in [0, 1].
 
-    Warns in the first iteration if the rollout is shorter than n steps, so that no window has n steps.
+    Warns once, in the first iteration whose rollout is shorter than n steps, so that no window has n steps.
 
     Raises:
         RuntimeError: in an iteration, the rewards are n-step sums already.

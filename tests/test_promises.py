@@ -52,9 +52,9 @@ def algorithms():
     ]
 
 
-def test_the_table_of_algorithms_has_each_policy_and_the_readme_counts_its_rows():
-    assert {row[0] for row in ROWS} == set(algorithms())
-    assert re.findall(r"^\| Algorithms \| (\d+) \|", README, re.MULTILINE) == [str(len(ROWS))]
+def test_the_table_of_algorithms_has_each_policy_and_the_readme_counts_them():
+    assert {row[0] for row in ROWS} == set(algorithms())  # a policy may have several rows, such as one with memory
+    assert re.findall(r"^\| Algorithms \| (\d+) \|", README, re.MULTILINE) == [str(len(set(algorithms())))]
 
 
 @pytest.mark.parametrize(("name", "actions"), sorted({(row[0], row[3]) for row in ROWS}))

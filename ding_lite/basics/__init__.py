@@ -28,7 +28,7 @@ from ding_lite.basics.run_downloads import downloaded_run, restored_run
 from ding_lite.basics.run_files import RunFiles
 from ding_lite.basics.run_locks import FolderInUseError, RunLock
 from ding_lite.basics.run_records import RunRecord, command_line, json_ready, library_versions
-from ding_lite.basics.seeds import seed_of
+from ding_lite.basics.seed_checks import seed_of
 from ding_lite.basics.storages import Storage, StorageError, open_storage, place_in_storage, require_usable
 from ding_lite.basics.uris import is_uri, shown_text, shown_uri, without_place
 

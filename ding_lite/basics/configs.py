@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, TypeVar, Union
 
 from ding_lite.basics.messages import did_you_mean
-from ding_lite.basics.seeds import seed_of
+from ding_lite.basics.seed_checks import seed_of
 
 ConfigType = TypeVar("ConfigType", bound="Config")
 

@@ -50,7 +50,7 @@ class _Search:
         return list(self._found.values())
 
     def add(self, thing: Any, kind: type | None) -> None:
-        """Look through a function, in whatever it is wrapped."""
+        """Look through a function, and through its wrappers."""
         if isinstance(thing, (staticmethod, classmethod, MethodType)):
             thing = thing.__func__
         if isinstance(thing, property):

@@ -58,7 +58,7 @@ class Reads:
 
     Args:
         kinds: base classes of the objects that are watched from the start.
-        inputs: names of attributes of `policy` that are inputs of the step, whatever their value.
+        inputs: names of attributes of `policy` that are inputs of the step, with any value.
         policy: the policy.
     """
 

@@ -3,20 +3,20 @@
 from typing import TYPE_CHECKING
 
 from ding_lite.basics import unflatten
-from ding_lite.data.batches import Batch, Batches
+from ding_lite.data.batches import BatchPrefetcher, PreparedBatch
 from ding_lite.data.column_arrays import Leaf as Leaf
 from ding_lite.data.column_arrays import (
     LeafSpec,
     Spec,
     allocate,
     available_bytes,
-    joined_flags,
+    concatenate_flags,
     spec_bytes,
     spec_like,
     stack_rows,
     to_objects,
 )
-from ding_lite.data.device_transfers import Send, Transfer, to_device
+from ding_lite.data.device_transfers import CudaTransfer, StartTransfer, to_device
 from ding_lite.data.episode_replay import EpisodeReplayBuffer, Within
 from ding_lite.data.episodes import Episodes, cut_episodes
 from ding_lite.data.hindsight import ACHIEVED, DESIRED, GoalRewards, HindsightSampler, RecordedInfo
@@ -25,9 +25,9 @@ from ding_lite.data.minibatches import minibatches, rollout_rows
 from ding_lite.data.mixtures import Buffers, Sampler, sampler
 from ding_lite.data.prioritized import PrioritizedReplayBuffer
 from ding_lite.data.random_generators import require_generator_state
-from ding_lite.data.recycling import Recycler
+from ding_lite.data.recycling import ArrayPool
 from ding_lite.data.replay import ReplayBuffer
-from ding_lite.data.restoring import require_state, state_error, whole_number
+from ding_lite.data.restoring import require_integer, require_state, state_error
 from ding_lite.data.rollouts import Order, RolloutBuffer, Trajectories
 from ding_lite.data.sequences import SequenceWindow, cut_sequences
 from ding_lite.data.sum_trees import SumTree
@@ -39,7 +39,7 @@ from ding_lite.data.trees import (
     holds_objects,
     is_tree,
     map_leaves,
-    merge_lead,
+    merge_leading_dims,
     nested,
     tree,
     with_leaves,
@@ -51,31 +51,32 @@ if not TYPE_CHECKING:  # hidden from type checkers, which would otherwise allow 
 __all__ = [
     "ACHIEVED",
     "DESIRED",
-    "Batch",
-    "Batches",
+    "ArrayPool",
+    "BatchPrefetcher",
     "Buffers",
+    "CudaTransfer",
     "EpisodeReplayBuffer",
     "Episodes",
     "GoalRewards",
     "HindsightSampler",
     "LeafSpec",
     "Order",
+    "PreparedBatch",
     "PrioritizedReplayBuffer",
     "RecordedInfo",
-    "Recycler",
     "ReplayBuffer",
     "RolloutBuffer",
     "Sampler",
-    "Send",
     "SequenceWindow",
     "Spec",
+    "StartTransfer",
     "SumTree",
     "Trajectories",
-    "Transfer",
     "Tree",
     "Within",
     "allocate",
     "available_bytes",
+    "concatenate_flags",
     "cut_episodes",
     "cut_sequences",
     "episodes_from_list",
@@ -84,12 +85,12 @@ __all__ = [
     "has_leaf",
     "holds_objects",
     "is_tree",
-    "joined_flags",
     "map_leaves",
-    "merge_lead",
+    "merge_leading_dims",
     "minibatches",
     "nested",
     "require_generator_state",
+    "require_integer",
     "require_state",
     "rollout_from_list",
     "rollout_rows",
@@ -103,6 +104,5 @@ __all__ = [
     "to_objects",
     "tree",
     "unflatten",
-    "whole_number",
     "with_leaves",
 ]

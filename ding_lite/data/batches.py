@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 from ding_lite.basics.torch_threads import use_torch_threads
-from ding_lite.data.device_transfers import Send
+from ding_lite.data.device_transfers import StartTransfer
 from ding_lite.data.mixtures import Sampler
 from ding_lite.data.trees import Tree
 
@@ -16,7 +16,7 @@ BATCH_THREAD = "task.batches"
 """Prefix of the name of the prefetching thread."""
 
 
-class Batch(NamedTuple):
+class PreparedBatch(NamedTuple):
     """The batch of one gradient step."""
 
     data: Tree
@@ -33,7 +33,7 @@ class _Ahead(NamedTuple):
     made: Future[tuple[Tree, Callable[[], Tree] | None]]
 
 
-class Batches:
+class BatchPrefetcher:
     """Draws batches from replay, one by one.
 
     All random choices, such as the rows of a batch, are made on the caller's thread, `source.lead` batches before the caller
@@ -52,7 +52,7 @@ class Batches:
         >>> from ding_lite.data import ReplayBuffer, sampler
         >>> buffer = ReplayBuffer(10)
         >>> buffer.push({"x": np.ones(10)})
-        >>> [batch.data.x.tolist() for batch in Batches(sampler(buffer), 2).take(3, lambda: True)]
+        >>> [batch.data.x.tolist() for batch in BatchPrefetcher(sampler(buffer), 2).take(3, lambda: True)]
         [[1.0, 1.0], [1.0, 1.0], [1.0, 1.0]]
     """
 
@@ -61,13 +61,13 @@ class Batches:
         source: Sampler,
         size: int,
         columns: Collection[str] | None = None,
-        send: Send | None = None,
+        send: StartTransfer | None = None,
     ) -> None:
         self._source, self._columns, self._send = source, columns, send
         self.size = size
         """Rows per batch."""
 
-    def take(self, count: int, is_ready: Callable[[], bool], beside: bool = False) -> Generator[Batch, None, None]:
+    def take(self, count: int, is_ready: Callable[[], bool], beside: bool = False) -> Generator[PreparedBatch, None, None]:
         """Up to `count` batches, fewer if the source is not ready.
 
         Args:
@@ -87,7 +87,7 @@ class Batches:
                 batch = None if ahead is None else self._arrived(ahead)
                 if batch is None:
                     data = source.take(drawn, self._columns)
-                    batch = Batch(data, data)
+                    batch = PreparedBatch(data, data)
                     del data  # so that its memory can be reused
                 following = next(draws, None) if source.lead else None
                 ahead = None if pool is None or following is None else self._begun(pool, following)
@@ -106,10 +106,10 @@ class Batches:
         data = self._source.take(drawn, self._columns)
         return data, None if self._send is None else self._send(data)
 
-    def _arrived(self, ahead: _Ahead) -> Batch | None:
+    def _arrived(self, ahead: _Ahead) -> PreparedBatch | None:
         """The batch that the second thread prepared; None if the buffers were written to meanwhile."""
         wait([ahead.made])
         if self._source.writes != ahead.writes:
             return None
         data, arrive = ahead.made.result()
-        return Batch(data, data if arrive is None else arrive())
+        return PreparedBatch(data, data if arrive is None else arrive())

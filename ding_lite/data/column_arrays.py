@@ -132,7 +132,7 @@ def available_bytes() -> int | None:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if "SC_AVPHYS_PAGES" in names else None
 
 
-def joined_flags(
+def concatenate_flags(
     flags: Sequence[np.ndarray[Any, Any] | None], sizes: Sequence[int], *, missing: bool, axis: int = 0
 ) -> np.ndarray[Any, Any] | None:
     """Flags of all pieces, joined along `axis`; None if there are none.

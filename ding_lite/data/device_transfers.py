@@ -9,7 +9,7 @@ import torch
 
 from ding_lite.data.trees import Tree, flatten, map_leaves, tree
 
-Send: TypeAlias = Callable[[Tree], Callable[[], Tree]]
+StartTransfer: TypeAlias = Callable[[Tree], Callable[[], Tree]]
 """Begins to copy a batch to another device, on any thread. Returns a function to call on the learner's thread for the copy."""
 
 
@@ -22,7 +22,7 @@ def to_device(structure: Any, device: torch.device | str) -> Any:
     return map_leaves(lambda leaf: leaf.to(device, non_blocking=True) if isinstance(leaf, torch.Tensor) else leaf, structure)
 
 
-class Transfer:
+class CudaTransfer:
     """Copies batches to a CUDA device on a separate stream, so that a copy does not wait for computations on the device.
 
     Args:

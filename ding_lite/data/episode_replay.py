@@ -14,7 +14,7 @@ from ding_lite.data.column_arrays import Spec
 from ding_lite.data.episodes import Episodes
 from ding_lite.data.foreign_names import ARGUMENTS
 from ding_lite.data.replay import Pushed, ReplayBuffer
-from ding_lite.data.restoring import state_error, whole_number
+from ding_lite.data.restoring import require_integer, state_error
 from ding_lite.data.rollouts import Trajectories
 from ding_lite.data.trees import flatten, map_leaves, nested
 
@@ -280,8 +280,8 @@ class EpisodeReplayBuffer(ReplayBuffer):
         numbers = [streams["count"], streams["open"]]
         if not all(isinstance(it, (list, tuple)) for it in numbers) or len(numbers[0]) != len(numbers[1]):
             raise state_error(kind, "streams", streams, "two lists of numbers of the same length")
-        count = np.array([whole_number({"count": it}, "count", kind, 0) for it in numbers[0]], np.int64)
-        open_ = np.array([whole_number({"open": it}, "open", kind, -1) for it in numbers[1]], np.int64)
+        count = np.array([require_integer({"count": it}, "count", kind, 0) for it in numbers[0]], np.int64)
+        open_ = np.array([require_integer({"open": it}, "open", kind, -1) for it in numbers[1]], np.int64)
         size = checked["size"]
         dtypes = {"stream": np.int32, "step": np.int64, "first": np.int64}
         places = {name: np.zeros(0, dtype) for name, dtype in dtypes.items()}

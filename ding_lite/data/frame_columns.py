@@ -11,7 +11,7 @@ import torch
 
 from ding_lite.basics import RowsInPieces, unflatten
 from ding_lite.data.column_arrays import LeafSpec, Spec, as_array, available_bytes, spec_bytes
-from ding_lite.data.restoring import state_error, whole_number
+from ding_lite.data.restoring import require_integer, state_error
 from ding_lite.data.trees import Path, flatten
 
 _SMALLEST = 256  # bytes of a frame; smaller ones are stored as they are
@@ -362,8 +362,8 @@ def checked_frames(state: Mapping[str, Any], held: Any, kind: str) -> SavedFrame
         name = f"pools[{place}]"
         if not isinstance(ends, (list, tuple)) or len(ends) != 2:
             raise state_error(kind, name, ends, "the first and the last number of its frames")
-        first = whole_number({name: ends[0]}, name, kind, 0)
-        stop = whole_number({name: ends[1]}, name, kind, first)
+        first = require_integer({name: ends[0]}, name, kind, 0)
+        stop = require_integer({name: ends[1]}, name, kind, first)
         frames = state.get(f"frames_{place}")
         if not isinstance(frames, (torch.Tensor, np.ndarray)) or len(frames.shape) < 2 or len(frames) != stop - first:
             found = tuple(frames.shape) if isinstance(frames, (torch.Tensor, np.ndarray)) else frames

@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from ding_lite.data.trees import Tree, first_leaf, has_leaf, map_leaves, merge_lead, nested, tree
+from ding_lite.data.trees import Tree, first_leaf, has_leaf, map_leaves, merge_leading_dims, nested, tree
 
 
 def rollout_rows(batch: Tree, names: Sequence[str]) -> dict[str, Any]:
     """These leaves of a [T, B, ...] batch as [N, ...], without steps that `valid` [T, B] excludes, if it exists."""
     real = batch.valid.flatten() if has_leaf(batch, "valid") else slice(None)
-    return {name: map_leaves(lambda leaf: _at(merge_lead(leaf), real), nested(batch[name])) for name in names}
+    return {name: map_leaves(lambda leaf: _at(merge_leading_dims(leaf), real), nested(batch[name])) for name in names}
 
 
 def minibatches(rows: Mapping[str, Any], batch_size: float, generator: Generator) -> Iterator[Tree]:

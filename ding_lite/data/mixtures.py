@@ -14,7 +14,7 @@ import torch
 
 from ding_lite.data.column_arrays import require_held
 from ding_lite.data.replay import ReplayBuffer
-from ding_lite.data.restoring import require_state, state_error, whole_number
+from ding_lite.data.restoring import require_integer, require_state, state_error
 from ding_lite.data.trees import Tree, holds_objects, nested, tree
 
 Buffers: TypeAlias = "ReplayBuffer | Sequence[tuple[ReplayBuffer, float]] | Mapping[str, ReplayBuffer] | Sampler"
@@ -221,7 +221,7 @@ class JoinedSampler(Sampler):
         given = state["given"]
         if not isinstance(given, (list, tuple)) or len(given) != len(self.buffers):
             raise state_error("sampler", "given", given, f"a number for each of {len(self.buffers)} buffers")
-        self._given = [whole_number({"given": rows}, "given", "sampler", 0) for rows in given]
+        self._given = [require_integer({"given": rows}, "given", "sampler", 0) for rows in given]
 
     def _part(self, place: int, count: int, drawn: Any, columns: Collection[str] | None) -> dict[str, Any]:
         """Rows of one buffer, with the indices of the batch."""

@@ -12,7 +12,7 @@ from ding_lite.basics import foreign_arguments
 from ding_lite.data.column_arrays import Spec, as_array
 from ding_lite.data.foreign_names import ARGUMENTS
 from ding_lite.data.replay import Draw, Pushed, ReplayBuffer, named_rows
-from ding_lite.data.restoring import state_error, whole_number
+from ding_lite.data.restoring import require_integer, state_error
 from ding_lite.data.sum_trees import Floats, Places, SumTree, multiples
 from ding_lite.data.trees import first_leaf
 
@@ -229,7 +229,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         highest = state["highest"]
         if not isinstance(highest, (int, float)) or not 0 < highest <= _LARGEST:
             raise state_error(kind, "highest", highest, "the largest priority so far, finite and above 0")
-        sampled = whole_number(state, "sampled", kind, 0)
+        sampled = require_integer(state, "sampled", kind, 0)
         return {**checked, "scaled": scaled.numpy(force=True), "highest": float(highest), "sampled": sampled}
 
     def _restore(self, checked: Mapping[str, Any]) -> None:

@@ -15,7 +15,7 @@ _KEPT = 12
 _HELD_HERE = 3  # references to an unused array: the list, the loop variable, and the argument of getrefcount
 
 
-class Recycler:
+class ArrayPool:
     """Allocates uninitialised arrays, and reuses one when no array or tensor refers to it any more.
 
     The operating system fills the pages of a new large array one by one, which takes three times as long as copying into

@@ -33,8 +33,8 @@ from ding_lite.data.frame_columns import (
     state_keys,
 )
 from ding_lite.data.lists import stack_transitions
-from ding_lite.data.recycling import Recycler
-from ding_lite.data.restoring import require_generator, require_state, restored_columns, state_error, whole_number
+from ding_lite.data.recycling import ArrayPool
+from ding_lite.data.restoring import require_generator, require_integer, require_state, restored_columns, state_error
 from ding_lite.data.rollouts import Trajectories
 from ding_lite.data.trees import Path, Tree, flatten, is_tree, map_leaves, nested, tree
 
@@ -106,7 +106,7 @@ class ReplayBuffer:
         self._count = 0
         self._narrower: list[Path] = []
         """Leaves of the last push whose column cannot hold all numbers of their dtype."""
-        self._recycler = Recycler()
+        self._recycler = ArrayPool()
         self.share_frames = share_frames
         self._frames: SharedFrames | None = None
         self.writes = 0
@@ -394,8 +394,8 @@ class ReplayBuffer:
                 f"a replay buffer of capacity {self.capacity} cannot load a state of capacity {state['capacity']}: make the "
                 f"buffer with capacity={state['capacity']}."
             )
-        size = whole_number(state, "size", kind, 0, self.capacity)
-        place = whole_number(state, "next", kind, 0, self.capacity - 1)
+        size = require_integer(state, "size", kind, 0, self.capacity)
+        place = require_integer(state, "next", kind, 0, self.capacity - 1)
         if size < self.capacity and place != size:
             raise state_error(kind, "next", place, f"{size}, because the buffer is not full and holds {size} transitions")
         require_generator(state["rng"], kind, self.rng)

@@ -64,7 +64,7 @@ def state_error(kind: str, key: str, found: object, expected: str) -> ValueError
     )
 
 
-def whole_number(state: Mapping[str, Any], key: str, kind: str, least: int, most: int = _LARGEST_COUNT) -> int:
+def require_integer(state: Mapping[str, Any], key: str, kind: str, least: int, most: int = _LARGEST_COUNT) -> int:
     """The integer under this key; raises an error if it is not an integer, below `least` or above `most`."""
     number = state[key]
     is_whole = isinstance(number, (int, np.integer)) and not isinstance(number, bool)

@@ -10,7 +10,7 @@ import torch
 
 from ding_lite.data.column_arrays import Spec, allocate, may_lose, require_held, spec_like
 from ding_lite.data.next_observations import next_observations
-from ding_lite.data.trees import Tree, first_leaf, flatten, holds_objects, map_leaves, merge_lead, nested, view
+from ding_lite.data.trees import Tree, first_leaf, flatten, holds_objects, map_leaves, merge_leading_dims, nested, view
 
 Order: TypeAlias = Literal["whole", "pieces", "none"]
 
@@ -235,7 +235,9 @@ class Trajectories(TreeSequence):
         return self._batch
 
     def with_limits(self, limits: Mapping[str, Any]) -> Trajectories:
-        """Set limits and return this object. Writing a number outside of them into a transition or the batch is an error.
+        """Set limits and return this object. Assigning a number outside of them to a transition or the batch is an error.
+
+        Changes of a tensor in place, such as `t.action.fill_(99)` and `batch.action[0, 0] = 99`, are not checked.
 
         Args:
             limits: (low, high) by column, nested like the column, see `ding_lite.envs.column_limits`.
@@ -254,9 +256,12 @@ class Trajectories(TreeSequence):
     def rows(self) -> dict[str, Any]:
         """Every transition once, [N, ...] by leaf name, time-major; views if all steps are real."""
         if self.valid is None:
-            return {name: map_leaves(merge_lead, column) for name, column in self.columns.items()}
+            return {name: map_leaves(merge_leading_dims, column) for name, column in self.columns.items()}
         keep = self.valid.reshape(-1).nonzero()[0]
-        return {name: map_leaves(lambda leaf: merge_lead(leaf).take(keep, 0), column) for name, column in self.columns.items()}
+        return {
+            name: map_leaves(lambda leaf: merge_leading_dims(leaf).take(keep, 0), column)
+            for name, column in self.columns.items()
+        }
 
     def with_columns(self, **columns: Any) -> Trajectories:
         """The same transitions with these columns added or replaced. Nothing is copied.

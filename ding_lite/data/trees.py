@@ -471,7 +471,7 @@ def holds_objects(leaf: Any) -> bool:
     return isinstance(leaf, np.ndarray) and leaf.dtype.kind in "OUS"
 
 
-def merge_lead(leaf: Any) -> Any:
+def merge_leading_dims(leaf: Any) -> Any:
     """An array or tensor [T, B, ...] as [T * B, ...], without a copy if possible."""
     return leaf.reshape(leaf.shape[0] * leaf.shape[1], *leaf.shape[2:])
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ding_lite.basics import seed_of
-from ding_lite.data import require_generator_state, require_state, whole_number
+from ding_lite.data import require_generator_state, require_integer, require_state
 
 
 class Epochs:
@@ -81,7 +81,7 @@ class Epochs:
                 )
         if state["fingerprint"] != self._fingerprint:
             raise ValueError("the saved run learned from other data than this dataset has: resume with the same dataset.")
-        taken = whole_number(state, "taken", "Epochs", 0)
+        taken = require_integer(state, "taken", "Epochs", 0)
         require_generator_state("rng", state["rng"], self.rng.bit_generator)
         self.rng.bit_generator.state = self._before = state["rng"]
         self._taken, self._order = taken, None

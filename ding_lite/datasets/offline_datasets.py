@@ -32,7 +32,7 @@ from ding_lite.datasets.chunks import (
 )
 from ding_lite.datasets.concatenations import JoinedColumns, joined_index, joined_name
 from ding_lite.datasets.indexes import Index, read_index
-from ding_lite.datasets.space_checks import misfit_in_columns, misfit_in_numbers
+from ding_lite.datasets.space_checks import find_space_mismatch, misfit_in_numbers
 from ding_lite.envs import recorded_space
 
 _IN_MEMORY = 64 << 20  # bytes of a column that are read into memory; longer ones are unpacked to disk and mapped
@@ -193,7 +193,7 @@ class OfflineDataset:
                     f"the dataset {self.name} has the {attribute.replace('_', ' ')} {known}, and was given {space}: "
                     "leave it out."
                 )
-        found = misfit_in_columns(self.columns, observation_space, action_space) if len(self) else None
+        found = find_space_mismatch(self.columns, observation_space, action_space) if len(self) else None
         if found is None and len(self):
             found = misfit_in_numbers(self._numbers_at, observation_space, action_space)
         if found is not None:

@@ -15,7 +15,7 @@ from ding_lite.envs import integer_bounds, space_spec, subspaces
 _FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 
 
-def misfit_in_columns(
+def find_space_mismatch(
     columns: Mapping[str, Any],
     observation_space: gymnasium.Space[Any] | None,
     action_space: gymnasium.Space[Any] | None,

@@ -19,10 +19,10 @@ from ding_lite.data import (
     cut_episodes,
     flatten,
     map_leaves,
+    require_integer,
     require_state,
     spec_like,
     state_error,
-    whole_number,
 )
 from ding_lite.datasets.chunks import LENGTHS, Arrays, Chunk, DatasetError, packed, write_chunk
 from ding_lite.datasets.indexes import INDEX, Index, read_index, write_index
@@ -273,7 +273,7 @@ class DatasetWriter:
         except (TypeError, ValueError, KeyError, AttributeError, StopIteration) as error:
             raise state_error("DatasetWriter", "columns", state["columns"], f"columns of rollouts ({error})") from None
         self._rollouts, self._episodes = rollouts, episodes
-        self._bytes = whole_number(state, "bytes", "DatasetWriter", 0)
+        self._bytes = require_integer(state, "bytes", "DatasetWriter", 0)
         self.close()
         self._saved, self._has_begun = dict(state), False
 

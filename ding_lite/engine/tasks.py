@@ -139,7 +139,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
         Raises:
             RuntimeError: the task is open already.
             TypeError: `ctx` is not a Context, or is a class.
-            ValueError: `n_async_workers` < 1 or `max_lag` < 0.
+            ValueError: `n_async_workers` < 1, `max_lag` < 0, `watchdog_s` is not above 0, or `memory_share` is not in (0, 1].
             CheckpointError: a ValueError; there is no run to resume.
             StorageError: an OSError; the storage cannot be opened, or the run there cannot be read.
         """
@@ -149,8 +149,8 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
                 "task.stop() first; a task does not nest."
             )
         if ctx is not None and not isinstance(ctx, Context):
-            mend = f"write ctx={ctx.__name__}()" if isinstance(ctx, type) else "pass an instance of a Context subclass"
-            raise TypeError(f"task.start(ctx=...) wants a context, got {ctx!r}: {mend}.")
+            fix = f"write ctx={ctx.__name__}()" if isinstance(ctx, type) else "pass an instance of a Context subclass"
+            raise TypeError(f"task.start(ctx=...) wants a context, got {ctx!r}: {fix}.")
         if n_async_workers < 1:
             raise ValueError(f"task.start(n_async_workers={n_async_workers}): at least 1 thread is needed.")
         if watchdog_s is not None and not watchdog_s > 0:
@@ -690,9 +690,9 @@ def _warn_of_barriers(plan: Plan) -> None:
     if plan.opaque:
         names = ", ".join(f"{entry.name} ({entry.location})" if entry.location else entry.name for entry in plan.opaque)
         warnings.warn(
-            f"asynchronous mode knows nothing of {names}: a middleware without a contract runs after everything before it in "
-            "the pipeline, and before everything after it. To let it overlap, declare what it touches, @contract(reads=..., "
-            "writes=..., uses=..., stage=...); task.suggest_contracts() prints that line after some iterations.",
+            f"asynchronous mode cannot overlap {names}: a middleware without a contract runs after all earlier middleware of "
+            "the pipeline, and before all later ones. To let it overlap, declare what it accesses, @contract(reads=..., "
+            "writes=..., uses=..., stage=...); task.suggest_contracts() prints this line after some iterations.",
             stacklevel=5,
         )
 

@@ -180,7 +180,7 @@ def _advice(timeline: Timeline, wall: int, work: list[int]) -> Iterator[str]:
     if total / wall >= 0.9 * total / max(max(work), 1) and total / wall > 1.2:
         yield "advice: overlapping cannot gain more; to go faster, make the busiest lane faster."
     elif barred > 0.1:
-        yield f"advice: {barred:.0%} of the time is spent waiting for middleware without a contract: declare what they touch."
+        yield f"advice: {barred:.0%} of the time is spent waiting for middleware without a contract: declare what they access."
     elif collect > 0.2 and cpu > 0.5 * work[LANES.index("collect")] and sum(timeline.cpu_ns) > _SATURATED * wall:
         yield (
             f"advice: collection takes {collect:.0%} of the time and holds the GIL: use make_envs(..., workers=2, "
@@ -188,14 +188,14 @@ def _advice(timeline: Timeline, wall: int, work: list[int]) -> Iterator[str]:
         )
     elif max(collect, learn) > 0.9:
         who, rest = ("collection", "training") if collect > learn else ("training", "collection")
-        mend = "use more workers" if collect > learn else "collect more per iteration, or make gradient steps cheaper"
-        yield f"advice: {who} takes {max(collect, learn):.0%} of the time, so little {rest} can overlap with it: {mend}."
+        fix = "use more workers" if collect > learn else "collect more per iteration, or make gradient steps cheaper"
+        yield f"advice: {who} takes {max(collect, learn):.0%} of the time, so little {rest} can overlap with it: {fix}."
     else:
         lane = work.index(max(work))
         waits = [(spent, *key) for key, spent in timeline.waiting_ns[lane].items()]
         if waits:
             spent, what, why = max(waits)
             spent = spent if not timeline.elsewhere_ns[lane] else min(spent, wall - timeline.busy_ns[lane])
-            mend = "a larger max_lag evens out varying times" if "max_lag" in why else "look there first"
+            fix = "a larger max_lag evens out varying times" if "max_lag" in why else "look there first"
             finding = f"the busiest lane, {LANES[lane]}, spends {spent / wall:.0%} of the time waiting for {what} ({why})"
-            yield f"advice: {finding}: {mend}."
+            yield f"advice: {finding}: {fix}."

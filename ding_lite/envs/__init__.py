@@ -14,18 +14,19 @@ from ding_lite.envs.action_masks import (
 from ding_lite.envs.agent_bases import AgentVectorBase, MultiAgentStep
 from ding_lite.envs.agent_making import make_agent_envs
 from ding_lite.envs.agent_slots import AgentSlots
-from ding_lite.envs.arrays import actions_to_arrays, clipper, shapes_of, to_arrays, to_tensors
+from ding_lite.envs.arrays import actions_to_arrays, clipper, describe_shapes, to_arrays, to_tensors
 from ding_lite.envs.atari import AtariPreprocessing
 from ding_lite.envs.autoreset import VectorEnvAdapter
 from ding_lite.envs.bit_flip import BIT_FLIP, BitFlip
 from ding_lite.envs.changes import ChangingEnvs
 from ding_lite.envs.env_data_checks import EnvDataError, all_finite, is_number
+from ding_lite.envs.episode_seeds import episode_seed
 from ding_lite.envs.episode_starts import Episode as Episode
-from ding_lite.envs.episode_starts import EpisodeResult, episode_seed, replay_episode
+from ding_lite.envs.episode_starts import EpisodeResult, replay_episode
 from ding_lite.envs.error_locations import EnvLocation
 from ding_lite.envs.goals import goal_rewards
 from ding_lite.envs.info_columns import INFO, InfoColumns, require_same_columns
-from ding_lite.envs.infos import number_of
+from ding_lite.envs.infos import as_float
 from ding_lite.envs.making import env_factory, make_envs, registered_spec, rendering, stepper
 from ding_lite.envs.multi_agent import AgentVectorEnv
 from ding_lite.envs.names import name_of_envs, threshold_of_envs
@@ -90,9 +91,11 @@ __all__ = [
     "action_masks",
     "actions_to_arrays",
     "all_finite",
+    "as_float",
     "choose_allowed",
     "clipper",
     "column_limits",
+    "describe_shapes",
     "env_factory",
     "episode_seed",
     "goal_rewards",
@@ -104,7 +107,6 @@ __all__ = [
     "make_agent_envs",
     "make_envs",
     "name_of_envs",
-    "number_of",
     "only_piece_of",
     "random_state",
     "recorded_space",
@@ -115,7 +117,6 @@ __all__ = [
     "require_same_columns",
     "same_layout",
     "save_env_error",
-    "shapes_of",
     "space_from",
     "space_spec",
     "splitter",

@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 
 from ding_lite.basics import did_you_mean
-from ding_lite.data import Spec, flatten, require_state, state_error, whole_number
+from ding_lite.data import Spec, flatten, require_integer, require_state, state_error
 from ding_lite.envs.agent_slots import AgentSlots
 from ding_lite.envs.changes import ChangingEnvs
 from ding_lite.envs.episode_starts import EpisodeResult
@@ -175,7 +175,7 @@ def require_agents_state(state: Any, num_envs: int, rows_of: Mapping[str, tuple[
         TypeError, ValueError: naming the invalid entry.
     """
     require_state(state, _KIND, ("run_seed", "seats"), ("episodes", "returns", "changes", "info_columns"))
-    whole_number(state, "run_seed", _KIND, 0, 2**63 - 1)
+    require_integer(state, "run_seed", _KIND, 0, 2**63 - 1)
     saved = state["seats"]
     if saved is None:
         require_unbegun(state, num_envs, _KIND)

@@ -75,7 +75,7 @@ def _identity(action: Any) -> Any:
     return action
 
 
-def shapes_of(structure: Any) -> str:
+def describe_shapes(structure: Any) -> str:
     """The shapes of nested arrays, tensors or specs, for messages."""
     shapes = {"/".join(path): tuple(leaf.shape) for path, leaf in flatten(structure)}
     return f"shape {shapes['']}" if set(shapes) == {""} else f"shapes {shapes}"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import hashlib
-import struct
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -15,9 +13,9 @@ import gymnasium
 import numpy as np
 
 from ding_lite.envs.changes import Change, EnvChanges, apply, read, repeat, require_possible
+from ding_lite.envs.episode_seeds import SEEDS_PER_HASH, seeds_of_block
 from ding_lite.envs.unsaved_env_state import attributes_of, layers_with_state, load_states, states_of, warn_of_lost_attributes
 
-_SEEDS = 16  # seeds per hash
 _LONGEST = 1_000_000  # recorded steps of an episode
 
 
@@ -44,22 +42,6 @@ class EpisodeResult(NamedTuple):
 
 
 Episode = EpisodeResult  # its name in earlier versions
-
-
-def episode_seed(run_seed: int, env: int, number: int) -> int:
-    """The seed of an episode: a hash of these three numbers, in [0, 2**31).
-
-    Example:
-        >>> episode_seed(0, 1, 2) == episode_seed(0, 1, 2), episode_seed(0, 1, 2) == episode_seed(0, 2, 1)
-        (True, False)
-    """
-    return _seeds(run_seed, env, number // _SEEDS)[number % _SEEDS]
-
-
-def _seeds(run_seed: int, env: int, block: int) -> tuple[int, ...]:
-    """The seeds of consecutive episodes from one hash."""
-    digest = hashlib.blake2b(struct.pack("<qqq", run_seed, env, block)).digest()
-    return tuple(seed >> 1 for seed in struct.unpack(f"<{_SEEDS}I", digest))
 
 
 def described(number: int, start: Mapping[str, Any]) -> str:
@@ -181,9 +163,9 @@ class EpisodeStarts:
         if self._has_expensive_resets and self.number > 0:
             self.start = {**simulator_state(self.env), **given}
             return self.env.reset(options=options)
-        place = self.number % _SEEDS
+        place = self.number % SEEDS_PER_HASH
         if place == 0 or not self._seeds:
-            self._seeds = _seeds(self.run_seed, self.index, self.number // _SEEDS)
+            self._seeds = seeds_of_block(self.run_seed, self.index, self.number // SEEDS_PER_HASH)
         self.start = {"seed": self._seeds[place], **given}
         return self.env.reset(seed=self._seeds[place], options=options)
 

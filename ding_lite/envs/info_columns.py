@@ -11,7 +11,7 @@ import numpy as np
 
 from ding_lite.basics import did_you_mean
 from ding_lite.envs.env_data_checks import EnvDataError, shown
-from ding_lite.envs.infos import number_of
+from ding_lite.envs.infos import as_float
 
 INFO = "info"
 """Name of the column that holds them, nested: `batch.info.x_position`."""
@@ -85,7 +85,7 @@ class InfoColumns:
 
     def _element(self, index: int, name: str, value: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
         if not shape:
-            number = number_of(value)
+            number = as_float(value)
             if number is None:
                 raise self._error(index, f"{name!r} is {shown(value)}, expected a number, as in the first step")
             return number

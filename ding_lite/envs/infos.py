@@ -13,14 +13,14 @@ import gymnasium
 from ding_lite.basics import did_you_mean
 
 
-def number_of(value: Any) -> float | None:
+def as_float(value: Any) -> float | None:
     """A number, or the single element of an array or tensor, as a float; None for anything else.
 
     Integers too large for a float become infinite.
 
     Example:
         >>> import numpy as np
-        >>> number_of(True), number_of(np.ones(1)), number_of(10**30), number_of(10**400), number_of("2"), number_of([2])
+        >>> as_float(True), as_float(np.ones(1)), as_float(10**30), as_float(10**400), as_float("2"), as_float([2])
         (1.0, 1.0, 1e+30, inf, None, None)
     """
     if hasattr(value, "item") and math.prod(getattr(value, "shape", (0,))) == 1:
@@ -65,7 +65,7 @@ class MeanInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
         obs, reward, terminated, truncated, info = self.env.step(action)
         for name in self._names:
             value: Any = info.get(name)
-            number = number_of(value)
+            number = as_float(value)
             if number is None:
                 self._warn_of_no_number(name, value)
             elif number == number:

@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 
 from ding_lite.basics import arrays
-from ding_lite.data import Spec, flatten, require_state, state_error, whole_number
+from ding_lite.data import Spec, flatten, require_integer, require_state, state_error
 from ding_lite.envs.changes import require_changes
 from ding_lite.envs.env_data_checks import is_number
 
@@ -53,7 +53,7 @@ def require_env_state(state: Any, num_envs: int, obs_spec: Spec) -> None:
         TypeError, ValueError: naming the invalid entry.
     """
     require_state(state, _KIND, _KEYS[:2], (*_KEYS[2:], "changes", "info_columns"))
-    whole_number(state, "run_seed", _KIND, 0, 2**63 - 1)
+    require_integer(state, "run_seed", _KIND, 0, 2**63 - 1)
     if state["current"] is None:
         require_unbegun(state, num_envs, _KIND)
         return
@@ -104,13 +104,13 @@ def _require_episode(episode: Any, name: str, kind: str) -> None:
     if not isinstance(episode, Mapping) or not set(_EPISODE_KEYS) <= set(episode):
         raise state_error(kind, name, episode, f"a dict of {', '.join(_EPISODE_KEYS)}")
     key = f"{name}['number']"
-    whole_number({key: episode["number"]}, key, kind, 0)
+    require_integer({key: episode["number"]}, key, kind, 0)
     start, actions = episode["start"], arrays(episode["actions"])
     key = f"{name}['start']"
     if not isinstance(start, Mapping) or not ({"seed"} <= set(start) or {"ale", "np_random"} <= set(start)):
         raise state_error(kind, key, start, "a dict with a seed, or with a saved state of the simulator")
     if "seed" in start:
-        whole_number({f"{key}['seed']": start["seed"]}, f"{key}['seed']", kind, 0, 2**63 - 1)
+        require_integer({f"{key}['seed']": start["seed"]}, f"{key}['seed']", kind, 0, 2**63 - 1)
     if not isinstance(start.get("options", {}), Mapping):
         raise state_error(kind, f"{key}['options']", start["options"], "a dict")
     if not isinstance(actions, (list, tuple)) and np.ndim(actions) == 0:

@@ -10,7 +10,7 @@ import cloudpickle
 import numpy as np
 
 from ding_lite.basics import seed_of
-from ding_lite.data import allocate, flatten, joined_flags, map_leaves
+from ding_lite.data import allocate, concatenate_flags, flatten, map_leaves
 from ding_lite.envs.agent_bases import AgentVectorBase, MultiAgentStep, require_agents_state
 from ding_lite.envs.agent_envs import AgentTraits, require_same_agents
 from ding_lite.envs.agent_progress import ProgressAgentVectorEnv
@@ -107,7 +107,7 @@ class SplitAgentVectorEnv(Pieces, AgentVectorBase):
             np.concatenate([step.terminated for step in steps]),
             np.concatenate([step.truncated for step in steps]),
             {start + row: obs for start, step in zip(starts, steps) for row, obs in step.final_obs.items()},
-            joined_flags([step.valid for step in steps], [len(step.reward) for step in steps], missing=True),
+            concatenate_flags([step.valid for step in steps], [len(step.reward) for step in steps], missing=True),
             [],
         )
 
@@ -120,7 +120,7 @@ class SplitAgentVectorEnv(Pieces, AgentVectorBase):
                 map_leaves(lambda column, part, at=rows: column.__setitem__(at, part), current, answer[name][0])
             sizes = [len_of(rows) for rows in parts]
             slots.restarted, slots.idle = (
-                joined_flags([answer[name][which] for answer in answers], sizes, missing=False) for which in (1, 2)
+                concatenate_flags([answer[name][which] for answer in answers], sizes, missing=False) for which in (1, 2)
             )
             slots.current, slots.last, slots.stepped_by = current, None, None
 

@@ -17,8 +17,8 @@ from ding_lite.sinks import (
     SinkGroup,
     TensorBoard,
     WeightsAndBiases,
+    format_duration,
     make_console,
-    readable_time,
 )
 
 __all__ = [
@@ -43,7 +43,7 @@ __all__ = [
     "SystemUse",
     "TensorBoard",
     "WeightsAndBiases",
+    "format_duration",
     "make_console",
     "mean_of",
-    "readable_time",
 ]

@@ -24,7 +24,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 _IN_NUMPY: dict[str, Callable[..., Any]] = {"relu": lambda x: np.maximum(x, 0, out=x), "tanh": lambda x: np.tanh(x, out=x)}
 _SMALL = 1 << 18
 """Largest number of multiplications of a layer for which numpy is used. Above, numpy's BLAS starts as many threads as there are
-cores, whatever torch.set_num_threads was called with; if other processes use the cores, this is six times slower."""
+cores, independent of torch.set_num_threads; if other processes use the cores, this is six times slower."""
 
 
 class MLP(nn.Module):

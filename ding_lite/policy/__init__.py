@@ -69,7 +69,7 @@ from ding_lite.policy_base import (
     Policy,
     PolicyConfig,
     PolicyGradientConfig,
-    Weights,
+    WeightsSnapshot,
     build_policy,
 )
 from ding_lite.policy_check import ColumnError, HookError, LossError, ObservationError, map_columns
@@ -255,7 +255,7 @@ __all__ = [
     "TargetNetwork",
     "ValueBasedConfig",
     "ValueNetworkMixin",
-    "Weights",
+    "WeightsSnapshot",
     "WideModelConfig",
     "advantage_weighted_loss",
     "bootstrap_discount",

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ding_lite.basics import Config, di_engine_settings, ranged_field
-from ding_lite.data import Tree, first_leaf, flatten, has_leaf, map_leaves, merge_lead, nested, tree, with_leaves
+from ding_lite.data import Tree, first_leaf, flatten, has_leaf, map_leaves, merge_leading_dims, nested, tree, with_leaves
 from ding_lite.functional import masked_mean
 from ding_lite.nn import DecisionTransformer
 from ding_lite.policy.bc import imitation_errors
@@ -265,7 +265,7 @@ class DecisionTransformerPolicy(ScheduledLearningRate, Policy):
         logit = self.model(batch.obs, batch.action, returns, batch.timestep, batch.valid).flatten(0, 1)
         mode = self.model.distribution.mode(logit.detach())
         # Places without a step get an action of the space, so that its probability is a number.
-        action = map_leaves(partial(_where, valid), map_leaves(merge_lead, nested(batch.action)), mode)
+        action = map_leaves(partial(_where, valid), map_leaves(merge_leading_dims, nested(batch.action)), mode)
         log_prob, entropy = self.model.distribution.evaluate(logit, action)
         loss = -masked_mean(log_prob, valid)
         errors = imitation_errors(mode, action, valid)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ding_lite.basics import ranged_field
-from ding_lite.data import Tree, first_leaf, has_leaf, map_leaves, merge_lead, minibatches, nested, tree, with_leaves
+from ding_lite.data import Tree, first_leaf, has_leaf, map_leaves, merge_leading_dims, minibatches, nested, tree, with_leaves
 from ding_lite.functional import masked_mean, policy_gradient_loss, vtrace
 from ding_lite.policy_base import (
     EpochsLearnConfig,
@@ -166,11 +166,13 @@ class IMPALAPolicy(RecurrentActorCriticMixin, ActorCriticLearning, Policy):
     def evaluate(self, batch: Tree, valid: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """Compute V(s), log pi(a|s) and the entropy of pi, each [T, B]. Rows that are not `valid` are 0."""
         real = slice(None) if valid is None else valid.flatten()
-        obs, action = (map_leaves(lambda leaf: merge_lead(leaf)[real], nested(part)) for part in (batch.obs, batch.action))
+        obs, action = (
+            map_leaves(lambda leaf: merge_leading_dims(leaf)[real], nested(part)) for part in (batch.obs, batch.action)
+        )
         if self.is_recurrent:
             state = [element[0] for element in states_in(batch)]
             unrolled = self.model.unroll(nested(batch.obs), state, episode_starts(batch))
-            logit, value = (merge_lead(part)[real] for part in unrolled)
+            logit, value = (merge_leading_dims(part)[real] for part in unrolled)
         else:
             logit, value = self.model(obs)
         found = value, *self.model.distribution.evaluate(logit, action)

@@ -25,7 +25,7 @@ from ding_lite.policy_base.live_settings import FixedSettingError, live_changes,
 from ding_lite.policy_base.nonfinite_steps import LEFT_OUT
 from ding_lite.policy_base.optimizers import clip_gradients, configured_optimizer
 from ding_lite.policy_base.policy import Policy
-from ding_lite.policy_base.weights import Weights
+from ding_lite.policy_base.weights import WeightsSnapshot
 
 __all__ = [
     "LEFT_OUT",
@@ -48,7 +48,7 @@ __all__ = [
     "Policy",
     "PolicyConfig",
     "PolicyGradientConfig",
-    "Weights",
+    "WeightsSnapshot",
     "available_device",
     "build_policy",
     "clip_gradients",

@@ -18,8 +18,8 @@ from ding_lite.envs import (
     action_masks,
     actions_to_arrays,
     clipper,
+    describe_shapes,
     same_layout,
-    shapes_of,
     space_spec,
     to_arrays,
     to_tensors,
@@ -27,7 +27,7 @@ from ding_lite.envs import (
 from ding_lite.metrics import MetricsLogger
 from ding_lite.policy_base.configs import PolicyConfig
 from ding_lite.policy_base.learning import LearnMode
-from ding_lite.policy_base.weights import Weights
+from ding_lite.policy_base.weights import WeightsSnapshot
 from ding_lite.policy_check import HookReads, may_be_wrong, misfit_of, own_object
 from ding_lite.policy_state import StateError
 
@@ -118,7 +118,7 @@ class ActingPolicy(Protocol):
     def with_values(self, batch: Tree, /) -> Tree:
         """A rollout with the critic's values."""
 
-    def snapshot(self) -> Weights:
+    def snapshot(self) -> WeightsSnapshot:
         """A copy of the weights."""
 
     def copy_weights(self, other: Any, /) -> None:
@@ -156,15 +156,15 @@ class ActMode:
     def __init__(self, policy: ActingPolicy, actor: ActingPolicy | None = None) -> None:
         self._policy = policy
         self.actor = policy.actor(self.role) if actor is None else actor
-        self._given: Weights | None = None
-        self._pinned: Weights | None = None
+        self._given: WeightsSnapshot | None = None
+        self._pinned: WeightsSnapshot | None = None
         self._remote: Any = None
         self._loaded: list[Any] = []  # random states of worker copies that do not exist yet
         self.env_action = clipper(policy.action_space)
         """Converts actions [B, ...] of the policy to actions for the environment: clips Box actions to their bounds."""
         self._plain = self.actor.device.type == "cpu"
         self._spec = space_spec(policy.observation_space)
-        self._element = shapes_of(self._spec)
+        self._element = describe_shapes(self._spec)
         self.masks = action_masks(policy.observation_space, policy.action_space)
         """The masks of actions in observations; None if there are none."""
 
@@ -203,7 +203,7 @@ class ActMode:
             self._require_fitting(obs, error)
             if not isinstance(error, RuntimeError):
                 raise
-            add_note(error, f"acting on {shapes_of(tensors)}; one observation of this policy's space is {self._element}")
+            add_note(error, f"acting on {describe_shapes(tensors)}; one observation of this policy's space is {self._element}")
             raise
         if outputs:
             outputs = {name: to_arrays(output) for name, output in outputs.items()}
@@ -266,7 +266,7 @@ class ActMode:
         """Run the policy on a dummy batch, the first time that this is called; see `Policy.dry_run`."""
         self._policy.dry_run()
 
-    def load_snapshot(self, snapshot: Weights | None) -> None:
+    def load_snapshot(self, snapshot: WeightsSnapshot | None) -> None:
         """Act with these weights from now on; None acts with the newest weights again."""
         self._given = snapshot
 
@@ -279,7 +279,7 @@ class ActMode:
         self._pinned = None
 
     @property
-    def weights(self) -> Weights:
+    def acting_snapshot(self) -> WeightsSnapshot:
         """The weights that the next `forward` acts with."""
         return self._pinned or self._given or self._policy.snapshot()
 
@@ -386,9 +386,6 @@ class ActMode:
         self._remote, self._loaded = (states, load_states), []
         if len(earlier) == count:
             load_states(earlier)
-
-    adopt, hold, let_go = load_snapshot, pin, unpin  # older names
-    distinguish, twin, act_elsewhere = reseed_for, worker_copy, bind_remote  # older names
 
     def _generator_states(self) -> list[Any]:
         return list(self._remote[0]()) if self._remote else self._loaded or [self.actor.generator_state()]

@@ -1,6 +1,7 @@
 """Acting copies: the copies of a policy that collect and evaluate, in this process and in workers.
 
-`acting_copy` makes one. `ActMode.current` (`acting.py`) loads new weights into it, and workers get them with each request.
+`acting_copy` makes one. `ActMode.current` (`acting.py`) loads new weights into it. Workers get weights with a request, if the
+weights have changed since the previous one.
 """
 
 from __future__ import annotations
@@ -57,6 +58,7 @@ def acting_copy(policy: Any, role: str, index: int = 0, device: torch.device | N
         elif policy.has_own_weights and name not in _SHARED:
             setattr(actor, name, own_copy(value, copies))
     actor.params = list(actor.model.parameters())
+    # A test names every attribute that a copy shares, so that a new one cannot be shared by mistake.
     actor._snapshot, actor._attached, actor._loaded, actor._nonfinite_steps = None, {}, {}, None
     actor.compiled_steps = None
     actor.hook_metrics = MetricsLogger(owner=policy.hook_metrics.owner)

@@ -309,7 +309,7 @@ class LearnerGroup:
         set_global_random_states(answer.randoms)
         weights = answer.weights
         if weights.are_tensors:
-            weights = weights._replace(weights=[torch.from_numpy(np.array(one)) for one in weights.weights])
+            weights = weights._replace(values=[torch.from_numpy(np.array(one)) for one in weights.values])
         self._policy.copy_weights(weights)
         self._policy.num_steps = answer.num_steps
         if self._agreement is not None:

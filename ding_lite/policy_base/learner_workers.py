@@ -20,7 +20,7 @@ from ding_lite.policy_base.configs import PolicyConfig
 from ding_lite.policy_base.constructions import Given
 from ding_lite.policy_base.learner_sync_checks import plain_settings, settings_apart
 from ding_lite.policy_base.sent_warnings import SentWarning, collecting_warnings
-from ding_lite.policy_base.weights import Weights
+from ding_lite.policy_base.weights import WeightsSnapshot
 from ding_lite.processes import Copied
 from ding_lite.ranks import RankError, Ranks, leave, meet, offer
 
@@ -61,7 +61,7 @@ class Answer(NamedTuple):
     metrics: dict[Any, Any]
     """The metrics of the hooks, reduced."""
 
-    weights: Weights | None
+    weights: WeightsSnapshot | None
     """The weights as arrays, from the first learner."""
 
     randoms: dict[str, Any] | None

@@ -8,11 +8,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from ding_lite.data import Send, Transfer, Tree, is_tree, nested, to_device, tree
+from ding_lite.data import CudaTransfer, StartTransfer, Tree, is_tree, nested, to_device, tree
 from ding_lite.metrics import MetricsLogger
 from ding_lite.policy_base.configs import PolicyConfig
 from ding_lite.policy_base.learner_groups import LearnerGroup
-from ding_lite.policy_base.weights import Weights
+from ding_lite.policy_base.weights import WeightsSnapshot
 
 
 class LearningPolicy(Protocol):
@@ -75,7 +75,7 @@ class LearningPolicy(Protocol):
     def require_finite(self, waiting: bool = True) -> None:
         """Raise LossError if the weights are not finite."""
 
-    def snapshot(self) -> Weights:
+    def snapshot(self) -> WeightsSnapshot:
         """A copy of the weights."""
 
     def attach(self, name: str, thing: Any, /) -> None:
@@ -123,11 +123,11 @@ class LearnMode:
         """Run the policy on a dummy batch, the first time that this is called; see `Policy.dry_run`."""
         self._policy.dry_run()
 
-    def sender(self) -> Send | None:
+    def sender(self) -> StartTransfer | None:
         """A function that copies batches to a GPU while the GPU computes; None if the policy is not on a GPU."""
         if self._policy.device.type != "cuda":
             return None
-        transfer = Transfer(self._policy.device)
+        transfer = CudaTransfer(self._policy.device)
         return lambda batch: transfer.begin(self._read(batch))
 
     def _read(self, batch: Tree) -> dict[str, Any]:
@@ -204,20 +204,22 @@ class LearnMode:
         """
         self._policy.require_finite(waiting=False)
 
-    def snapshot(self) -> Weights:
+    def snapshot(self) -> WeightsSnapshot:
         """A copy of the current weights."""
         return self._policy.snapshot()
 
-    def snapshot_state(self, snapshot: Weights) -> dict[str, Any]:
+    def snapshot_state(self, snapshot: WeightsSnapshot) -> dict[str, Any]:
         """A snapshot as plain data."""
-        return snapshot._asdict()
+        state = snapshot._asdict()
+        return {"weights" if name == "values" else name: value for name, value in state.items()}
 
-    def snapshot_from(self, state: Mapping[str, Any]) -> Weights:
+    def snapshot_from(self, state: Mapping[str, Any]) -> WeightsSnapshot:
         """The snapshot of a result of `snapshot_state`."""
-        snapshot, device = Weights(**state), self._policy.device
+        named = {"values" if name == "weights" else name: value for name, value in state.items()}
+        snapshot, device = WeightsSnapshot(**named), self._policy.device
         if not snapshot.are_tensors:
             return snapshot
-        return snapshot._replace(weights=[tensor.to(device) for tensor in snapshot.weights])
+        return snapshot._replace(values=[tensor.to(device) for tensor in snapshot.values])
 
     def release(self) -> None:
         """End the learners in other processes, if there are any; the next batch starts them again in the same state."""

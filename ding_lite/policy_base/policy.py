@@ -30,7 +30,7 @@ from ding_lite.policy_base.live_settings import FixedSettingError, is_of_optimiz
 from ding_lite.policy_base.nonfinite_steps import NonfiniteSteps
 from ding_lite.policy_base.short_names import resolve
 from ding_lite.policy_base.state import PolicyState
-from ding_lite.policy_base.weights import PolicyWeights, Weights
+from ding_lite.policy_base.weights import PolicyWeights, WeightsSnapshot
 from ding_lite.policy_check import (
     STANDARD,
     HookReads,
@@ -161,7 +161,7 @@ class Policy(PolicyState):
         """Results of the dry run, shared with acting copies."""
         self.num_steps: dict[str, int] = {}
         """By name, the number of gradient steps that a value of the last `learn` is the mean of, where it is more than 1."""
-        self._snapshot: Weights | None = None
+        self._snapshot: WeightsSnapshot | None = None
         self._is_first_batch = True
         self._found_finite = self._compared_next = 0
         self._attached: dict[str, Any] = {}

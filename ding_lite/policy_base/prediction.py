@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ding_lite.basics import did_you_mean
 from ding_lite.data import LeafSpec, Spec, allocate, flatten, map_leaves
-from ding_lite.envs import shapes_of, space_spec, splitter, to_gymnasium, to_nested
+from ding_lite.envs import describe_shapes, space_spec, splitter, to_gymnasium, to_nested
 from ding_lite.policy_base.acting import ActingPolicy, ActMode
 from ding_lite.policy_check import ObservationError
 
@@ -167,7 +167,7 @@ def _as_batch(space: gymnasium.Space[Any], obs: Any) -> tuple[Any, bool]:
     ranks = {leaf.ndim - len(specs[path].shape) for path, leaf in flatten(leaves)}
     if ranks not in ({0}, {1}):
         raise ObservationError(
-            f"predict() wants an observation of {space}, or a batch [B, ...] of them, got {shapes_of(leaves)}."
+            f"predict() wants an observation of {space}, or a batch [B, ...] of them, got {describe_shapes(leaves)}."
         )
     if ranks == {1}:
         return leaves, False
@@ -189,7 +189,7 @@ def _as_previous(name: str, space: gymnasium.Space[Any] | None, spec: Spec, valu
         leaves = map_leaves(lambda leaf: leaf[None], leaves)
     elif shapes != [(count, *leaf.shape) for leaf in specs.values()]:
         wanted = " or ".join(["one"] * is_single + [f"a batch of {count}"])
-        raise ValueError(f"predict({name}=...) wants {wanted}, as there are observations, got {shapes_of(leaves)}.")
+        raise ValueError(f"predict({name}=...) wants {wanted}, as there are observations, got {describe_shapes(leaves)}.")
     return map_leaves(lambda leaf, like: leaf.astype(like.dtype), leaves, spec)
 
 

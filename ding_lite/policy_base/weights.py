@@ -17,13 +17,13 @@ from ding_lite.policy_state import StateError, misfit, require_weights
 _CHANGES = operator.attrgetter("_version")  # torch's counter of changes in place
 
 
-class Weights(NamedTuple):
+class WeightsSnapshot(NamedTuple):
     """A snapshot of a policy's weights. It is never changed."""
 
     version: int
     """Version of the weights; see `Policy.version`."""
 
-    weights: Any
+    values: Any
     """A list of tensors: the model's parameters and buffers, in a fixed order. If the policy overrides `get_weights`, its
     result."""
 
@@ -31,18 +31,18 @@ class Weights(NamedTuple):
     """Gradient steps taken until then."""
 
     are_tensors: bool = True
-    """Whether `weights` is the list of the model's tensors, and not the result of an overridden `get_weights`."""
+    """Whether `values` is the list of the model's tensors, and not the result of an overridden `get_weights`."""
 
-    def as_arrays(self) -> Weights:
+    def as_arrays(self) -> WeightsSnapshot:
         """The same with numpy arrays, to send to another process: torch would write each tensor to its own file."""
-        return self._replace(weights=[tensor.cpu().numpy() for tensor in self.weights]) if self.are_tensors else self
+        return self._replace(values=[tensor.cpu().numpy() for tensor in self.values]) if self.are_tensors else self
 
-    def as_tensors(self) -> Weights:
+    def as_tensors(self) -> WeightsSnapshot:
         """The reverse of `as_arrays`. Arrays that cannot be written to are copied, because torch warns about them."""
         if not self.are_tensors:
             return self
-        arrays = (array if array.flags.writeable else array.copy() for array in self.weights)
-        return self._replace(weights=[torch.from_numpy(array) for array in arrays])
+        arrays = (array if array.flags.writeable else array.copy() for array in self.values)
+        return self._replace(values=[torch.from_numpy(array) for array in arrays])
 
 
 class PolicyWeights(Hooks):
@@ -57,7 +57,7 @@ class PolicyWeights(Hooks):
     device: torch.device
     train_iter: int
     version: int
-    _snapshot: Weights | None
+    _snapshot: WeightsSnapshot | None
     _found_finite: int  # version of the weights that were checked last
 
     def take_from_learners(self, is_replaced: bool = False) -> None:
@@ -96,24 +96,25 @@ class PolicyWeights(Hooks):
             require_finite(type(self).__name__, self.train_iter, self.params)
             self._found_finite = self.version
 
-    def snapshot(self) -> Weights:
+    def snapshot(self) -> WeightsSnapshot:
         """A copy of the current weights. While they do not change, the same object is returned."""
         if self._snapshot is None or self._snapshot.version != self.version:
             self.require_finite(waiting=False)
             own = self.has_own_weights
-            weights = copy.deepcopy(self.get_weights()) if own else [tensor.detach().clone() for tensor in self.weights]
-            self._snapshot = Weights(self.version, weights, self.train_iter, are_tensors=not own)
+            values = copy.deepcopy(self.get_weights()) if own else [tensor.detach().clone() for tensor in self.weights]
+            self._snapshot = WeightsSnapshot(self.version, values, self.train_iter, are_tensors=not own)
         return self._snapshot
 
-    def copy_weights(self, other: PolicyWeights | Weights) -> None:
+    def copy_weights(self, other: PolicyWeights | WeightsSnapshot) -> None:
         """Load the weights of a policy of the same class, or of a snapshot of one."""
         if isinstance(other, PolicyWeights):
             other.require_finite(waiting=False)
         if self.has_own_weights:
-            self.set_weights(copy.deepcopy(other.weights if isinstance(other, Weights) else other.get_weights()))
+            self.set_weights(copy.deepcopy(other.values if isinstance(other, WeightsSnapshot) else other.get_weights()))
         else:
             with torch.no_grad():
-                for target, source in zip(self.weights, other.weights, strict=True):
+                tensors = other.values if isinstance(other, WeightsSnapshot) else other.weights
+                for target, source in zip(self.weights, tensors, strict=True):
                     target.copy_(source)
         self.version, self.train_iter = other.version, other.train_iter
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ding_lite.basics import add_note
 from ding_lite.data import LeafSpec, Tree, flatten, has_leaf, nested
-from ding_lite.envs import shapes_of, space_spec, subspaces
+from ding_lite.envs import describe_shapes, space_spec, subspaces
 from ding_lite.policy_check.columns import STANDARD, ColumnError, described, explain_missing
 from ding_lite.policy_check.hook_results import HookError, LossError
 from ding_lite.policy_check.observations import describe_leaf, out_of_range
@@ -238,7 +238,7 @@ def explain_learning(policy: LearningPolicy, error: Exception, batch: Tree, know
     if misfit is not None:
         raise misfit from error
     if isinstance(error, (RuntimeError, IndexError)):
-        element = shapes_of(space_spec(policy.observation_space))
+        element = describe_shapes(space_spec(policy.observation_space))
         add_note(error, f"learning from {described(nested(batch))}; one observation has {element}")
 
 

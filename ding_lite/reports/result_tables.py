@@ -11,7 +11,7 @@ from ding_lite.reports.curves import bootstrap_band, iqm
 from ding_lite.reports.experiments import RETURNS, Experiment
 from ding_lite.reports.labels import NOTHING, readable
 from ding_lite.reports.runs import Run
-from ding_lite.sinks import readable_time
+from ding_lite.sinks import format_duration
 
 
 @dataclass(frozen=True)
@@ -98,4 +98,4 @@ def _median(values: Iterable[float]) -> float | None:
 def _duration(seconds: float | None) -> str:
     if seconds is None:
         return NOTHING
-    return readable_time(seconds) if seconds >= 10 else f"{seconds:.1f} s"
+    return format_duration(seconds) if seconds >= 10 else f"{seconds:.1f} s"

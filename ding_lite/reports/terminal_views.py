@@ -18,7 +18,7 @@ from ding_lite.reports.experiments import RETURNS
 from ding_lite.reports.labels import label_of, readable
 from ding_lite.reports.rows import GrowingFile, MetricColumns, Numbers
 from ding_lite.reports.runs import CONFIG, METRICS, ReportError, missing, read_object, search
-from ding_lite.sinks import readable_time, sparkline
+from ding_lite.sinks import format_duration, sparkline
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -160,7 +160,7 @@ class Watch:
         if not self.columns.count:
             return f"{self.folder / METRICS} has no row yet", "yellow"
         age = max(time.time() - self._tail.modified, 0.0)
-        shown = f"{self.columns.count:,} rows, the last one {readable_time(age)} ago"
+        shown = f"{self.columns.count:,} rows, the last one {format_duration(age)} ago"
         return (shown, "green") if age < _QUIET_S else (f"{shown}: the run is slow, or it has ended", "yellow")
 
     def _progress(self) -> Iterator[RenderableType]:
@@ -173,7 +173,7 @@ class Watch:
         fraction = min((done + 1) / most, 1.0)
         shown = f"{fraction:.0%} of {most:,} iterations"
         if spent is not None:
-            shown += f" in {readable_time(spent)}, at most {readable_time(spent * (1 - fraction) / fraction)} left"
+            shown += f" in {format_duration(spent)}, at most {format_duration(spent * (1 - fraction) / fraction)} left"
         line = Table.grid(padding=(0, 2))
         line.add_row(ProgressBar(total=1.0, completed=fraction, width=_WIDE), shown)
         yield line

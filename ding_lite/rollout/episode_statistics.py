@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ding_lite.data import flatten
-from ding_lite.envs import EpisodeResult, number_of
+from ding_lite.envs import EpisodeResult, as_float
 from ding_lite.metrics import mean_of
 
 _MOST = 10_000  # latest episodes of a cycle that are summarised
@@ -104,7 +104,7 @@ def numbers_in(info: Mapping[Any, Any]) -> Iterator[tuple[str, float]]:
     """
     known: set[str] = set()
     for path, value in flatten(info):
-        number = None if _COUNTED_HERE in path[:-1] else number_of(value)
+        number = None if _COUNTED_HERE in path[:-1] else as_float(value)
         if number is None:
             continue
         name = "/".join(map(str, path))

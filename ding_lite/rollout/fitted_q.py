@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ding_lite.basics import Config, ranged_field, seed_field, seed_of
 from ding_lite.data import nested, to_device
-from ding_lite.datasets import OfflineDataset, misfit_in_columns
+from ding_lite.datasets import OfflineDataset, find_space_mismatch
 from ding_lite.envs import SpaceError, without_mask
 from ding_lite.functional import polyak_, q_target
 from ding_lite.nn import Adam, clipped_actions, make_network, make_normalizer, seeded
@@ -185,7 +185,7 @@ def require_dataset(policy: EvalMode, dataset: OfflineDataset, who: str) -> None
     if not len(dataset):
         raise ValueError(f"{who} got the dataset {dataset.name}, which has no transitions.")
     actor = policy.current()
-    if found := misfit_in_columns(dataset.columns, actor.observation_space, actor.action_space):
+    if found := find_space_mismatch(dataset.columns, actor.observation_space, actor.action_space):
         raise SpaceError(f"{who} got the dataset {dataset.name}, which does not fit the policy: {found}")
     reward = dataset.take(range(len(dataset)), ("reward",)).reward
     if not (finite := reward.isfinite()).all():

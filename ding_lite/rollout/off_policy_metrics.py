@@ -179,7 +179,8 @@ def action_agreement(policy: EvalMode, dataset: OfflineDataset) -> float:
 
 
 def action_error(policy: EvalMode, dataset: OfflineDataset) -> float:
-    """A metric: the negated mean squared error of the policy's actions, for actions in a Box, scaled to [-1, 1].
+    """A metric: minus the mean squared error of the policy's actions, so at most 0, and larger is better. For actions in a Box,
+    scaled to [-1, 1].
 
     Raises:
         ValueError: actions are not in a Box with finite bounds, or there are none.

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from ding_lite.engine import WorkCancelled, interpreter_released
 from ding_lite.envs import EpisodeResult
 from ding_lite.metrics import MetricsLogger
-from ding_lite.policy import ActMode, Weights
+from ding_lite.policy import ActMode, WeightsSnapshot
 from ding_lite.processes import Copied, Host, Shared, gather_results
 from ding_lite.rollout.evaluation import split_evenly
 
@@ -54,10 +54,10 @@ class PieceWorkers:
         self._pieces, self._modes, self._as_plain = env, dict(policies), as_plain
         self.num_envs: int = env.num_envs
         self._name = f"worker {next(_numbers)}"
-        self._sent: list[tuple[int, dict[str, Weights]] | None] = [None] * len(env.hosts)
+        self._sent: list[tuple[int, dict[str, WeightsSnapshot]] | None] = [None] * len(env.hosts)
         """For each piece, the number of starts of its process, and the weights last sent to it."""
-        self._acted_with: dict[str, Weights] = {}
-        self._arrays: dict[str, Shared[Weights]] = {}
+        self._acted_with: dict[str, WeightsSnapshot] = {}
+        self._arrays: dict[str, Shared[WeightsSnapshot]] = {}
         self._restarts, self._metrics = 0, MetricsLogger(owner="the workers")
         self._logged: list[dict[Any, Any]] = []
         made = [host.submit(_make, self._name, make, self._copies(index), lasting=True) for index, host in enumerate(env.hosts)]
@@ -113,7 +113,7 @@ class PieceWorkers:
 
     def _submit(self, fn: Callable[..., Any], each: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Request `fn(worker, *args)` of each piece, with the current weights."""
-        weights = {name: policy.weights for name, policy in self._modes.items()}
+        weights = {name: policy.acting_snapshot for name, policy in self._modes.items()}
         # Compared by identity, because after load_state_dict() other weights may have an earlier version.
         share = self._pieces.hosts[0].share
         self._arrays = {
@@ -206,14 +206,16 @@ def _make(objects: dict[str, Any], name: str, make: Callable[..., Any], modes: d
         objects[_mode(name, policy)] = mode
 
 
-def _adopt(objects: dict[str, Any], name: str, weights: Mapping[str, Shared[Weights]]) -> None:
+def _adopt(objects: dict[str, Any], name: str, weights: Mapping[str, Shared[WeightsSnapshot]]) -> None:
     for policy, one in weights.items():
         mode: ActMode = objects[_mode(name, policy)]
         # Copied, because data in shared memory is valid only for a moment.
         mode.actor.copy_weights(one.value.as_tensors())
 
 
-def _run(objects: dict[str, Any], name: str, weights: Mapping[str, Shared[Weights]], fn: Callable[..., Any], *args: Any) -> Any:
+def _run(
+    objects: dict[str, Any], name: str, weights: Mapping[str, Shared[WeightsSnapshot]], fn: Callable[..., Any], *args: Any
+) -> Any:
     _adopt(objects, name, weights)
     return fn(objects, objects[name], *args)
 

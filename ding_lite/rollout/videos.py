@@ -207,5 +207,5 @@ def _copied(policy: EvalMode, index: int) -> EvalMode:
     """An acting mode on the CPU with its own random generator and the current weights of `policy`."""
     # From the acting copy, because the policy's own model may be learning on another thread.
     actor = policy.actor.actor(policy.role, index, torch.device("cpu"))
-    actor.copy_weights(policy.weights)
+    actor.copy_weights(policy.acting_snapshot)
     return EvalMode(actor, actor)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from ding_lite.data import Trajectories, joined_flags
+from ding_lite.data import Trajectories, concatenate_flags
 from ding_lite.envs import ENV, AgentVectorBase, SplitAgentVectorEnv
 from ding_lite.policy import ActMode
 from ding_lite.processes import Copied
@@ -80,7 +80,7 @@ def _joined(parts: list[tuple[dict[str, Any], Any]]) -> Trajectories:
     """The rollouts of all pieces, joined in new memory."""
     columns = joined([columns for columns, _ in parts], axis=1)
     sizes = [columns["reward"].shape[1] for columns, _ in parts]
-    return Trajectories(columns, joined_flags([valid for _, valid in parts], sizes, missing=True, axis=1))
+    return Trajectories(columns, concatenate_flags([valid for _, valid in parts], sizes, missing=True, axis=1))
 
 
 # Functions that run in the process of the environments.

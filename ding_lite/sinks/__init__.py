@@ -1,6 +1,6 @@
 """Sinks: write metrics to files, to the console, and to services."""
 
-from ding_lite.sinks.consoles import Console, LiveConsole, make_console, readable_time, sparkline
+from ding_lite.sinks.consoles import Console, LiveConsole, format_duration, make_console, sparkline
 from ding_lite.sinks.end_lines import end_line, result_line
 from ding_lite.sinks.files import Csv, JsonLines, read_row, read_rows
 from ding_lite.sinks.groups import Sink, SinkGroup
@@ -18,10 +18,10 @@ __all__ = [
     "TensorBoard",
     "WeightsAndBiases",
     "end_line",
+    "format_duration",
     "make_console",
     "read_row",
     "read_rows",
-    "readable_time",
     "result_line",
     "sparkline",
 ]

@@ -145,9 +145,9 @@ class LiveConsole(Console):
             bar = max(width - 40, 10)
             yield "━" * round(bar * done), "green"
             yield "─" * (bar - round(bar * done)) + f" {done:4.0%}  ", ""
-        yield f"{readable_time(spent)} elapsed", ""
+        yield f"{format_duration(spent)} elapsed", ""
         if done > self._done_before:
-            yield f", {readable_time(spent * (1 - done) / (done - self._done_before))} left", ""
+            yield f", {format_duration(spent * (1 - done) / (done - self._done_before))} left", ""
 
 
 class _Curve:
@@ -254,11 +254,11 @@ def sparkline(values: Sequence[float]) -> str:
     return "".join(_BARS[round((value - low) / ((high - low) or 1.0) * (len(_BARS) - 1))] for value in values)
 
 
-def readable_time(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Seconds as hours, minutes and seconds.
 
     Example:
-        >>> readable_time(75), readable_time(3700)
+        >>> format_duration(75), format_duration(3700)
         ('1:15', '1:01:40')
     """
     minutes, rest = divmod(round(seconds), 60)

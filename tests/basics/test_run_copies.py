@@ -310,7 +310,7 @@ class TestOddFiles:
 
 
 @pytest.mark.parametrize("raised", [SystemExit(3), KeyboardInterrupt(), GeneratorExit()])
-def test_whatever_a_filesystem_raises_is_tried_again_and_said(tmp_path, raised):
+def test_an_upload_is_tried_again_after_an_error_of_any_type(tmp_path, raised):
     def fail(number, name, path):
         if "metrics" in path:
             raise raised

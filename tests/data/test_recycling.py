@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from ding_lite.data import Recycler, tree
+from ding_lite.data import ArrayPool, tree
 
 COLUMN = np.zeros((10, 1000), np.float32)
 ROWS = 100  # of this column are 400 kB
@@ -26,7 +26,7 @@ HOLDERS = {
 }
 
 
-def handed_out(recycler: Recycler, rows: int = ROWS, column: np.ndarray = COLUMN) -> np.ndarray:
+def handed_out(recycler: ArrayPool, rows: int = ROWS, column: np.ndarray = COLUMN) -> np.ndarray:
     array = recycler.like(column, rows)
     assert array is not None
     return array
@@ -37,18 +37,18 @@ def address(array: np.ndarray) -> int:
 
 
 def test_an_array_has_the_shape_and_dtype_of_the_rows():
-    array = handed_out(Recycler(), 70, np.zeros((10, 30, 40), np.uint8))
+    array = handed_out(ArrayPool(), 70, np.zeros((10, 30, 40), np.uint8))
 
     assert (array.shape, array.dtype) == ((70, 30, 40), np.uint8)
 
 
 @pytest.mark.parametrize("column", [np.zeros((10, 4), np.float32), np.zeros(10, bool), np.zeros((10, 0), np.float64)])
 def test_numpy_may_make_small_arrays_itself(column):
-    assert Recycler().like(column, 64) is None
+    assert ArrayPool().like(column, 64) is None
 
 
 def test_an_array_that_nobody_holds_is_handed_out_again():
-    recycler = Recycler()
+    recycler = ArrayPool()
     array = handed_out(recycler)
     first = address(array)
     del array
@@ -58,7 +58,7 @@ def test_an_array_that_nobody_holds_is_handed_out_again():
 
 @pytest.mark.parametrize("hold", HOLDERS.values(), ids=HOLDERS.keys())
 def test_an_array_is_not_handed_out_while_this_sees_it(hold):
-    recycler = Recycler()
+    recycler = ArrayPool()
     array = handed_out(recycler)
     first, holder = address(array), hold(array)
     del array
@@ -70,14 +70,14 @@ def test_an_array_is_not_handed_out_while_this_sees_it(hold):
 
 
 def test_arrays_of_another_shape_or_dtype_share_no_memory():
-    recycler, columns = Recycler(), (COLUMN, COLUMN.view(np.int32), COLUMN.reshape(10, 10, 100))
+    recycler, columns = ArrayPool(), (COLUMN, COLUMN.view(np.int32), COLUMN.reshape(10, 10, 100))
     one = [handed_out(recycler, rows, column) for rows in (100, 101) for column in columns]
 
     assert len(set(map(address, one))) == 6
 
 
 def test_no_holder_ever_sees_its_numbers_change():
-    recycler, rng = Recycler(), random.Random(0)
+    recycler, rng = ArrayPool(), random.Random(0)
     held: list[tuple[object, int]] = []
     for mark in range(150):
         array = handed_out(recycler)

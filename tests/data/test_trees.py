@@ -215,11 +215,11 @@ def test_what_is_no_batch_is_refused_by_its_type(tmp_path):
     process.start()
     process.join()
     kinds = ("NoneType", "list", "tuple", "ndarray", "Tensor", "int", "str", "object")
-    mend = 'pass a tree, such as tree({"obs": ..., "reward": ...}).'
+    fix = 'pass a tree, such as tree({"obs": ..., "reward": ...}).'
 
     assert process.exitcode == 0
     assert (tmp_path / "said").read_text().splitlines() == [
-        f"{who}() wants a tree or a mapping of leaves by name, got a {kind}: {mend}"
+        f"{who}() wants a tree or a mapping of leaves by name, got a {kind}: {fix}"
         for kind in kinds
         for who in ("has_leaf", "with_leaves")
     ]

@@ -5,7 +5,7 @@ import pytest
 from gymnasium import spaces
 
 from ding_lite.data import LeafSpec
-from ding_lite.datasets import misfit_in_columns
+from ding_lite.datasets import find_space_mismatch
 
 BOX = spaces.Box(-2, 2, (1,), np.float32)
 IMAGE = spaces.Box(0, 255, (8, 8, 1), np.uint8)
@@ -57,7 +57,7 @@ MISFITS = [
 
 @pytest.mark.parametrize(("space", "column", "words"), MISFITS)
 def test_a_misfit_is_named_with_what_is_wanted_and_the_fix(space, column, words):
-    found = misfit_in_columns({"action": column}, None, space)
+    found = find_space_mismatch({"action": column}, None, space)
     with pytest.raises(ValueError, match=words):
         raise ValueError(found)
 
@@ -75,22 +75,22 @@ def test_a_misfit_is_named_with_what_is_wanted_and_the_fix(space, column, words)
     ],
 )
 def test_dtypes_of_the_same_kind_fit(space, column):
-    assert misfit_in_columns({"obs": column, "next_obs": column, "action": column}, space, space) is None
+    assert find_space_mismatch({"obs": column, "next_obs": column, "action": column}, space, space) is None
 
 
 def test_observations_are_compared_and_images_are_not_scaled():
-    found = misfit_in_columns({"obs": spec("f4", 8, 8, 1), "next_obs": spec("f4", 8, 8, 1)}, IMAGE, None)
+    found = find_space_mismatch({"obs": spec("f4", 8, 8, 1), "next_obs": spec("f4", 8, 8, 1)}, IMAGE, None)
     assert "the column obs has elements float32 (8, 8, 1)" in found
     assert found.endswith("give the integers of the environment, not scaled.")
-    found = misfit_in_columns({"obs": spec("f4", 1), "next_obs": spec("f4", 2)}, BOX, None)
+    found = find_space_mismatch({"obs": spec("f4", 1), "next_obs": spec("f4", 2)}, BOX, None)
     assert "the column next_obs has elements float32 (2,)" in found
     assert "or use the observation space of the data" in found
 
 
 def test_flat_actions_of_one_number_are_refused_with_the_fix():
-    assert misfit_in_columns({"action": spec("f4")}, None, BOX).endswith("give action.reshape(-1, 1).")
+    assert find_space_mismatch({"action": spec("f4")}, None, BOX).endswith("give action.reshape(-1, 1).")
 
 
 def test_a_large_space_is_shortened():
     wide = spaces.Box(np.linspace(-1, 0, 300, dtype=np.float32), np.ones(300, np.float32))
-    assert len(misfit_in_columns({"obs": spec("f4", 3)}, wide, None)) < 400
+    assert len(find_space_mismatch({"obs": spec("f4", 3)}, wide, None)) < 400

@@ -200,9 +200,9 @@ class TestStart:
         with pytest.raises(ValueError, match=rf"max_lag={max_lag!r}\) wants a whole number of iterations, 0 or more"):
             Task().start(max_lag=max_lag)
 
-    @pytest.mark.parametrize(("ctx", "mend"), [(Trace, r"write ctx=Trace\(\)"), ({}, "pass an instance of a Context subclass")])
-    def test_what_is_no_context_is_refused_with_the_mend(self, ctx, mend):
-        with pytest.raises(TypeError, match=rf"task\.start\(ctx=\.\.\.\) wants a context, got .*: {mend}"):
+    @pytest.mark.parametrize(("ctx", "fix"), [(Trace, r"write ctx=Trace\(\)"), ({}, "pass an instance of a Context subclass")])
+    def test_an_object_that_is_no_context_is_refused_with_the_fix(self, ctx, fix):
+        with pytest.raises(TypeError, match=rf"task\.start\(ctx=\.\.\.\) wants a context, got .*: {fix}"):
             Task().start(ctx=ctx)
 
     def test_without_a_context_it_makes_one(self):

@@ -171,13 +171,13 @@ class TestReport:
         assert told_in_some(text, step("evaluate", rests), step("collect", rests), step("learn", rests))
 
     @pytest.mark.parametrize(
-        ("busy", "who", "mend"), [("collect", "collection", "more workers"), ("learn", "training", "collect more")]
+        ("busy", "who", "fix"), [("collect", "collection", "more workers"), ("learn", "training", "collect more")]
     )
-    def test_where_one_lane_takes_nearly_all_the_time_it_says_what_to_change(self, busy, who, mend):
+    def test_where_one_lane_takes_nearly_all_the_time_it_says_what_to_change(self, busy, who, fix):
         others = [step(stage, rests if stage == busy else lambda ctx: None) for stage in ("collect", "learn")]
         text = report(*others, steps=10)
         assert f"advice: {who} takes " in text
-        assert mend in text
+        assert fix in text
 
 
 @pytest.mark.parametrize("place", ["file/x", "folder", "a\0b"])

@@ -141,7 +141,7 @@ PROCESS = {"workers": 2, "backend": "process", "restart": True}
 @pytest.mark.parametrize(
     ("place", "lag"), [(after_rollout, 2), (before_rollout, 0), (before_rollout, 2), (without_contract, 2)]
 )
-@pytest.mark.filterwarnings("ignore:.*knows nothing of")
+@pytest.mark.filterwarnings("ignore:.*cannot overlap")
 def test_on_threads_and_in_processes_it_is_as_on_one_thread(place, lag):
     oracle = run(place, {"max_lag": lag})
 

@@ -146,7 +146,7 @@ class TestRefusingDisk:
         assert len(caught) == 1
         assert 8 < model.asked < 20
 
-    @pytest.mark.filterwarnings("ignore:asynchronous mode knows nothing")
+    @pytest.mark.filterwarnings("ignore:asynchronous mode cannot overlap")
     @pytest.mark.parametrize("mode", [{}, {"max_lag": 1}, {"async_mode": True}], ids=str)
     def test_a_run_that_cannot_save_its_last_state_ends_well_and_then_fails(self, tmp_path, mode):
         model, ended = weight_of(0.0), []

@@ -244,7 +244,7 @@ def shaped(ctx):
     ctx.trajectories = [with_leaves(t, reward=t.reward - t.obs[0].abs()) for t in ctx.trajectories]
 
 
-@pytest.mark.filterwarnings("ignore:asynchronous mode knows nothing")
+@pytest.mark.filterwarnings("ignore:asynchronous mode cannot overlap")
 @pytest.mark.parametrize("change", [chosen_of, first_of, shaped])
 @pytest.mark.parametrize("async_mode", [False, True])
 def test_a_pipeline_learns_from_what_the_user_left(change, async_mode):
@@ -298,11 +298,12 @@ def test_a_trainer_takes_a_list_of_transitions_as_a_batch(form):
         trainer(cfg, policy.learn_mode)(ctx)
 
 
-def test_rollouts_shorter_than_nstep_are_warned_of_by_name_once():
+def test_rollouts_shorter_than_nstep_are_warned_of_by_name_once_also_after_a_longer_one():
     no = np.zeros((2, 4), bool)
     one = Trajectories({"reward": np.ones((2, 4), np.float32), "next_obs": np.ones((2, 4)), "terminated": no, "truncated": no})
     enhance = nstep_reward_enhancer(DQNConfig().override({"policy.nstep": 3}))
     words = r"policy.nstep = 3 is longer than a rollout, which has 2 steps .*: set policy.collect.n_sample = 12 or more, or"
+    enhance(OnlineRLContext(trajectories=Trajectories({name: np.repeat(it, 2, 0) for name, it in one.columns.items()})))
     with pytest.warns(UserWarning, match=words):
         enhance(OnlineRLContext(trajectories=one))
     enhance(OnlineRLContext(trajectories=one))
@@ -321,6 +322,7 @@ def test_an_action_that_is_not_of_its_space_is_refused_where_it_is_set(collector
         left.take(ctx)
     with pytest.raises(ValueError, match="action of .* cannot be 9: its space allows 0 to 1 there"):
         (ctx.trajectories or ctx.episodes)[0].action = 9
+    (ctx.trajectories or ctx.episodes).batch.action[0, 0] = 9  # changes of a tensor in place are not checked
     envs.close()
 
 

@@ -1,5 +1,6 @@
 """StepCollector, inferencer and rolloutor: what lands in the context, and what is counted."""
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -74,6 +75,56 @@ def test_random_actions_come_first_and_only_once():
     assert 0 < contexts[0].trajectories.batch.action.float().mean() < 1
 
 
+def versions_of(contexts):
+    return [ctx.policy_version for ctx in contexts]
+
+
+class TestRandomActionsOnce:
+    """Also if a random rollout counts fewer steps than it should have, or another collector has counted steps before."""
+
+    def test_with_steps_that_are_only_resets(self):
+        cfg = DQNConfig().override({"policy.collect.n_sample": 8})
+        envs = gymnasium.make_vec("CartPole-v1", num_envs=4)
+        policy = DQNPolicy(cfg.policy, envs.single_observation_space, envs.single_action_space)
+        contexts = run([StepCollector(cfg, policy.collect_mode, envs, random_collect_size=400)], 3)
+
+        assert contexts[0].env_step < 400
+        assert [ctx.trajectories.num_steps for ctx in contexts] == [100, 2, 2]
+        assert [version < 0 for version in versions_of(contexts)] == [True, False, False]
+
+    @pytest.mark.parametrize("backend", ["local", "process"])
+    def test_beside_another_collector(self, backend):
+        cfg, envs, policy = made(num_envs=2, n_sample=4)
+        others = make_envs("CartPole-v1", 2, seed=1, backend=backend)
+        collectors = StepCollector(cfg, policy.collect_mode, envs), StepCollector(cfg, policy.collect_mode, others, 50)
+
+        assert [version < 0 for version in versions_of(run(collectors, 4))] == [True, False, False, False]
+
+    def test_not_again_after_a_saved_state_is_loaded(self):
+        cfg = DQNConfig().override({"policy.collect.n_sample": 8})
+        envs = gymnasium.make_vec("CartPole-v1", num_envs=4)
+        policy = DQNPolicy(cfg.policy, envs.single_observation_space, envs.single_action_space)
+
+        def collector():
+            return StepCollector(cfg, policy.collect_mode, envs, random_collect_size=400)
+
+        saved, fresh, resumed, resumed_from_older = (collector() for _ in range(4))
+        (first,) = run([saved], 1)
+        fresh.load_state_dict(fresh.state_dict())
+        resumed.load_state_dict(saved.state_dict())
+        resumed_from_older.load_state_dict({"memory": None, "random": saved.state_dict()["random"]})
+
+        for one, version in (fresh, -1), (resumed, policy.version), (resumed_from_older, policy.version):
+            kept = OnlineRLContext(collect_kwargs={"eps": 0.0}, env_step=first.env_step)
+            assert versions_of(run([one], 1, kept)) == [version]
+
+    def test_not_in_a_context_that_continues_training(self):
+        cfg, envs, policy = made(num_envs=2, n_sample=4)
+        kept = OnlineRLContext(collect_kwargs={"eps": 0.0}, env_step=50)
+
+        assert versions_of(run([StepCollector(cfg, policy.collect_mode, envs, 50)], 2, kept)) == [policy.version] * 2
+
+
 def test_an_environment_that_does_not_fit_the_policy_is_refused_at_once():
     cfg, _, policy = made()
     with pytest.raises(SpaceError, match="DQNPolicy was made for the spaces"):
@@ -81,8 +132,6 @@ def test_an_environment_that_does_not_fit_the_policy_is_refused_at_once():
 
 
 def test_no_vector_environment_is_refused_by_name():
-    import gymnasium
-
     cfg, _, policy = made()
     with pytest.raises((TypeError, AttributeError), match="num_envs|vector environment"):
         StepCollector(cfg, policy.collect_mode, gymnasium.make("CartPole-v1"))

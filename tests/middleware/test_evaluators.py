@@ -129,6 +129,17 @@ def test_it_reports_the_mean_return_of_whole_episodes_equally_many_an_environmen
     assert ctx.eval_weights.keys() == policy.get_weights().keys()
 
 
+def test_episodes_that_cannot_be_shared_equally_go_to_the_first_environments():
+    cfg = DQNConfig().override({"env.n_evaluator_episode": 8, "log.video_every": 0})
+    envs = make_envs("CartPole-v1", 3, seed=0)
+    policy = DQNPolicy(cfg.policy, envs.single_observation_space, envs.single_action_space)
+    played = []
+    evaluate = interaction_evaluator(cfg, policy.eval_mode, envs, score=lambda episode: played.append(episode.env) or 0.0)
+    evaluate(OnlineRLContext())
+
+    assert [played.count(env) for env in range(3)] == [3, 3, 2]
+
+
 @pytest.mark.parametrize(("stop_value", "finished"), [(3.0, True), (3.1, False), (None, False)])
 def test_it_ends_the_run_when_the_stop_value_is_reached(stop_value, finished):
     cfg = config(eval_freq=10).override({"env.stop_value": stop_value})

@@ -82,7 +82,7 @@ def mean(values):
     return sum(values) / len(values)
 
 
-@pytest.mark.filterwarnings("ignore:asynchronous mode knows nothing")
+@pytest.mark.filterwarnings("ignore:asynchronous mode cannot overlap")
 @pytest.mark.parametrize(
     ("kind", "cfg", "names"),
     [
@@ -104,7 +104,7 @@ def test_each_gradient_step_has_the_same_weight_in_a_row(kind, cfg, names, async
         assert rows[-1][f"learn/{name}"] == pytest.approx(mean(policy.seen[name]))
 
 
-@pytest.mark.filterwarnings("ignore:asynchronous mode knows nothing")
+@pytest.mark.filterwarnings("ignore:asynchronous mode cannot overlap")
 def test_rows_of_ppo_are_the_same_on_one_thread_and_on_several(tmp_path):
     rows = [
         run(counting(PPOPolicy), PPO.override({"exp_name": str(tmp_path / str(mode))}), mode, 1, 100)[1]

@@ -89,9 +89,7 @@ def test_every_name_of_the_older_address_is_there():
     assert all(getattr(hooks, name) is getattr(policy, name) for name in set(hooks.__all__) & set(policy.__all__))
 
 
-def test_the_modes_that_act_keep_the_older_names_of_what_was_renamed():
-    older = {"adopt": "load_snapshot", "hold": "pin", "let_go": "unpin"}
-    older |= {"distinguish": "reseed_for", "twin": "worker_copy", "act_elsewhere": "bind_remote"}
-    assert all(getattr(policy.ActMode, old) is getattr(policy.ActMode, new) for old, new in older.items())
+def test_the_older_address_keeps_older_names():
+    assert hooks.Weights is policy.WeightsSnapshot
     assert hooks.BoundedActing is policy.BoxActing
     assert hooks.restarts is policy.episode_starts

@@ -12,7 +12,7 @@ import ding_lite.config as configs
 import ding_lite.policy as policies
 from ding_lite.basics import Config, ConfigError
 from ding_lite.contexts import OnlineRLContext
-from ding_lite.data import PrioritizedReplayBuffer, ReplayBuffer, map_leaves, merge_lead, nested, tree
+from ding_lite.data import PrioritizedReplayBuffer, ReplayBuffer, map_leaves, merge_leading_dims, nested, tree
 from ding_lite.envs import make_envs
 from ding_lite.middleware import (
     OffPolicyLearner,
@@ -124,7 +124,9 @@ class Rig:
             nstep_reward_enhancer(self.cfg)(ctx)
             columns = {**nested(ctx.trajectories.batch)}
             del columns["discount"]  # so that the policy's own discount factor counts
-            buffer.push({name: map_leaves(lambda leaf: merge_lead(leaf).numpy(), leaf) for name, leaf in columns.items()})
+            buffer.push(
+                {name: map_leaves(lambda leaf: merge_leading_dims(leaf).numpy(), leaf) for name, leaf in columns.items()}
+            )
         self.buffer = buffer
         self.learner = OffPolicyLearner(self.cfg, policy.learn_mode, buffer)
 
@@ -141,7 +143,7 @@ class Rig:
                 multistep_trainer(self.cfg, self.policy.learn_mode)(ctx)
                 output = ctx.train_output
             else:
-                batch = tree(map_leaves(merge_lead, nested(self.rollout.batch)))
+                batch = tree(map_leaves(merge_leading_dims, nested(self.rollout.batch)))
                 output = self.policy.learn_mode.forward(self.policy.dummy_batch(batch))
             found += output if isinstance(output, list) else [output or {}]
         return [{name: torch.as_tensor(value) for name, value in one.items()} for one in found]

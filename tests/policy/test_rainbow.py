@@ -140,7 +140,7 @@ def test_a_snapshot_has_no_noise_and_learning_gives_none_to_who_acts(transitions
 
     assert len(layers) == 8
     assert all(layer.drawn is None for layer in layers)
-    assert len(policy.snapshot().weights) == len(policy.params)
+    assert len(policy.snapshot().values) == len(policy.params)
 
 
 def test_the_amounts_of_noise_are_learned(transitions):

@@ -66,7 +66,7 @@ def test_what_a_snapshot_holds_never_changes(kind, same):
         for tensor in [*policy.weights, *policy.collect_mode.actor.weights]:
             tensor.zero_()
     assert same(snapshot, before)
-    assert not any(tensor.requires_grad for tensor in snapshot.weights)
+    assert not any(tensor.requires_grad for tensor in snapshot.values)
 
 
 @each
@@ -81,14 +81,14 @@ def test_a_snapshot_is_the_same_object_while_the_weights_are_the_same_and_a_new_
         lambda: policy.load_state_dict(made(kind, seed=1).state_dict()),
     ):
         assert policy.snapshot() is policy.learn_mode.snapshot() is snapshots[-1]
-        assert policy.collect_mode.weights is policy.eval_mode.weights is snapshots[-1]
+        assert policy.collect_mode.acting_snapshot is policy.eval_mode.acting_snapshot is snapshots[-1]
         policy.collect_mode.forward(observations())
         assert policy.snapshot() is snapshots[-1]
         change()
         assert all(policy.snapshot() is not one for one in snapshots)
         snapshots.append(policy.snapshot())
         assert snapshots[-1].version == policy.version
-        assert all(map(torch.equal, snapshots[-1].weights, policy.weights))
+        assert all(map(torch.equal, snapshots[-1].values, policy.weights))
 
 
 @each
@@ -104,9 +104,9 @@ def test_a_mode_acts_with_the_snapshot_that_it_was_given_until_it_is_given_none(
     )
     newest = policy.get_weights()
     mode.load_snapshot(first)
-    assert (mode.is_led, mode.weights is first) == (True, True)
+    assert (mode.is_led, mode.acting_snapshot is first) == (True, True)
     np.testing.assert_array_equal(mode.forward(obs)[0], before)
-    assert (mode.version, same(list(mode.actor.weights), first.weights)) == (0, True)
+    assert (mode.version, same(list(mode.actor.weights), first.values)) == (0, True)
     mode.load_snapshot(None)
     mode.forward(obs)
     assert (mode.is_led, mode.version, same(mode.get_weights(), newest)) == (False, policy.version, True)
@@ -121,8 +121,8 @@ def test_a_held_mode_acts_with_the_weights_of_that_moment_whatever_is_learned_or
     learn(policy)
     mode.load_snapshot(policy.snapshot())
     mode.forward(obs)
-    assert mode.weights is held
-    assert same(list(mode.actor.weights), held.weights)
+    assert mode.acting_snapshot is held
+    assert same(list(mode.actor.weights), held.values)
     other.forward(obs)
     assert other.version == policy.version
     mode.unpin()

@@ -3,6 +3,7 @@
 import collections
 import pickle
 import threading
+from types import NoneType
 
 import cloudpickle
 import numpy as np
@@ -11,8 +12,8 @@ import torch
 from gymnasium import spaces
 
 from ding_lite.data import ReplayBuffer
-from ding_lite.policy import Policy
-from ding_lite.policy_base.acting_copies import own_copy
+from ding_lite.policy import DQNPolicy, Policy, PPOPolicy, SACPolicy
+from ding_lite.policy_base.acting_copies import acting_copy, own_copy
 
 BOX, DISCRETE = spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(3)
 
@@ -92,14 +93,49 @@ def test_older_weights_in_a_copy_do_not_change_the_policy(write, mode):
     assert acting.forward(obs)[2]["number"] == [2]
 
 
+ONLY_OF_THE_POLICY = {"collect_mode", "eval_mode", "learn_mode", "optimizer"}
+OWN = {
+    *("model", "params", "target_model"),
+    *("generator", "rng", "action_space", "exploration"),  # random generators, and objects that contain one
+    *("hook_metrics", "constructed_with", "compiled_steps", "_attached", "_loaded", "_nonfinite_steps"),
+}
+SHARED_ON_PURPOSE = {
+    *("cfg", "config", "observation_space", "device"),  # these are replaced, or changed for all copies
+    "dry_run_results",  # the same for all copies
+    *("num_steps", "_settings_before"),  # copies neither learn nor change settings
+}
+BY_VALUE = {
+    *("seed", "own_seed", "train_iter", "version", "given_model", "cur_lr", "lr_schedule"),
+    *("_is_first_batch", "_found_finite", "_compared_next", "_snapshot"),
+    *("first_action", "num_actions", "entropy_coeff", "entropy_coeff_schedule", "kl_coeff", "kl_target", "target_entropy"),
+}
+
+
+@pytest.mark.parametrize("kind", [DQNPolicy, PPOPolicy, SACPolicy])
+def test_each_attribute_of_a_policy_is_left_out_of_its_copy_or_copied_or_shared_on_purpose(kind):
+    actions = BOX if kind is SACPolicy else DISCRETE
+    policy = kind({"learn.on_nonfinite": "restore", "learn.compile": "auto"}, BOX, actions)
+    policy.dry_run()
+    assert policy.learn_mode is not policy.collect_mode is not policy.eval_mode  # made when they are first read
+    ours, theirs = vars(policy), vars(acting_copy(policy, "collect"))
+    same = {name for name in ours.keys() & theirs.keys() if theirs[name] is ours[name]}
+    by_value = {name for name in same if isinstance(ours[name], (int, float, str, NoneType))}
+
+    assert ours.keys() - theirs.keys() == ONLY_OF_THE_POLICY
+    assert theirs.keys() - ours.keys() == {"is_copy", "learners"}
+    assert ours.keys() & theirs.keys() - same <= OWN
+    assert same - by_value == SHARED_ON_PURPOSE
+    assert by_value <= BY_VALUE, "state in a new attribute: does acting need a value of its own?"
+
+
 def test_a_get_weights_that_returns_the_live_array_gives_snapshots_that_never_change():
     policy = made(array_in_place)
     type(policy).get_weights = lambda self: self.array
     snapshot = policy.snapshot()
     policy.learn_on_batch({})
 
-    assert snapshot.weights.tolist() == [0, 0]
-    assert policy.snapshot().weights.tolist() == [1, 1]
+    assert snapshot.values.tolist() == [0, 0]
+    assert policy.snapshot().values.tolist() == [1, 1]
 
 
 def test_containers_keep_their_kind_and_what_cannot_be_copied_is_shared():
@@ -155,6 +191,7 @@ def test_weights_of_any_kind_reach_worker_processes_unchanged_also_from_a_saved_
     policy = Plain(None, BOX, DISCRETE)
     received = pickle.loads(cloudpickle.dumps(policy.snapshot().as_arrays())).as_tensors()
     learner = policy.learn_mode
+    assert learner.snapshot_state(policy.snapshot()).keys() == {"version", "weights", "train_iter", "are_tensors"}
     restored = learner.snapshot_from(learner.snapshot_state(policy.snapshot()))  # as in a saved run whose iterations overlap
     for snapshot in (received, pickle.loads(cloudpickle.dumps(restored.as_arrays())).as_tensors()):
         copied = policy.collect_mode.worker_copy(0)

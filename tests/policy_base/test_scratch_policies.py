@@ -143,7 +143,7 @@ def test_the_acting_copies_act_with_the_weights_they_are_given_and_do_not_share_
 
     assert policy.collect_mode.forward(obs)[0].tolist() == [1, 1]
     assert policy.eval_mode.forward(obs)[0].tolist() == [3, 3]
-    assert [snapshot.weights["best"] for snapshot in snapshots] == [[0], [1], [2], [3]]
+    assert [snapshot.values["best"] for snapshot in snapshots] == [[0], [1], [2], [3]]
 
 
 def test_the_state_of_a_policy_without_networks_is_its_weights(tmp_path):

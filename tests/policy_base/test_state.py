@@ -94,7 +94,7 @@ def test_weights_of_any_kind_are_followed_whoever_changes_them(change):
     policy.snapshot()
     change(policy)
 
-    assert policy.collect_mode.forward(obs)[2]["w"][0] == policy.snapshot().weights["w"][0] == policy.w[0] > 1
+    assert policy.collect_mode.forward(obs)[2]["w"][0] == policy.snapshot().values["w"][0] == policy.w[0] > 1
 
 
 class Mixin:

@@ -650,3 +650,19 @@ def test_a_policy_that_only_acts_may_say_so():
     assert policy.collect_mode.forward(np.zeros((2, 4), np.float32))[0].shape == (2,)
     with pytest.raises(NotImplementedError, match="it does not learn"):
         policy.learn_mode.forward(tree({"obs": torch.zeros(2, 4)}))
+
+
+def test_it_calls_the_hooks_in_the_order_that_the_documents_give():
+    order = []
+
+    def noting(name):
+        hook = getattr(DQNPolicy, name)
+        return lambda self, *args, **kwargs: order.append(name) or hook(self, *args, **kwargs)
+
+    names = ("dummy_batch", "loss", "compute_actions", "check_model", "postprocess")
+    kind = type("Noting", (DQNPolicy,), {name: noting(name) for name in names})
+    policy = kind(None, BOX, DISCRETE, model=DQNPolicy(None, BOX, DISCRETE).model)
+    order.clear()
+    policy.dry_run()
+
+    assert list(dict.fromkeys(order)) == ["check_model", "compute_actions", "dummy_batch", "postprocess", "loss"]

@@ -93,7 +93,7 @@ def test_held_and_adopted_weights_are_acted_with_and_then_the_newest_again(case,
     assert versions(worker) == 2
     mode.load_snapshot(old)
     assert (versions(worker), mode.is_led) == (0, True)
-    for name, tensor in zip(policy.model.state_dict(), old.weights):
+    for name, tensor in zip(policy.model.state_dict(), old.values):
         np.testing.assert_array_equal(worker.get_weights()[name], tensor)
     mode.pin()
     mode.load_snapshot(policy.snapshot())

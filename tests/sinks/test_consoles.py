@@ -13,7 +13,7 @@ import termios
 
 import pytest
 
-from ding_lite.sinks import Console, LiveConsole, make_console, readable_time, sparkline
+from ding_lite.sinks import Console, LiveConsole, format_duration, make_console, sparkline
 
 HIDDEN, SHOWN = b"\x1b[?25l", b"\x1b[?25h"
 
@@ -169,7 +169,7 @@ def test_a_run_whose_reader_goes_away_ends_as_if_it_had_stayed():
     ("seconds", "text"), [(0, "0:00"), (59.4, "0:59"), (60, "1:00"), (3599.6, "1:00:00"), (90061, "25:01:01")]
 )
 def test_times_are_readable(seconds, text):
-    assert readable_time(seconds) == text
+    assert format_duration(seconds) == text
 
 
 class Screen(io.StringIO):

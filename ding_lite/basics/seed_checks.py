@@ -1,4 +1,4 @@
-"""Seeds: the check of random seeds for configurations, environments, buffers and policies."""
+"""Seed checks: whether a value is a random seed, for configurations, environments, buffers and policies."""
 
 from __future__ import annotations
 
