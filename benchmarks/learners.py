@@ -18,7 +18,7 @@ NAMES = (
     *("ppo", "ppo_lstm", "a2c", "reinforce", "impala"),
 )
 
-ITERATIONS = 20
+ITERATIONS = 40
 """Iterations per call. The contracts of middleware are checked in the first iterations of a run, which takes time there."""
 
 

@@ -153,9 +153,17 @@ def require_single_steps(found: Trajectories | Episodes, who: str, fix: str) -> 
 
 def own_batch(found: Trajectories | Episodes) -> Tree:
     """The batch as a new tree: adding leaves does not change the collected data."""
-    return tree({**found.columns, **({} if found.valid is None else {"valid": found.valid})})
+    return tree(_columns(found))
 
 
 def copied_batch(found: Trajectories | Episodes) -> Tree:
     """The batch in new memory: changing it in place does not change the collected data."""
-    return map_leaves(lambda leaf: leaf.clone() if hasattr(leaf, "clone") else leaf.copy(), own_batch(found))
+    return tree({name: map_leaves(_copy, column) for name, column in _columns(found).items()})
+
+
+def _columns(found: Trajectories | Episodes) -> dict[str, Any]:
+    return {**found.columns, **({} if found.valid is None else {"valid": found.valid})}
+
+
+def _copy(leaf: Any) -> Any:
+    return leaf.clone() if hasattr(leaf, "clone") else leaf.copy()

@@ -54,11 +54,15 @@ class Outputs:
                 self.log(inner, (*before, name), nested)
                 continue
             key = (*before, name)
-            found = [*map(self._number, repeat(key), values)]
+            is_one = len(values) == 1 and not is_weighted and _is_number(values[0])
+            found = values if is_one else [*map(self._number, repeat(key), values)]
             if is_weighted:
                 weights = [count.get(name, 1) for one, count in zip(outputs, counts) if name in one]
                 found = [one for one, weight in zip(found, weights) for _ in range(weight)]
             try:
+                if is_one:  # the usual case of one gradient step per iteration
+                    self.metrics.log_value(key, found[0])
+                    continue
                 self.metrics.log_values(key, [one for one in found if one is not None])
             except (TypeError, ValueError, RuntimeError) as error:
                 self._warn(key, error)

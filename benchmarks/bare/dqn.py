@@ -59,13 +59,13 @@ def bare() -> Callable[[], None]:
     q_network = nn.Sequential(*layers)
     target_network = copy.deepcopy(q_network)
     optimizer = torch.optim.Adam(q_network.parameters(), lr=1e-3, fused=True)
-    tensors = {name: torch.from_numpy(column) for name, column in transitions().items()}
+    tensors = [torch.from_numpy(column) for name, column in transitions().items() if name != "truncated"]  # which is not read
     count = [0]
 
     def run() -> None:
         for _ in range(UPDATES):
             rows = torch.randint(0, CAPACITY, (BATCH,))
-            obs, action, reward, next_obs, terminated, _ = (column[rows] for column in tensors.values())
+            obs, action, reward, next_obs, terminated = (column[rows] for column in tensors)
             with torch.no_grad():
                 best = q_network(next_obs).argmax(1, keepdim=True)
                 next_value = target_network(next_obs).gather(1, best).squeeze(1)

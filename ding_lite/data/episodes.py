@@ -80,8 +80,9 @@ class Episodes(TreeSequence):
         begins = self._ends - self.lengths
         step = np.arange(len(self.valid))[:, None]
         row_at = begins + np.minimum(step, self.lengths - 1)
+        holes = None if self.valid.all() else ~self.valid
         columns = {
-            name: map_leaves(lambda leaf, repeat=name in _REPEATED: _padded(leaf, row_at, self.valid, repeat), column)
+            name: map_leaves(lambda leaf, repeat=name in _REPEATED: _padded(leaf, row_at, None if repeat else holes), column)
             for name, column in self.rows().items()
         }
         self._rows = None  # from now on `rows` reads the columns, so that both show every change
@@ -143,9 +144,9 @@ def cut_episodes(rollout: Trajectories, counts: Sequence[int]) -> Episodes:
 
 
 def _padded(
-    rows: np.ndarray[Any, Any], row_at: np.ndarray[Any, Any], valid: np.ndarray[Any, Any], repeat: bool
+    rows: np.ndarray[Any, Any], row_at: np.ndarray[Any, Any], holes: np.ndarray[Any, Any] | None
 ) -> np.ndarray[Any, Any]:
-    column: np.ndarray[Any, Any] = rows[row_at]
-    if not repeat:
-        column[~valid] = None if rows.dtype == object else rows.dtype.type()
+    column: np.ndarray[Any, Any] = rows.take(row_at, 0)
+    if holes is not None:
+        column[holes] = None if rows.dtype == object else rows.dtype.type()
     return column

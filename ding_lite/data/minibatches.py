@@ -15,7 +15,9 @@ from ding_lite.data.trees import Tree, first_leaf, has_leaf, map_leaves, merge_l
 
 def rollout_rows(batch: Tree, names: Sequence[str]) -> dict[str, Any]:
     """These leaves of a [T, B, ...] batch as [N, ...], without steps that `valid` [T, B] excludes, if it exists."""
-    real = batch.valid.flatten() if has_leaf(batch, "valid") else slice(None)
+    if not has_leaf(batch, "valid") or (batch.valid.is_cpu and batch.valid.all()):  # on a GPU, this would wait for it
+        return {name: map_leaves(merge_leading_dims, nested(batch[name])) for name in names}
+    real = batch.valid.flatten()
     return {name: map_leaves(lambda leaf: _at(merge_leading_dims(leaf), real), nested(batch[name])) for name in names}
 
 

@@ -236,7 +236,7 @@ class OfflineDataset:
         if (
             "action" in columns
             and self.knows("action_space")
-            and (found := misfit_in_columns(made.columns, None, self.action_space))
+            and (found := find_space_mismatch(made.columns, None, self.action_space))
         ):
             raise DatasetError(f"with_columns(action=...) does not fit the action space of the dataset {self.name}: {found}")
         return made

@@ -91,8 +91,9 @@ def explained_variance(value: Tensor, return_: Tensor) -> Tensor:
     Args:
         value, return_: any shape, float.
     """
-    spread = return_.var(correction=0)
-    return torch.where(spread > 0, 1 - (return_ - value).var(correction=0) / spread, torch.nan)
+    # var_mean, because var takes twice the time on the CPU
+    spread, rest = (torch.var_mean(x, correction=0)[0] for x in (return_, return_ - value))
+    return (1 - rest / spread).masked_fill(spread == 0, torch.nan)
 
 
 def huber(error: Tensor, delta: float = 1.0) -> Tensor:

@@ -134,7 +134,6 @@ class C51Policy(EpsilonGreedyActing, TargetNetwork, ScheduledLearningRate, Polic
             )
         log_prob = atoms_of(self.logits(self.model, batch.obs), self.action_index(batch.action)).log_softmax(-1)
         loss = categorical_loss(log_prob, target)
-        divergence = loss.detach() + torch.xlogy(target, target).sum(-1)
-        mean_loss, stats = weighted_loss(loss, divergence, batch)
+        mean_loss, stats = weighted_loss(loss, lambda: loss.detach() + torch.xlogy(target, target).sum(-1), batch)
         mean_prob = log_prob.detach().exp().mean(0)
         return mean_loss, {**stats, "q_value": categorical_mean(mean_prob, v_min=model.v_min, v_max=model.v_max)}

@@ -151,5 +151,5 @@ class DQNPolicy(EpsilonGreedyActing, TargetNetwork, ScheduledLearningRate, Polic
         index = self.action_index(batch.action)
         q_value = q_values.gather(-1, index.unsqueeze(-1)).squeeze(-1)
         loss = nn.functional.smooth_l1_loss(q_value, target, reduction="none")
-        mean_loss, stats = weighted_loss(loss, target - q_value, batch)
+        mean_loss, stats = weighted_loss(loss, lambda: target - q_value, batch)
         return mean_loss, {**stats, "q_value": q_value.detach().mean()}

@@ -277,7 +277,6 @@ class R2D2Policy(EpsilonGreedyActing, TargetNetwork, ScheduledLearningRate, Poli
         q_value = q_values.gather(-1, self.action_index(action).unsqueeze(-1)).squeeze(-1)
         error = (target - q_value).masked_fill(~valid, 0)
         loss = 0.5 * error.square().sum(0) / valid.sum(0).clamp(min=1)
-        priority = sequence_priority(error.detach(), learn.priority_eta, valid)
-        mean_loss, stats = weighted_loss(loss, priority, batch)
+        mean_loss, stats = weighted_loss(loss, lambda: sequence_priority(error.detach(), learn.priority_eta, valid), batch)
         steps = self.batch_mean(valid.sum(0).to(q_value)).clamp(min=1e-9)  # per sequence, so that the mean is over all steps
         return mean_loss, {**stats, "q_value": q_value.detach().masked_fill(~valid, 0).sum(0).mean() / steps}

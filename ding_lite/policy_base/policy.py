@@ -630,13 +630,15 @@ def _counting(fn: Callable[..., Any], is_learning: bool) -> Callable[..., Any]:
         left_out = self._left_out if is_learning else 0
         if not is_learning and self.being_loaded is None:
             self.take_from_learners()
+        is_step = False
         try:
             result = fn(self, *args, **kwargs)
         finally:  # some of the weights may have changed before an error
-            has_progressed, is_left_out = _has_progressed(self, before), is_learning and self._left_out != left_out
-            is_step = not is_learning or not self.has_loss or (not is_left_out and (bool(result) or has_progressed))
-            if self.version == version and (is_step or has_progressed):
-                self.bump_version()
+            if self.version == version or self.train_iter == steps:  # it has not counted by itself, as `gradient_step` does
+                has_progressed, is_left_out = _has_progressed(self, before), is_learning and self._left_out != left_out
+                is_step = not is_learning or not self.has_loss or (not is_left_out and (bool(result) or has_progressed))
+                if self.version == version and (is_step or has_progressed):
+                    self.bump_version()
         if is_step and is_learning and self.train_iter == steps:
             self.train_iter += 1
         return result
@@ -648,14 +650,24 @@ def _has_objects(column: Any) -> bool:
     return any(holds_objects(leaf) for _, leaf in flatten(column)) if type(column) is dict else holds_objects(column)
 
 
-def _progress(policy: Policy) -> tuple[int, list[Tensor]]:
+def _progress(policy: Policy) -> tuple[int, list[Any]]:
     """Torch's count of changes in place, and the steps of the optimizer, because fused steps are not in that count."""
     states = policy.optimizer.state.values() if policy.params else ()
-    return policy.count_changes(), [torch.as_tensor(state["step"]).clone() for state in states if "step" in state]
+    return policy.count_changes(), [_noted(state["step"]) for state in states if "step" in state]
 
 
-def _has_progressed(policy: Policy, before: tuple[int, list[Tensor]] | None) -> bool:
+def _noted(step: Any) -> Any:
+    """A count as a number or, on a GPU, as a copy, which does not wait for it."""
+    tensor = torch.as_tensor(step)
+    return tensor.tolist() if tensor.is_cpu else tensor.clone()
+
+
+def _has_progressed(policy: Policy, before: tuple[int, list[Any]] | None) -> bool:
     if before is None:
         return False
     changes, steps = _progress(policy)
-    return changes != before[0] or len(steps) != len(before[1]) or not all(map(torch.equal, steps, before[1]))
+    return changes != before[0] or len(steps) != len(before[1]) or any(map(_are_unequal, steps, before[1]))
+
+
+def _are_unequal(step: Any, before: Any) -> bool:
+    return not torch.equal(step, before) if isinstance(step, Tensor) else step != before

@@ -112,7 +112,9 @@ def require_finite(policy: str, train_iter: int, params: Sequence[Tensor]) -> No
         LossError: a weight is NaN or infinite.
     """
     # A sum is much cheaper than isfinite(). It may overflow although all numbers are finite, so isfinite() then decides.
-    if math.isfinite(sum(float(param.detach().sum()) for param in params)) or all(bool(it.isfinite().all()) for it in params):
+    with torch.no_grad():
+        total = sum([param.sum().item() for param in params])
+    if math.isfinite(total) or all(bool(it.isfinite().all()) for it in params):
         return
     raise LossError(
         f"the weights of {policy} are not finite after {train_iter} gradient steps, because a gradient was not finite although "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -107,7 +108,7 @@ class ActorCriticLearning(LearningRateSchedule, EntropyCoeffSchedule, ValueNetwo
             columns = (batch.value, batch.return_)
             value, return_ = (leaf[batch.valid] for leaf in columns) if has_leaf(batch, "valid") else columns
             # Once per batch, after its gradient steps, so that waiting for the device costs little.
-            if return_.numel() > 1 and (explained := explained_variance(value, return_)).isfinite():
+            if return_.numel() > 1 and math.isfinite(explained := explained_variance(value, return_)):
                 stats["vf_explained_var"] = explained
         return stats
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
@@ -15,12 +16,13 @@ def bootstrap_discount(batch: Tree, gamma: float) -> Tensor | float:
     return batch.discount if has_leaf(batch, "discount") else gamma
 
 
-def weighted_loss(loss: Tensor, error: Tensor, batch: Tree) -> tuple[Tensor, dict[str, Any]]:
+def weighted_loss(loss: Tensor, error: Tensor | Callable[[], Tensor], batch: Tree) -> tuple[Tensor, dict[str, Any]]:
     """The mean loss of a batch. With prioritised replay, the mean is weighted, and each row gets a new priority.
 
     Args:
         loss: loss of each row, [B] float.
-        error: error of each row, [B] float; its absolute value is the new priority.
+        error: error of each row, [B] float, whose absolute value is the new priority; or a function that computes it, which is
+            only called with prioritised replay.
         batch: weight [B] float with prioritised replay.
 
     Returns:
@@ -33,6 +35,7 @@ def weighted_loss(loss: Tensor, error: Tensor, batch: Tree) -> tuple[Tensor, dic
         mean = loss.mean()
         return mean, {"loss": mean.detach()}
     mean = (loss * batch.weight).mean()
+    error = error() if callable(error) else error
     return mean, {"loss": mean.detach(), "priority": error.detach().abs()}
 
 
@@ -63,5 +66,5 @@ def quantile_regression(
     target = q_target(batch.reward, next_value.T, batch.terminated, gamma=bootstrap_discount(batch, gamma)).T
     loss = quantile_huber_loss(value, target, tau, kappa=kappa)
     q_value = value.detach().mean(1)
-    mean_loss, stats = weighted_loss(loss, target.mean(1) - q_value, batch)
+    mean_loss, stats = weighted_loss(loss, lambda: target.mean(1) - q_value, batch)
     return mean_loss, {**stats, "q_value": q_value.mean()}

@@ -92,6 +92,14 @@ def test_steps_that_are_not_valid_are_left_out_of_every_leaf():
     assert (found["obs"]["x"][:, 0] // 10).tolist() == expected
 
 
+def test_the_rows_are_the_same_whether_all_steps_are_valid_or_there_is_no_such_leaf():
+    found = rollout_rows(rollout(4, 3, valid=np.ones((4, 3), bool)), ["step", "obs"])
+    expected = rollout_rows(rollout(4, 3), ["step", "obs"])
+
+    assert torch.equal(found["step"], expected["step"])
+    assert torch.equal(found["obs"]["x"], expected["obs"]["x"])
+
+
 @pytest.mark.parametrize("first", ["words", "x"])
 def test_objects_stay_with_their_rows(first):
     words = to_objects([f"word {number}" for number in range(23)])

@@ -15,6 +15,12 @@ from ding_lite.nn.eager_optimizers import without_compiler
 KINDS = {
     "adam": (Adam, torch.optim.Adam, {"lr": 0.01}),
     "adam fused": (Adam, torch.optim.Adam, {"lr": 0.01, "fused": True}),
+    "adam fused, with decay": (
+        Adam,
+        torch.optim.Adam,
+        {"lr": 0.01, "betas": (0.8, 0.9), "eps": 1e-5, "weight_decay": 0.1, "maximize": True, "fused": True},
+    ),
+    "adam fused, with amsgrad": (Adam, torch.optim.Adam, {"lr": 0.01, "amsgrad": True, "fused": True}),
     "adam with every option": (
         Adam,
         torch.optim.Adam,
@@ -104,6 +110,84 @@ def test_it_is_an_optimizer_of_torch_with_its_hooks_closure_and_errors(kind):
     assert torch.is_grad_enabled()
     with pytest.raises(ValueError, match="more than one parameter group"):
         optimizer.add_param_group({"params": [weight]})
+
+
+def fused(*params, steps=1, **settings):
+    """A fused Adam that has taken steps with gradients of 1."""
+    optimizer = Adam(params, lr=0.5, fused=True, **settings)
+    for _ in range(steps):
+        again(optimizer)
+    return optimizer
+
+
+def again(optimizer):
+    for group in optimizer.param_groups:
+        for param in group["params"]:
+            param.grad = torch.ones_like(param)
+    optimizer.step()
+
+
+def counts(optimizer):
+    return [state["step"].item() for state in optimizer.state.values()]
+
+
+def test_a_fused_step_calls_the_kernel_of_torch_directly(monkeypatch):
+    optimizer = fused(*map(torch.nn.Parameter, torch.ones(2, 3)))
+    monkeypatch.setattr(sys.modules["torch.optim.adam"], "adam", None)
+    again(optimizer)
+
+    assert counts(optimizer) == [2, 2]
+
+
+def test_counts_of_fused_steps_stay_the_objects_that_others_hold():
+    optimizer = fused(*map(torch.nn.Parameter, torch.ones(2, 3)))
+    held, saved = [state["step"] for state in optimizer.state.values()], copy.deepcopy(optimizer.state_dict())
+    again(optimizer)
+    again(optimizer)
+
+    assert [step.item() for step in held] == counts(optimizer) == [3, 3]
+    assert [state["step"].item() for state in saved["state"].values()] == [1, 1]
+    optimizer.load_state_dict(saved)
+    again(optimizer)
+    assert counts(optimizer) == [2, 2]
+    assert [step.item() for step in held] == [3, 3]
+
+
+def test_a_parameter_without_a_gradient_is_not_counted_in_fused_steps():
+    first, second = map(torch.nn.Parameter, torch.ones(2, 3))
+    optimizer = fused(first, second, steps=2)
+    second.grad = None
+    optimizer.step()
+    before = second.detach().clone()
+    optimizer.step()
+
+    assert counts(optimizer) == [4, 2]
+    assert torch.equal(second, before)
+
+
+def test_hooks_and_profilers_notice_fused_steps_from_when_they_are_there():
+    optimizer, calls = fused(torch.nn.Parameter(torch.ones(3)), steps=2), []
+    with optimizer.register_step_post_hook(lambda *_: calls.append(counts(optimizer))):
+        again(optimizer)
+    with torch.profiler.profile() as profile:
+        again(optimizer)
+    again(optimizer)
+
+    assert calls == [[3]]
+    assert "Optimizer.step#Adam.step" in {event.key for event in profile.key_averages()}
+    assert counts(optimizer) == [5]
+
+
+@pytest.mark.parametrize("name", ["exp_avg", "exp_avg_sq"])
+def test_a_fused_step_refuses_moments_of_another_type_as_torch_does(name):
+    weight = torch.nn.Parameter(torch.ones(3))
+    optimizer = fused(weight)
+    state = copy.deepcopy(optimizer.state_dict())
+    optimizer.load_state_dict(state)
+    optimizer.state[weight][name] = torch.ones(3, dtype=torch.float64)
+
+    with pytest.raises(RuntimeError, match="scalar type|dtype"):
+        again(optimizer)
 
 
 def test_gradients_flow_through_a_differentiable_step_as_through_torchs():

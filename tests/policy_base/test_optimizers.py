@@ -7,7 +7,7 @@ from gymnasium import spaces
 
 from ding_lite.data import tree
 from ding_lite.policy import DQNPolicy, SACPolicy
-from ding_lite.policy_base import Policy, build_policy
+from ding_lite.policy_base import Policy, build_policy, clip_gradients
 
 OBS, DISCRETE, BOX = spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(2), spaces.Box(-1, 1, (2,), np.float32)
 
@@ -94,3 +94,28 @@ def test_settings_that_an_optimizer_of_ones_own_does_not_read_are_a_warning(recw
         with pytest.warns(UserWarning, match=r"learn.optimizer = 'rmsprop' has no effect: Own makes its own optimizer"):
             kind({"learn.optimizer": "rmsprop"}, OBS, DISCRETE)
     assert issubclass(Own, Policy)
+
+
+def with_gradients(scale, dtypes=(torch.float32, torch.float32)):
+    g = torch.Generator().manual_seed(0)
+    params = [torch.nn.Parameter(torch.zeros(size, dtype=dtype)) for size, dtype in zip((3, 4), dtypes)]
+    for param in params:
+        param.grad = scale * torch.randn(param.shape, generator=g, dtype=param.dtype)
+    return [*params, torch.nn.Parameter(torch.zeros(2))]  # the last one has no gradient
+
+
+NORM = float(torch.nn.utils.clip_grad_norm_(with_gradients(1.0), 1.0))
+
+
+@pytest.mark.parametrize(
+    "limit", [1e-3, 1.0, *(NORM * (1 + change) for change in (-1e-6, -1e-7, 0, 1e-7, 5e-7, 1e-6, 5e-4, 1e-2))]
+)
+@pytest.mark.parametrize("scale", [0.0, 1e-30, 1.0, 1e30, float("inf"), float("nan")])
+@pytest.mark.parametrize("dtypes", [(torch.float32, torch.float32), (torch.float64, torch.float32)], ids=["one", "two"])
+def test_gradients_are_clipped_as_by_torch(scale, limit, dtypes):
+    ours, theirs = with_gradients(scale, dtypes), with_gradients(scale, dtypes)
+    norm, expected = clip_gradients(iter(ours), limit), torch.nn.utils.clip_grad_norm_(theirs, limit)
+
+    assert norm.numpy().tobytes() == expected.numpy().tobytes()
+    assert [it.grad.numpy().tobytes() for it in ours[:2]] == [it.grad.numpy().tobytes() for it in theirs[:2]]
+    assert clip_gradients(ours[2:], limit) == 0
