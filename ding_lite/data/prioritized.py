@@ -183,7 +183,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             return
         if index.dtype != np.int64:
             index = _as_whole_numbers(index)
-        far = index.view(np.uint64).argmax()  # negative numbers become very large; argmax is three times as fast as max
+        far = index.view(np.uint64).argmax()  # negative numbers become very large; and argmax is faster than max
         if not 0 <= index[far] < self._size:
             wrong = index[(index < 0) | (index >= self._size)][0]
             raise IndexError(

@@ -125,7 +125,7 @@ def _of_common_rows(
 ) -> tuple[Numbers, Numbers]:
     """The values of the rows that two columns have in common."""
     xs, ys = np.array(x_values), np.array(y_values)
-    if x_places == y_places:  # mostly; finding the common ones takes fifty times as long
+    if x_places == y_places:  # the usual case; finding the common ones takes much longer
         return xs, ys
     of_x, of_y = np.array(x_places), np.array(y_places)
     found = np.minimum(of_x.searchsorted(of_y), len(of_x) - 1)
