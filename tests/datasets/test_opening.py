@@ -58,6 +58,14 @@ class TestNamesOfD4RL:
         for changed in ({**rows, **flat}, as_d4rl({**rows, **flat})):
             same(open_dataset(changed).rows(), rows)
 
+    def test_weights_of_one_number_are_squeezed_and_others_refused(self):
+        rows = {**transitions(), "weight": np.linspace(0, 1, 9)}
+        same(open_dataset({**rows, "weight": rows["weight"][:, None]}).rows(), rows)
+        with pytest.raises(DatasetError, match=r"the column 'weight' has the shape \(9, 2\), expected \(9,\)"):
+            open_dataset({**rows, "weight": np.ones((9, 2))})
+        with pytest.raises(DatasetError, match=r"the column 'weight' has the shape \(9, 1\), expected \(9,\)"):
+            open_dataset(Episodes({**rows, "weight": np.ones((9, 1))}, [3, 4, 2]))
+
     def test_without_next_observations_the_rules_are_those_of_files(self):
         rows = transitions()
         del rows["next_obs"]
@@ -188,3 +196,34 @@ def test_the_name_of_many_datasets_is_short():
     words = "the datasets of the arrays 0 and of the arrays 1 cannot be used as one: the column action"
     with pytest.raises(DatasetError, match=re.escape(words)):
         open_dataset([transitions(), {**transitions(), "action": np.zeros((9, 2))}])
+
+
+class TestNumbersOfSpaces:
+    def test_only_chosen_episodes_must_fit(self):
+        rows = {**transitions(), "action": np.array([7, 0, 0, 1, 1, 0, 1, 0, 1])}
+        dataset = open_dataset(rows)
+        with pytest.raises(DatasetError, match=r"the column action has the number 7, which is outside of Discrete\(2\)"):
+            dataset.with_spaces(OBS, spaces.Discrete(2))
+        assert dataset.select([1, 2]).with_spaces(OBS, spaces.Discrete(2)).action_space == spaces.Discrete(2)
+
+    def test_final_observations_must_fit_too(self):
+        obs = np.zeros((9, 2), np.int64)
+        final = {"obs": obs, "next_obs": obs.copy()}
+        final["next_obs"][6] = 4  # of the second episode
+        dataset = open_dataset({**transitions(), **final})
+        for given in (dataset, dataset.select([1])):
+            with pytest.raises(DatasetError, match="the column obs has the number 4"):
+                given.with_spaces(spaces.MultiDiscrete([3, 4]))
+        assert dataset.select([2, 0]).with_spaces(spaces.MultiDiscrete([3, 4])).num_episodes == 2
+
+    @pytest.mark.parametrize("first", [0, 1])
+    def test_arrays_that_are_joined_must_fit_the_spaces_of_the_others(self, first):
+        rows = {**transitions(), "action": np.arange(9) % 2}
+        typed = open_dataset(rows, OBS, spaces.Discrete(2))
+        parts = [typed, {**rows, "action": np.full(9, 7)}]
+        words = (
+            r"the dataset of the arrays . does not fit the spaces of those that it is joined with: the column action has the "
+        )
+        with pytest.raises(DatasetError, match=f"{words}number 7, which is outside of Discrete"):
+            open_dataset([parts[first], parts[1 - first]])
+        assert open_dataset([typed, rows]).action_space == spaces.Discrete(2)
