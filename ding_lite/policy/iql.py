@@ -305,7 +305,7 @@ class DiscreteIQLPolicy(IQLLearning, ParamGroupsMixin, TargetNetwork, ScheduledL
     def data_values(self, critic: Any, batch: Tree) -> Tensor:
         """Q_k(s, a) of the actions of a batch, [K, B]."""
         q_values = critic(batch.obs)
-        index = (batch.action - int(self.action_space.start)).expand(len(q_values), -1)
+        index = (batch.action.long() - int(self.action_space.start)).expand(len(q_values), -1)
         return q_values.gather(-1, index.unsqueeze(-1)).squeeze(-1)  # type: ignore[no-any-return]
 
     def data_log_prob(self, batch: Tree) -> Tensor:

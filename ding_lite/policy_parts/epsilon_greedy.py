@@ -160,8 +160,8 @@ class EpsilonGreedyActing(Base):
         return action + self.first_action if self.first_action else action
 
     def action_index(self, action: Tensor) -> Tensor:
-        """The columns of `q_values` that belong to actions: action - start of the space."""
-        return action - self.first_action if self.first_action else action
+        """The columns of `q_values` that belong to actions of any dtype of integers: action - start of the space. [B] int64."""
+        return action.long() - self.first_action if self.first_action else action.long()
 
     def make_generators(self, role: str, index: int = 0) -> None:
         """Create the random generators, and the epsilon-greedy exploration that uses them."""
