@@ -73,6 +73,12 @@ class TestNamesOfD4RL:
         assert dataset.lengths.tolist() == [3, 3, 1]
         assert dataset.finished.tolist() == [True, True, True]
 
+    @pytest.mark.parametrize("limit", [2.5, True, float("nan"), "10", 10**30, 0, -1])
+    def test_a_limit_is_a_number_of_steps(self, limit):
+        with pytest.raises(ValueError, match=r"max_episode_steps = .*: expected the steps of the longest episode, at least 1"):
+            open_dataset(as_d4rl(transitions()), max_episode_steps=limit)
+        assert open_dataset(as_d4rl(transitions()), max_episode_steps=np.int64(9)).num_episodes == 3
+
     def test_names_that_are_mixed_or_missing_are_errors(self):
         rows = transitions()
         with pytest.raises(DatasetError, match=r"they have 'action' too: rename them, observations to obs, actions to action"):
@@ -227,3 +233,41 @@ class TestNumbersOfSpaces:
         with pytest.raises(DatasetError, match=f"{words}number 7, which is outside of Discrete"):
             open_dataset([parts[first], parts[1 - first]])
         assert open_dataset([typed, rows]).action_space == spaces.Discrete(2)
+
+
+class TestNextObservations:
+    @pytest.mark.parametrize("wide", ["obs", "next_obs"])
+    def test_they_may_have_another_precision(self, wide):
+        rows, count = transitions((40, 3)), 43
+        exact = {name: rows[name].astype(np.float64) + 1e-12 for name in ("obs", "next_obs")}
+        dataset = open_dataset({**rows, wide: exact[wide]})
+        assert dataset.lengths.tolist() == [40, 3]
+        assert len(dataset) == count
+
+    def test_other_parts_are_named(self):
+        rows = transitions()
+        parts = {"obs": {"at": rows["obs"]}, "next_obs": {"at": rows["next_obs"]}}
+        for changed, words in [
+            ({"next_obs": {"to": rows["next_obs"]}}, "lack the column 'next_obs/at': obs has obs/at, and next_obs next_obs/to"),
+            ({"next_obs": rows["next_obs"]}, "lack the column 'next_obs/at': obs has obs/at, and next_obs next_obs"),
+            ({"obs": rows["obs"]}, "lack the column 'next_obs': obs has obs, and next_obs next_obs/at"),
+            (
+                {"next_obs": {**parts["next_obs"], "more": rows["next_obs"]}},
+                "have the column 'next_obs/more': obs has obs/at, and next_obs next_obs/at, next_obs/more",
+            ),
+        ]:
+            with pytest.raises(DatasetError, match=f"{words}. Give both the same parts"):
+                open_dataset({**rows, **parts, **changed})
+
+    def test_arrays_in_another_order_are_named(self):
+        rows = transitions((40,))
+        rows["obs"] = rows["obs"][::-1]
+        with pytest.raises(DatasetError, match="never the observation of the following step.* arrays in the order of time"):
+            open_dataset(rows)
+
+    @pytest.mark.parametrize("dtype", [np.uint16, np.uint32, np.uint64])
+    def test_batches_have_integers_with_which_torch_computes(self, dtype):
+        rows = {**transitions(), "action": (np.arange(9) % 5).astype(dtype)}
+        dataset = open_dataset(rows, OBS, DISCRETE)
+        assert dataset.rows()["action"].dtype == dtype
+        assert (dataset.take(np.arange(9)).action + 1).tolist() == [1 + row % 5 for row in range(9)]

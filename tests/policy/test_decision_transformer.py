@@ -258,3 +258,20 @@ def test_a_context_of_one_step_depends_on_this_step_alone(obs, action, elements)
     second = map_leaves(lambda leaf: leaf[1], seen)
     taken = nested(policy.eval_mode.forward(second, state, prev_reward_batch=np.zeros(2))[0])
     assert [path for path, _ in flatten(taken)] == [path for path, _ in flatten(space_spec(ACTIONS[action]))]
+
+
+def test_it_learns_from_unfinished_episodes_with_the_returns_that_are_known():
+    rows = {
+        "obs": np.arange(5, dtype=np.float32)[:, None].repeat(3, 1),
+        "next_obs": np.arange(1, 6, dtype=np.float32)[:, None].repeat(3, 1),
+        "action": np.zeros(5, np.int64),
+        "reward": np.ones(5),
+        "terminated": np.arange(5) == 1,
+        "truncated": np.zeros(5, bool),
+    }
+    rows["next_obs"][1] = 9
+    dataset = open_dataset(rows)
+    assert dataset.finished.tolist() == [True, False]
+    batch = dataset.windows(np.arange(5), 4)
+    assert batch.return_to_go[:, -1].tolist() == [2, 1, 3, 2, 1]
+    assert np.isfinite(float(made().learn_mode.forward(batch)["loss"]))

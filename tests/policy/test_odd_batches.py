@@ -51,6 +51,18 @@ def test_a_weight_of_one_number_for_each_row_is_not_broadcast(kind, space):
         learned(kind, space, rows(OBS, space, weight=weight[:, None]))
 
 
+@pytest.mark.parametrize(("kind", "space"), WITH_WEIGHTS, ids=lambda it: getattr(it, "__name__", type(it).__name__))
+def test_the_column_weight_has_the_weights_of_the_loss(kind, space):
+    def step(weight):
+        policy = kind({**SMALL, "learn.optimizer_eps": 1e-3}, OBS, space)
+        policy.learn_mode.forward(rows(OBS, space, weight=weight) if weight is not None else rows(OBS, space))
+        return torch.cat([param.flatten() for param in policy.params])
+
+    one, half = torch.ones(6), torch.tensor([1.0, 0, 1, 0, 0, 1])
+    assert torch.equal(step(None), step(one))
+    assert not torch.equal(step(one), step(half))
+
+
 class OwnLoss(BCPolicy):
     def loss(self, batch):
         return (self.model.logits(batch.obs).sum(-1) * batch.reward * batch.weight).mean(), {}
