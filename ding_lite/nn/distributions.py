@@ -14,6 +14,7 @@ from torch import Generator, Tensor, nn
 
 from ding_lite.envs import SpaceError, subspaces
 from ding_lite.functional import (
+    as_index,
     bernoulli_kl,
     bernoulli_log_prob,
     categorical_entropy,
@@ -138,7 +139,7 @@ class Categorical(ActionDistribution):
     def evaluate(self, logit: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         """The log-probability of actions [B], and the entropy, each [B]."""
         log_prob = logit.log_softmax(-1)
-        index = action.long() - self.start if self.start else action.long()  # torch gathers by no smaller integers
+        index = as_index(action) - self.start if self.start else as_index(action)
         return log_prob.gather(-1, index.unsqueeze(-1)).squeeze(-1), categorical_entropy(log_prob)
 
     def kl(self, logit: Tensor, other: Tensor) -> Tensor:

@@ -29,7 +29,8 @@ class NoisyMode(EvalMode):
     def __init__(self, policy: Policy, sigma: float, seed: int) -> None:
         space = policy.action_space
         sigma = sigma.item() if isinstance(sigma, np.generic) else sigma
-        if isinstance(sigma, bool) or not isinstance(sigma, numbers.Real) or not 0 < sigma <= sys.float_info.max:
+        is_number = isinstance(sigma, numbers.Real) and not isinstance(sigma, bool)
+        if not is_number or not 0 < sigma <= sys.float_info.max:
             raise ValueError(f"noise_sigma = {sigma!r:.60}: expected a number above 0, or None for no noise.")
         if not (isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating) and space.is_bounded()):
             raise ValueError(

@@ -34,7 +34,8 @@ def with_eps(who: str, settings: Mapping[str, Any] | None, eps: Any) -> dict[str
     given = dict(settings or {})
     if eps is None:
         return given
-    if isinstance(eps, bool) or not isinstance(eps, numbers.Real) or not (0 <= eps <= 1 or eps == -1):
+    is_number = isinstance(eps, numbers.Real) and not isinstance(eps, bool)
+    if not is_number or not (0 <= eps <= 1 or eps == -1):
         raise ValueError(f"{who}(eps={eps!r:.60}): expected a probability, a number in [0, 1], or -1 for no exploration.")
     if "eps" in given:
         raise ValueError(f"{who}(eps={eps!r}, settings={{'eps': {given['eps']!r:.60}}}): give it once.")
