@@ -191,6 +191,18 @@ def _warn_of_unused_settings(middleware: str, given: PolicyConfig, own: PolicyCo
         )
 
 
+def warn_of_later_settings(middleware: str, policy: object) -> None:
+    """Warn before a run of settings that were changed in the policy's own configuration after it was made."""
+    found = getattr(policy, "unfollowed_settings", {})  # a policy of another library has none
+    if found:
+        shown = ", ".join(f"policy.{name} = {now!r} (made with {made!r})" for name, (now, made) in found.items())
+        warnings.warn(
+            f"{middleware} trains a policy that was made before its configuration was changed, and that does not follow the "
+            f"change: {shown}. Make the policy after the change, or change live settings by policy.reset_config.",
+            stacklevel=2,
+        )
+
+
 def require_modes(middleware: str, given: object, mode: Mode) -> None:
     """Refuse anything but a dict of this mode by name of the policy.
 

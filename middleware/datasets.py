@@ -16,7 +16,7 @@ from ding_lite.basics import command_line, foreign_arguments, library_versions
 from ding_lite.config import RunConfig
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
 from ding_lite.data import Tree, flatten, has_leaf, map_leaves, nested, with_leaves
-from ding_lite.datasets import DatasetError, DatasetWriter, Epochs, OfflineDataset, find_space_mismatch, open_dataset
+from ding_lite.datasets import DatasetError, DatasetWriter, Epochs, OfflineDataset, open_dataset
 from ding_lite.engine import contract
 from ding_lite.envs import SpaceError, clipper, same_layout, space_from, subspaces
 from ding_lite.middleware.arguments import require_mode, require_settings
@@ -328,5 +328,5 @@ def _require_spaces(data: OfflineDataset, policy: LearnMode) -> None:
                 f"the dataset {data.name} was recorded with the {name.replace('_', ' ')} {recorded}, and the policy has "
                 f"{space}: make the policy with dataset.observation_space and dataset.action_space."
             )
-    if found := find_space_mismatch(data.columns, **own):
+    if found := data.misfit(**own):
         raise SpaceError(f"the dataset {data.name} does not fit the policy: {found}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -21,6 +22,7 @@ from ding_lite.middleware.arguments import (
     require_mode,
     require_same_algorithm,
     require_transitions,
+    warn_of_later_settings,
 )
 from ding_lite.middleware.collected import batch_of
 from ding_lite.middleware.fetchers import Replay
@@ -107,6 +109,7 @@ def _trainer(name: str, cfg: object, policy: LearnMode) -> Callable[[AnyRLContex
             _require_finite(policy)
         metrics.append(ctx.train_output, ctx, policy.train_iter - before)
 
+    train.begin_run = partial(warn_of_later_settings, name, policy)  # type: ignore[attr-defined]
     train.__qualname__ = f"{name}.<locals>.train"  # its name in messages
     return train
 
@@ -220,6 +223,10 @@ class OffPolicyLearner:
             uses=(policy, *(() if reward_model is None else (reward_model,))),
             stage="learn",
         )(self)
+
+    def begin_run(self) -> None:
+        """Warn of settings that came after the policy. The task calls it."""
+        warn_of_later_settings(type(self).__name__, self._policy)
 
     def __call__(self, ctx: OnlineRLContext) -> None:
         train_output, num_steps = TrainOutput(), list[Mapping[str, int]]()

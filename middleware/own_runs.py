@@ -20,14 +20,17 @@ def own_run() -> Task:
 
 
 def warn_of_idle_policies(who: str, what: str, policies: Sequence[object]) -> None:
-    """Warn if the run trains policies, and none of these is one of them.
+    """Warn if the run trains policies, and none of these is one of them. A function without a contract may train any.
 
     Args:
         who: name of the middleware.
         what: what it does with them, such as "evaluates".
         policies: policies, or modes of policies. Those of other libraries are not checked.
     """
-    trained = [used for stage, used in own_run().used_objects() if stage == "learn" and isinstance(used, LearnMode)]
+    task = own_run()
+    if task.may_use_anything():
+        return
+    trained = [used for stage, used in task.used_objects() if stage == "learn" and isinstance(used, LearnMode)]
     known = [one for one in policies if isinstance(one, (ActMode, LearnMode, Policy))]
     if not trained or not known or len(known) < len(policies):
         return

@@ -25,6 +25,8 @@ from ding_lite.data import Episodes, flatten, holds_objects
 LENGTHS = "lengths"
 """Name of the array with the steps of each episode."""
 OBS = "obs"
+SCALARS = "reward", "terminated", "truncated", "weight"
+"""Columns of one number for each step, as far as a dataset has them."""
 
 _MANY = 16  # steps
 _LEVEL = 1  # higher levels of zlib take several times as long, for files that are a few percent smaller
@@ -157,14 +159,20 @@ def _require_columns(where: str, rows: dict[str, Any], count: int) -> None:
                 "the policy or the environment returns."
             )
         require_numbers(where, "/".join(path), leaf, (count,))
-    require_vector(where, "reward", rows["reward"], count)
+    for name in SCALARS:
+        if name in rows:
+            require_vector(where, name, rows[name], count)
     for name in ("terminated", "truncated"):
         rows[name] = flags(where, name, rows[name], count)
-    following = dict(flatten(rows["next_obs"]))
+    following, own = dict(flatten(rows["next_obs"])), dict(flatten(rows[OBS]))
+    if following.keys() != own.keys():
+        parts = ["/".join(("next_obs", *path)) for path in own if path not in following]
+        more = ["/".join(("next_obs", *path)) for path in following if path not in own]
+        found = f"lack the column {parts[0]!r}" if parts else f"have the column {more[0]!r}"
+        has = [", ".join("/".join((name, *path)) for path in leaves) for name, leaves in ((OBS, own), ("next_obs", following))]
+        raise DatasetError(f"{where} {found}: obs has {has[0]}, and next_obs {has[1]}. Give both the same parts.")
     for path, leaf in flatten(rows[OBS]):
         name = "/".join(("next_obs", *path))
-        if path not in following:
-            raise DatasetError(f"{where} lack the column {name!r}, they have {', '.join(rows)}.")
         if following[path].shape != leaf.shape:
             raise DatasetError(
                 f"{where}: the column {name!r} has the shape {following[path].shape}, expected {leaf.shape}, that of obs."
@@ -188,8 +196,9 @@ def _without_jumps(rows: Mapping[str, Any], lengths: np.ndarray[Any, Any]) -> np
         return lengths
     if jumps.all() and len(jumps) >= _MANY:
         raise DatasetError(
-            "next_obs of a step is never the observation of the following step, and a dataset stores observations once: put "
-            "offline_data_saver before middleware that changes observations."
+            "next_obs of a step is never the observation of the following step, and a dataset stores observations once: give "
+            "arrays in the order of time, one episode after the other; put offline_data_saver before middleware that changes "
+            "observations."
         )
     warnings.warn(
         f"next_obs of {int(jumps.sum()):,} of {int(lengths.sum()):,} steps is not the observation of the following step, as "
@@ -201,7 +210,10 @@ def _without_jumps(rows: Mapping[str, Any], lengths: np.ndarray[Any, Any]) -> np
 
 
 def _differ(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """[N] bool, whether two rows [N, ...] differ; NaN equals NaN."""
+    """[N] bool, whether two rows [N, ...] differ; NaN equals NaN. Floats are compared with the precision that both have."""
+    if one.dtype != other.dtype and one.dtype.kind == other.dtype.kind == "f":
+        narrower = min(one.dtype, other.dtype, key=lambda dtype: dtype.itemsize)
+        one, other = one.astype(narrower), other.astype(narrower)
     differ = (one != other) & ~((one != one) & (other != other))
     return differ.any(tuple(range(1, differ.ndim)))  # type: ignore[no-any-return]
 

@@ -69,7 +69,9 @@ def joined_index(names: Sequence[str], indexes: Sequence[Index]) -> Index:
     Raises:
         DatasetError: their spaces or their columns differ.
     """
-    made = Index(sources=[source for index in indexes for source in index.sources])
+    made = Index()
+    for name, index in zip(names, indexes):
+        made.sources += index.sources or ([{"dataset": name}] if index.columns else [])
     for attribute in ("observation_space", "action_space"):
         known = [(name, getattr(index, attribute)) for name, index in zip(names, indexes)]
         known = [(name, space) for name, space in known if space is not None]

@@ -25,6 +25,7 @@ _NAMES = {
 }
 """The names of D4RL, and those of others for the same arrays."""
 _NEEDED = ("observations", "actions", "rewards", "terminals")
+_LARGEST = 2**62
 
 
 def read_d4rl(path: str | PathLike[str], max_episode_steps: int | None = None) -> OfflineDataset:
@@ -98,8 +99,12 @@ def _named(where: str, present: Iterable[str], all_names: Iterable[str]) -> dict
 
 
 def _checked_episodes(where: str, found: dict[str, Any], max_episode_steps: int | None) -> Episodes:
-    if max_episode_steps is not None and max_episode_steps < 1:
-        raise ValueError(f"max_episode_steps = {max_episode_steps!r}: expected the steps of the longest episode, at least 1.")
+    limit = max_episode_steps
+    is_whole = isinstance(limit, (int, np.integer)) and not isinstance(limit, bool)
+    if limit is not None and not (is_whole and 1 <= limit <= _LARGEST):
+        raise ValueError(
+            f"max_episode_steps = {limit!r:.60}: expected the steps of the longest episode, at least 1, an integer up to 2**62."
+        )
     _require_layout(where, found)
     episodes = _episodes(found, max_episode_steps)
     if not len(episodes):

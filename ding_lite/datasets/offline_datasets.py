@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import numbers
 import tempfile
 from collections import ChainMap
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -37,13 +38,17 @@ from ding_lite.envs import recorded_space
 
 _IN_MEMORY = 64 << 20  # bytes of a column that are read into memory; longer ones are unpacked to disk and mapped
 
+_WIDER = {np.dtype(np.uint16): np.int32, np.dtype(np.uint32): np.int64, np.dtype(np.uint64): np.int64}
+"""Dtypes with which torch does not compute, and those of their numbers in batches."""
+
 
 class OfflineDataset:
     """Recorded transitions of whole episodes, by row: all steps of the first episode, then of the second, and so on.
 
     Opening reads only the index and the lengths of the episodes. A column is read when it is first used; a large one is
     unpacked to a file without a name, beside the dataset if that is possible, and mapped into memory, so that it takes disk
-    instead of memory. Numbers keep their dtype on disk; batches have float32 instead of float64, the dtype of networks.
+    instead of memory. Numbers keep their dtype on disk; batches have float32 instead of float64, the dtype of networks,
+    and signed integers instead of unsigned ones of more than 8 bits.
 
     Args:
         path: folder of the dataset.
@@ -71,7 +76,7 @@ class OfflineDataset:
     def _set_up(self, index: Index, lengths: np.ndarray[Any, Any], columns: Mapping[str, Any], name: str) -> None:
         self.name = name
         """Its folder, or what else it was made of."""
-        self._index, self._columns = index, columns
+        self._index, self._columns, self._content = index, columns, _Content(columns)
         self._parts: tuple[OfflineDataset, ...] = ()
         self._changed: dict[str, np.ndarray[Any, Any]] = {}
         self._stored_lengths = lengths
@@ -130,10 +135,15 @@ class OfflineDataset:
             datasets: the datasets, at least one. One that is given twice counts twice.
 
         Raises:
-            DatasetError: their spaces, or the shapes, kinds or parts of a column differ.
+            DatasetError: their spaces, or the shapes, kinds or parts of a column differ; or one has elements that do not fit
+                the spaces of the others, see `with_spaces`.
         """
         names = [part.name for part in datasets]
         index = joined_index(names, [part._index for part in datasets])
+        for part in datasets:
+            spaces = {name: getattr(index, name) for name in ("observation_space", "action_space")}
+            if (found := part._misfit({name: space for name, space in spaces.items() if not part.knows(name)})) is not None:
+                raise DatasetError(f"the dataset {part.name} does not fit the spaces of those that it is joined with: {found}")
         filled = [part for part in datasets if part._index.columns]
         counts = [len(part._stored_lengths) for part in filled]
         made = cls.__new__(cls)
@@ -161,6 +171,15 @@ class OfflineDataset:
             DatasetError: it is unknown.
         """
         return self._space("action_space")
+
+    def misfit(self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]) -> str | None:
+        """What does not fit these spaces, and the fix; None if all does. See `with_spaces`.
+
+        Numbers are only compared with a space that the dataset does not say: otherwise they were before.
+        """
+        given = {"observation_space": observation_space, "action_space": action_space}
+        found = find_space_mismatch(self.columns, observation_space, action_space)
+        return found or self._misfit({name: space for name, space in given.items() if not self.knows(name)})
 
     def knows(self, name: str) -> bool:
         """Whether it says its "observation_space", or its "action_space"."""
@@ -193,10 +212,7 @@ class OfflineDataset:
                     f"the dataset {self.name} has the {attribute.replace('_', ' ')} {known}, and was given {space}: "
                     "leave it out."
                 )
-        found = find_space_mismatch(self.columns, observation_space, action_space) if len(self) else None
-        if found is None and len(self):
-            found = misfit_in_numbers(self._numbers_at, observation_space, action_space)
-        if found is not None:
+        if (found := self._misfit(given)) is not None:
             raise DatasetError(f"the dataset {self.name} does not fit the given spaces: {found}")
         made = self.select(np.arange(self.num_episodes))
         made._index = dataclasses.replace(
@@ -257,6 +273,13 @@ class OfflineDataset:
         if isinstance(self.columns.get(name), Mapping):
             raise DatasetError(f"with_columns({name}=...): the column {name} of the dataset {self.name} has parts.")
         return found
+
+    def _misfit(self, spaces: Mapping[str, gymnasium.Space[Any] | None]) -> str | None:
+        """What does not fit these spaces, by "observation_space" and "action_space"; None if all does."""
+        if not len(self) or not any(space is not None for space in spaces.values()):
+            return None
+        both = spaces.get("observation_space"), spaces.get("action_space")
+        return find_space_mismatch(self.columns, *both) or misfit_in_numbers(self._numbers_at, *both)
 
     @property
     def sources(self) -> list[dict[str, Any]]:
@@ -325,18 +348,27 @@ class OfflineDataset:
         """These transitions, as a tree of CPU tensors [N, ...].
 
         Args:
-            rows: numbers of transitions, from 0 to len - 1.
+            rows: numbers of transitions, from 0 to len - 1, or [len] bool.
             columns: names of columns. None for all.
 
         Raises:
-            IndexError: there is no such row.
+            IndexError: there is no such row, or the mask has another length.
             DatasetError: there is no such column, or a file is damaged.
         """
         found = self._taken(self._checked(rows, "take"), columns)
         return tree(map_leaves(_as_tensor, found))
 
     def _checked(self, rows: Sequence[int] | np.ndarray[Any, Any], who: str) -> np.ndarray[Any, Any]:
-        found = np.asarray(rows, np.int64)
+        found = np.asarray(rows)
+        found = found if found.size else np.zeros(found.shape, np.int64)
+        if found.dtype.kind == "b" and found.shape == (len(self),):
+            return np.flatnonzero(found)
+        if found.dtype.kind not in "iu":
+            raise IndexError(
+                f"{who}({rows!r:.60}): the dataset {self.name} has {len(self):,} rows: pass integers from 0 to "
+                f"{len(self) - 1}, or one bool for each row."
+            )
+        found = found.astype(np.int64)
         if found.size and not 0 <= found.min() <= found.max() < len(self):
             raise IndexError(f"{who}() of rows {found.min()} to {found.max()}: the dataset {self.name} has {len(self):,} rows.")
         return found
@@ -383,10 +415,13 @@ class OfflineDataset:
         return self._places(rows)[0]
 
     def _numbers_at(self, path: tuple[str, ...]) -> np.ndarray[Any, Any]:
-        """All stored elements of a leaf, with final observations, also of episodes that were not chosen."""
-        column = self._columns[name_of(path)]
-        found: np.ndarray[Any, Any] = column.take(np.arange(len(column)), 0)
-        return found
+        """The elements of a leaf, in observations with the final ones; the last rows are the latter."""
+        name = name_of(path)
+        at, stored = self._places(np.arange(len(self)))
+        if is_obs(name):
+            last = self._ends - 1
+            at = np.concatenate([at + stored, (at + stored)[last] + 1])
+        return self._rows(name, at)
 
     def _rows(self, name: str, at: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         return self._columns[name].take(at, 0)  # type: ignore[no-any-return]
@@ -398,9 +433,11 @@ class OfflineDataset:
         Raises:
             DatasetError: a reward is NaN or infinite.
         """
-        upto = np.cumsum(self._reward)
-        found: np.ndarray[Any, Any] = np.repeat(upto[self._ends - 1], self.lengths) - upto + self._reward
-        return found.astype(np.float32)
+        reward, found = self._reward, np.empty(len(self), np.float32)
+        # Each episode by itself: in one sum over all of them, a large return would round off the rewards of the others.
+        for begin, end in zip(self._begins.tolist(), self._ends.tolist()):
+            found[begin:end] = np.cumsum(reward[begin:end][::-1])[::-1]
+        return found
 
     def windows(self, rows: Sequence[int] | np.ndarray[Any, Any], length: int, columns: Collection[str] | None = None) -> Tree:
         """The last `length` steps up to each of these, within its episode, as a tree of CPU tensors [N, length, ...].
@@ -408,8 +445,8 @@ class OfflineDataset:
         Where an episode has fewer, its first step is repeated before it, and `valid` is False.
 
         Args:
-            rows: numbers of transitions.
-            length: steps of a window.
+            rows: numbers of transitions, or [len] bool.
+            length: steps of a window, at least 1.
             columns: names of columns; None for all.
 
         Returns:
@@ -417,9 +454,12 @@ class OfflineDataset:
             and return_to_go [N, length] float32, see `returns_to_go`.
 
         Raises:
-            IndexError: there is no such row.
+            IndexError: there is no such row, or the mask has another length.
+            ValueError: length is no integer above 0.
             DatasetError: there is no such column.
         """
+        if isinstance(length, bool) or not isinstance(length, numbers.Integral) or length < 1:
+            raise ValueError(f"windows(length={length!r:.60}): expected the steps of a window, an integer of at least 1.")
         rows = self._checked(rows, "windows")
         begin = self._begins[self._ends.searchsorted(rows, "right")][:, None]
         wanted = rows[:, None] - np.arange(length - 1, -1, -1)
@@ -462,7 +502,7 @@ class OfflineDataset:
         made = OfflineDataset.__new__(OfflineDataset)
         made._set_up(self._index, self._stored_lengths, self._columns, self.name)
         made._choose(self._episodes[self._chosen(numbers, "select")])
-        made._parts, made._changed = self._parts, self._changed
+        made._parts, made._changed, made._content = self._parts, self._changed, self._content
         return made
 
     def _chosen(self, numbers: Sequence[int] | np.ndarray[Any, Any], who: str) -> np.ndarray[Any, Any]:
@@ -490,8 +530,10 @@ class OfflineDataset:
             ValueError: another share, or no episode is finished.
             DatasetError: a reward is NaN or infinite.
         """
-        if not 0 < share <= 1:
-            raise ValueError(f"best(share={share!r}): expected a share of the episodes above 0, and at most 1.")
+        if not _is_share(share) or not 0 < share <= 1:
+            raise ValueError(
+                f"best(share={share!r:.60}): expected a share of the episodes above 0, and at most 1, as a number."
+            )
         finished = np.flatnonzero(self.finished)
         if not len(finished):
             raise ValueError(
@@ -517,8 +559,8 @@ class OfflineDataset:
         Example:
             >>> train, held_out = dataset.split(0.9)  # doctest: +SKIP
         """
-        if not 0 < share < 1:
-            raise ValueError(f"split(share={share!r}): expected a share of the episodes above 0 and below 1.")
+        if not _is_share(share) or not 0 < share < 1:
+            raise ValueError(f"split(share={share!r:.60}): expected a share of the episodes above 0 and below 1, as a number.")
         if self.num_episodes < 2:
             raise ValueError(f"split(share={share!r}): two parts need two episodes, and {self.name} has {self.num_episodes}.")
         rng = np.random.default_rng(seed_of(seed, f"split(share={share!r}, seed={{}})"))
@@ -537,12 +579,36 @@ class OfflineDataset:
             digest.update(chunk.sha256.encode())
         for name, array in sorted(self._changed.items()):
             digest.update(name.encode() + array.tobytes())
-        if not self._parts and not self._index.chunks and len(self):
-            digest.update(np.ascontiguousarray(self._rows("reward", self._stored(np.arange(len(self))))).tobytes())
+        if not self._parts and not self._index.chunks:
+            digest.update(self._content.digest.encode())
         return digest.hexdigest()
 
     def __repr__(self) -> str:
         return f"OfflineDataset({self.name!r}, {len(self):,} transitions in {self.num_episodes:,} episodes)"
+
+
+class _Content:
+    """A checksum of arrays in memory, computed when it is first used, and shared by all datasets of the same arrays.
+
+    Args:
+        columns: the arrays by name.
+    """
+
+    def __init__(self, columns: Mapping[str, Any]) -> None:
+        self._columns = columns
+
+    @cached_property
+    def digest(self) -> str:
+        digest = hashlib.sha256()
+        for name in sorted(self._columns):
+            array = self._columns[name]
+            digest.update(f"{name} {array.dtype.str} {array.shape} ".encode())
+            digest.update(np.ascontiguousarray(array).data)
+        return digest.hexdigest()
+
+
+def _is_share(value: object) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
 class _Files(Mapping[str, Any]):
@@ -588,5 +654,7 @@ def _unnamed_file(folder: Path) -> Any:
 
 
 def _as_tensor(array: np.ndarray[Any, Any]) -> torch.Tensor:
+    if array.dtype in _WIDER:
+        array = array.astype(_WIDER[array.dtype])
     found = torch.from_numpy(array)
     return found.float() if found.dtype == torch.float64 else found

@@ -11,7 +11,7 @@ import gymnasium
 import numpy as np
 
 from ding_lite.data import Episodes, flatten, map_leaves
-from ding_lite.datasets.chunks import DatasetError, flags, squeezed
+from ding_lite.datasets.chunks import SCALARS, DatasetError, flags, squeezed
 from ding_lite.datasets.hdf5 import d4rl_episodes, read_d4rl
 from ding_lite.datasets.minari_files import is_minari, read_minari
 from ding_lite.datasets.offline_datasets import OfflineDataset
@@ -47,7 +47,7 @@ def open_dataset(
     | a list of these | all as one, `OfflineDataset.concatenate` |
 
     Args:
-        source: see above. Rewards and flags of transitions may be [N, 1].
+        source: see above. Rewards, flags and weights of transitions may be [N, 1].
         observation_space, action_space: spaces of one environment, of a source that does not say them, such as arrays.
         max_episode_steps: the time limit of the environment, for files and arrays with the names of D4RL; see `read_d4rl`.
 
@@ -124,7 +124,7 @@ def _episodes_of(rows: Mapping[str, Any]) -> Episodes:
             f"transitions for a dataset lack the column {lacking[0]!r}, they have {', '.join(columns)}: give "
             f"{', '.join(_COLUMNS)}, or by the names of D4RL {', '.join(_COLUMNS.values())}."
         )
-    columns.update({name: squeezed(columns[name]) for name in ("reward", "terminated", "truncated")})
+    columns.update({name: squeezed(columns[name]) for name in SCALARS if name in columns})
     count = len(columns["terminated"])
     for path, leaf in flatten(columns):
         if leaf.shape[:1] != (count,):

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from ding_lite.basics.messages import location_of, name_of
 from ding_lite.engine.deferrals import Deferrals
 from ding_lite.engine.lanes import current_lane
-from ding_lite.engine.run_parts import used_objects
+from ding_lite.engine.run_parts import may_use_anything, used_objects
 from ding_lite.engine.token_networks import Network
 from ding_lite.pipeline.composites import Middleware, Parallel, Serial
 from ding_lite.pipeline.contexts import Context
@@ -154,6 +154,10 @@ class PipelineMixin(Lifecycle):
     def used_objects(self) -> list[tuple[str, Any]]:
         """(stage, object) for each object that the contracts of the pipeline name in `uses`, such as a policy's mode."""
         return used_objects(self._entries)
+
+    def may_use_anything(self) -> bool:
+        """Whether a middleware has no contract, so that `used_objects` may lack some objects."""
+        return may_use_anything(self._entries)
 
     def describe(self) -> str:
         """Print the pipeline as a table: stage, middleware, reads, writes, objects filled and drawn from, lane. Returns it."""

@@ -44,6 +44,11 @@ def used_objects(entries: Sequence[Entry]) -> list[tuple[str, Any]]:
     return [(terms.stage or "", thing) for terms in used for thing in terms.uses]
 
 
+def may_use_anything(entries: Sequence[Entry]) -> bool:
+    """Whether a middleware of a pipeline has no contract, so that nothing is known of the objects that it uses."""
+    return any(it.contract is None and not it.is_around for it in middleware_of(entries))
+
+
 def holder_of(fn: Any) -> Any:
     """What holds the state of a middleware: the object of a bound method, else the middleware itself."""
     return getattr(fn, "__self__", fn)

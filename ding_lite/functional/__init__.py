@@ -3,6 +3,7 @@
 from ding_lite.functional.advantages import discounted_sum, gae, normalized
 from ding_lite.functional.corrections import VTrace, vtrace
 from ding_lite.functional.distributions import (
+    as_index,
     bernoulli_kl,
     bernoulli_log_prob,
     categorical_entropy,
@@ -47,6 +48,7 @@ __all__ = [
     "NStep",
     "VTrace",
     "advantage_weight",
+    "as_index",
     "atoms_of",
     "bernoulli_kl",
     "bernoulli_log_prob",

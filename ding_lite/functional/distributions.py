@@ -60,6 +60,12 @@ def gaussian_log_prob(mean: Tensor, log_std: Tensor, action: Tensor) -> Tensor:
     return -(0.5 * scaled.square() + log_std + 0.5 * math.log(2 * math.pi)).sum(-1)
 
 
+def as_index(number: Tensor) -> Tensor:
+    """Integers of any dtype as int64, because torch gathers by no smaller ones; others are unchanged, and gathering refuses
+    them."""
+    return number if number.is_floating_point() or number.dtype == torch.bool else number.long()
+
+
 def bernoulli_log_prob(logit: Tensor, bit: Tensor) -> Tensor:
     """Joint log-probability of independent bits whose probabilities are sigmoid(logit).
 

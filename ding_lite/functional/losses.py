@@ -125,10 +125,20 @@ def weighted_mean(loss: Tensor, weight: Tensor | None) -> Tensor:
         loss: [B] float, or [T, B].
         weight: [B] float.
 
+    Raises:
+        ValueError: the weights are not one number for each row; torch would broadcast them to another shape.
+
     Reference:
         Schaul et al. (2016), https://arxiv.org/abs/1511.05952, algorithm 1.
     """
-    return loss.mean() if weight is None else (loss * weight).mean()
+    if weight is None:
+        return loss.mean()
+    if weight.ndim > loss.ndim or weight.shape != loss.shape[loss.ndim - weight.ndim :]:
+        raise ValueError(
+            f"weighted_mean() wants loss [B] or [T, B] and weight [B], got {tuple(loss.shape)} and {tuple(weight.shape)}: pass "
+            "one weight for each row, such as weight.squeeze(-1)."
+        )
+    return (loss * weight).mean()
 
 
 def policy_gradient_loss(log_prob: Tensor, advantage: Tensor, valid: Tensor | None = None) -> Tensor:

@@ -14,6 +14,7 @@ from torch import Generator, Tensor, nn
 
 from ding_lite.envs import SpaceError, subspaces
 from ding_lite.functional import (
+    as_index,
     bernoulli_kl,
     bernoulli_log_prob,
     categorical_entropy,
@@ -138,7 +139,7 @@ class Categorical(ActionDistribution):
     def evaluate(self, logit: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         """The log-probability of actions [B], and the entropy, each [B]."""
         log_prob = logit.log_softmax(-1)
-        index = action - self.start if self.start else action
+        index = as_index(action) - self.start if self.start else as_index(action)
         return log_prob.gather(-1, index.unsqueeze(-1)).squeeze(-1), categorical_entropy(log_prob)
 
     def kl(self, logit: Tensor, other: Tensor) -> Tensor:
@@ -199,9 +200,10 @@ class Bernoulli(ActionDistribution):
 
     def evaluate(self, logit: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         """The joint log-probability of bits [B, *shape], and the entropy, each [B]."""
-        bits = action.reshape(len(action), -1).bool()
+        bits = action.reshape(len(action), -1, 1).long()
+        chosen = torch.stack([-logit, logit], -1).gather(-1, bits).squeeze(-1)  # another number than 0 and 1 is an error
         entropy = nn.functional.binary_cross_entropy_with_logits(logit, logit.sigmoid(), reduction="none").sum(-1)
-        return bernoulli_log_prob(logit, bits), entropy
+        return nn.functional.logsigmoid(chosen).sum(-1), entropy
 
     def kl(self, logit: Tensor, other: Tensor) -> Tensor:
         """KL(p || q) [B], the sum over all bits."""

@@ -163,19 +163,26 @@ class _Joined(nn.Module):
 
 
 class _OneHot(nn.Module):
-    """Integers [B] or [B, *shape] as concatenated one-hot vectors [B, F]."""
+    """Integers [B] or [B, *shape] as concatenated one-hot vectors [B, F]. One that is out of range is an error."""
 
     offsets: Tensor
+    low: Tensor
+    high: Tensor
 
     def __init__(self, sizes: list[int], starts: list[int]) -> None:
         super().__init__()
-        offsets = np.concatenate([[0], np.cumsum(sizes)[:-1]]) - np.array(starts)
-        self.width = sum(sizes)
-        self.register_buffer("offsets", torch.as_tensor(offsets), persistent=False)
+        first = np.array(starts)
+        offsets = np.concatenate([[0], np.cumsum(sizes)[:-1]]) - first
+        self.width, self.has_parts = sum(sizes), len(sizes) > 1
+        for name, array in (("offsets", offsets), ("low", first), ("high", first + np.array(sizes) - 1)):
+            self.register_buffer(name, torch.as_tensor(array), persistent=False)
 
     def forward(self, obs: Tensor) -> Tensor:
         batch_size = obs.shape[0]  # not len(obs), which fixes the batch size of exported programs
-        places = obs.reshape(batch_size, -1).long() + self.offsets
+        numbers = obs.reshape(batch_size, -1).long()
+        places = numbers + self.offsets
+        if self.has_parts:  # otherwise the next part would have a number that is out of range
+            places = torch.where((numbers < self.low) | (numbers > self.high), -1, places)
         return torch.zeros(batch_size, self.width, device=obs.device).scatter_(1, places, 1.0)
 
 

@@ -123,7 +123,7 @@ def imitation_errors(guess: Any, action: Any, valid: Tensor | None = None) -> di
     for path, leaf in flatten(guess):
         one, other = (part.detach().reshape(len(leaf), -1) for part in (leaf, wanted[path]))
         is_box = leaf.is_floating_point()
-        (errors if is_box else equal).append((one - other).square() if is_box else (one == other).float())
+        (errors if is_box else equal).append((one - other).square() if is_box else (one == other.to(one.dtype)).float())
     found = {"accuracy": _mean_of_rows(equal, valid)} if equal else {}
     return {**found, "mse": _mean_of_rows(errors, valid)} if errors else found
 

@@ -18,12 +18,14 @@ from torch import Tensor, nn
 from ding_lite.basics import Config, di_engine_settings, ranged_field
 from ding_lite.data import Tree, first_leaf, flatten, has_leaf, map_leaves, merge_leading_dims, nested, tree, with_leaves
 from ding_lite.functional import masked_mean
-from ding_lite.nn import DecisionTransformer
+from ding_lite.nn import DecisionTransformer, clipped_actions
 from ding_lite.policy.bc import imitation_errors
 from ding_lite.policy_base import LearnConfig, Policy, PolicyConfig
 from ding_lite.policy_check import dummy_elements
 from ding_lite.policy_parts import ScheduledLearningRate
 from ding_lite.run_configs import OfflineEnvConfig, OfflineRunConfig
+
+_AS_COMPUTED: tuple[()] = ()
 
 
 @dataclasses.dataclass
@@ -140,9 +142,10 @@ class DecisionTransformerPolicy(ScheduledLearningRate, Policy):
     """Decision Transformer, for actions and observations of any space.
 
     It learns from windows of `context_length` steps, see `OfflineDataset.windows`. Its recurrent state holds the last steps of
-    the episode: observations, actions, returns-to-go and their number. `predict` wants the last reward too, `predict(obs,
-    state, prev_reward_batch=reward)`; without it and with a state, it raises an error. `predict(obs, target_return=300)`, at
-    the start of an episode, asks for another return than `policy.target_return`.
+    the episode: observations, actions as the environment got them, returns-to-go and their number. `predict` wants the last
+    reward too, `predict(obs, state, prev_reward_batch=reward)`; without it and with a state, it raises an error. If the
+    environment got another action than the one that `predict` returned, pass it as prev_action_batch. `predict(obs,
+    target_return=300)`, at the start of an episode, asks for another return than `policy.target_return`.
     """
 
     config_type = DecisionTransformerPolicyConfig
@@ -179,6 +182,7 @@ class DecisionTransformerPolicy(ScheduledLearningRate, Policy):
         state: Sequence[Any] = (),
         *,
         explore: bool = True,
+        prev_action_batch: Any = _AS_COMPUTED,
         prev_reward_batch: Any = None,
         target_return: float | None = None,
         **kwargs: Any,
@@ -189,6 +193,8 @@ class DecisionTransformerPolicy(ScheduledLearningRate, Policy):
             obs: [B, *obs_shape], nested like the space.
             state: see `get_initial_state`; a batch per element.
             explore: whether to sample.
+            prev_action_batch: action of the last step, [B, *action_shape], nested like the space; empty for the one that was
+                computed. Numbers of a Box are clipped to their bounds, as they are for the environment.
             prev_reward_batch: reward of the last step, [B].
             target_return: return to ask for in episodes that start here; None for policy.target_return.
 
@@ -209,6 +215,8 @@ class DecisionTransformerPolicy(ScheduledLearningRate, Policy):
         count = known.shape[0]  # len() would fix it in an exported program
         actions = map_leaves(lambda leaf: leaf.to(self.device).expand(count, *leaf.shape[1:]), unknown)
         structure = {"obs": nested(obs), "action": actions}
+        if self.cfg.context_length > 1 and prev_action_batch is not None and prev_action_batch is not _AS_COMPUTED:
+            self._set_last_action(known_steps, prev_action_batch, known)
         past = iter(known_steps)
         window = map_leaves(lambda now: torch.cat([next(past), now.unsqueeze(1)], 1), structure)
         length = self.cfg.context_length
@@ -218,9 +226,19 @@ class DecisionTransformerPolicy(ScheduledLearningRate, Policy):
         timestep = (known.unsqueeze(1) - age).clamp(min=0)
         logit = self.model(window["obs"], window["action"], returns, timestep, valid)[:, -1]
         action, _, outputs = self.drawn(logit, (), explore)
-        window["action"] = map_leaves(_with_last, window["action"], nested(action))
+        taken = clipped_actions(self.action_space, nested(action))
+        window["action"] = map_leaves(_with_last, window["action"], taken)
         steps = [leaf[:, 1:] for _, leaf in flatten(window)]
         return action, [*steps, returns[:, 1:], to_go, known + 1], outputs
+
+    def _set_last_action(self, known_steps: list[Any], action: Any, known: Tensor) -> None:
+        """Replace the last of the actions that are known by the one that the environment got, which may have noise."""
+        given = map_leaves(lambda leaf: torch.as_tensor(leaf, device=self.device), nested(action))
+        leaves = [leaf for _, leaf in flatten(clipped_actions(self.action_space, given))]
+        for place, leaf in zip(range(len(known_steps) - len(leaves), len(known_steps)), leaves, strict=True):
+            steps = known_steps[place]
+            is_known = (known > 0).view(-1, *[1] * (steps.ndim - 1))
+            known_steps[place] = torch.where(is_known, _with_last(steps, leaf), steps)
 
     def dummy_batch(self, batch: Tree) -> Tree:
         """Turn rows [N, ...] of the dummy batch into windows [N, K, ...], by repeating each step."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import logging
 import os
 import warnings
@@ -51,8 +52,8 @@ class GreedyPolicy(nn.Module):
         self._actor.copy_weights(policy)
         self.model = self._actor.model
         self._clip = _clamp(policy.action_space)
-        self.previous = policy.previous
-        """The names of further inputs: those of prev_action_batch and prev_reward_batch that the policy reads."""
+        self.previous = _needed(policy)
+        """The names of further inputs: those of prev_action_batch and prev_reward_batch that the policy needs."""
 
     def initial_state(self, batch_size: int) -> tuple[Tensor, ...]:
         """The recurrent state of `batch_size` episodes at their start; empty if the policy has none."""
@@ -244,7 +245,13 @@ def _inputs(policy: Policy) -> dict[str, Any]:
         "prev_reward_batch": torch.randn(_SAMPLES, generator=torch.Generator().manual_seed(0)),
     }
     obs = _with_choice(_samples(policy.observation_space), policy.predict_mode.masks)
-    return {"obs": obs, **{name: previous[name] for name in policy.previous}}
+    return {"obs": obs, **{name: previous[name] for name in _needed(policy)}}
+
+
+def _needed(policy: Policy) -> tuple[str, ...]:
+    """The values of the last step that the policy reads. One with a default other than None keeps it."""
+    parameters = inspect.signature(policy.compute_actions).parameters
+    return tuple(name for name in policy.previous if parameters[name].default in (None, inspect.Parameter.empty))
 
 
 def _samples(space: gymnasium.Space[Any]) -> Any:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ding_lite.basics import ranged_field
 from ding_lite.data import Tree, first_leaf, has_leaf
 from ding_lite.envs import SpaceError
-from ding_lite.functional import expectile_loss, gaussian_log_prob, weighted_mean
+from ding_lite.functional import as_index, expectile_loss, gaussian_log_prob, weighted_mean
 from ding_lite.nn import action_distribution, make_q_ensemble, make_state_value
 from ding_lite.policy_base import Policy, next_step
 from ding_lite.policy_check import require_members, require_output
@@ -305,7 +305,7 @@ class DiscreteIQLPolicy(IQLLearning, ParamGroupsMixin, TargetNetwork, ScheduledL
     def data_values(self, critic: Any, batch: Tree) -> Tensor:
         """Q_k(s, a) of the actions of a batch, [K, B]."""
         q_values = critic(batch.obs)
-        index = (batch.action - int(self.action_space.start)).expand(len(q_values), -1)
+        index = (as_index(batch.action) - int(self.action_space.start)).expand(len(q_values), -1)
         return q_values.gather(-1, index.unsqueeze(-1)).squeeze(-1)  # type: ignore[no-any-return]
 
     def data_log_prob(self, batch: Tree) -> Tensor:

@@ -12,6 +12,7 @@ from ding_lite.data import CudaTransfer, StartTransfer, Tree, is_tree, nested, t
 from ding_lite.metrics import MetricsLogger
 from ding_lite.policy_base.configs import PolicyConfig
 from ding_lite.policy_base.learner_groups import LearnerGroup
+from ding_lite.policy_base.live_settings import unfollowed_changes
 from ding_lite.policy_base.weights import WeightsSnapshot
 
 
@@ -25,6 +26,10 @@ class LearningPolicy(Protocol):
     @property
     def model(self) -> nn.Module:
         """The networks that learn."""
+
+    @property
+    def settings_made(self) -> Mapping[str, Any]:
+        """By dotted name, the values of the configuration that the policy follows."""
 
     @property
     def device(self) -> torch.device:
@@ -169,6 +174,12 @@ class LearnMode:
     def cfg(self) -> PolicyConfig:
         """The policy's configuration."""
         return self._policy.cfg
+
+    @property
+    def unfollowed_settings(self) -> dict[str, tuple[Any, Any]]:
+        """The settings that were changed after the policy was made, and that it does not follow: by dotted name, the value in
+        the configuration and that of the policy."""
+        return unfollowed_changes(self._policy.cfg, self._policy.settings_made)
 
     @property
     def train_iter(self) -> int:

@@ -14,6 +14,15 @@ from ding_lite.policy_base.short_names import place_of
 from ding_lite.policy_state import StateError
 
 _OF_OPTIMIZER = frozenset({"learning_rate", "lr_schedule", "optimizer_eps", "rmsprop_decay"})
+_COPIED = frozenset(
+    f"learn.{name}" for name in ("target_entropy", "kl_coeff", "kl_target", "entropy_weight", "entropy_schedule")
+)
+"""Live settings of which a policy keeps copies, that only `settings_changed` renews; those of the optimizer are more."""
+_READ_LATER = frozenset(
+    ("context_length", "target_return", "return_scale", "nstep", "random_collect_size", "collect.n_sample", "collect.n_episode")
+    + ("collect.noise_sigma", "collect.noise_correlation", "learn.batch_size", "learn.burn_in", "learn.unroll_len")
+)
+"""Settings that are fixed in a run, but first read when its middleware are created, or when the policy acts and learns."""
 
 
 class FixedSettingError(ConfigError):
@@ -25,6 +34,8 @@ class LivePolicy(Protocol):
 
     optimizer: Optimizer
     """The optimizer of `params`."""
+    settings_made: dict[str, Any]
+    """By dotted name, the values of the configuration that the policy follows."""
 
     @property
     def cfg(self) -> Any:
@@ -51,12 +62,13 @@ def settings_of(cfg: Config, prefix: str = "") -> Iterator[tuple[str, bool, str]
             yield (f"{prefix}{name}", *type(cfg).liveness(name))
 
 
-def live_changes(cfg: Config, values: Mapping[str, Any]) -> dict[str, Any]:
+def live_changes(cfg: Config, values: Mapping[str, Any], made: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The changes that `values` make to a configuration, by dotted name, as it would store them.
 
     Args:
         cfg: the configuration; it is not changed.
         values: by dotted name, by short name such as "lr", or as nested mappings.
+        made: the values that the policy follows, if they may be others than those of the configuration.
 
     Raises:
         ConfigError: a name does not exist, or a value is out of range or of the wrong type.
@@ -70,6 +82,9 @@ def live_changes(cfg: Config, values: Mapping[str, Any]) -> dict[str, Any]:
     table = {name: (is_live, words) for name, is_live, words in settings_of(cfg)}
     before, after = (_flat(one) for one in (cfg, trial))
     changes = {name: after[name] for name in after if after[name] != before[name]}
+    for name in unfollowed_changes(cfg, made or {}):
+        if table[name][0] and any(f"{name}.".startswith(f"{place_of(cfg, given)}.") for given in values):
+            changes[name] = after[name]
     fixed = [f"{name} cannot be changed in a run: {table[name][1]}" for name in changes if not table[name][0]]
     if fixed:
         raise FixedSettingError("\n".join(fixed))
@@ -90,6 +105,40 @@ def values_of(cfg: Config, names: Iterable[str]) -> dict[str, Any]:
     return {name: flat[name] for name in names}
 
 
+def all_values(cfg: Config) -> dict[str, Any]:
+    """Copies of all values by dotted name."""
+    return _flat(cfg)
+
+
+def unfollowed_changes(cfg: Config, made: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """The settings whose change a policy does not follow, if the configuration itself was changed, and not by `reset_config`:
+    networks and optimizers are made once, and live settings may have been copied.
+
+    Args:
+        cfg: the configuration now.
+        made: its values when the policy was made, or as `reset_config` changed them.
+
+    Returns:
+        By dotted name the value now, and that with which the policy was made. Settings that no class declares are left out,
+        because hooks of users may read them at any time.
+    """
+    now, found = _flat(cfg), dict[str, tuple[Any, Any]]()
+    for name, (is_live, _) in {name: (is_live, words) for name, is_live, words in settings_of(cfg)}.items():
+        if name not in made or now[name] == made[name] or name in _READ_LATER or name.startswith(("other.", "eval.")):
+            continue
+        if (name in _COPIED or is_of_optimizer(frozenset({name}))) if is_live else _is_declared(cfg, name):
+            found[name] = now[name], made[name]
+    return found
+
+
+def _is_declared(cfg: Config, name: str) -> bool:
+    """Whether a class of the section names a setting, or all, in `fixed_settings`."""
+    *way, last = name.split(".")
+    for section in way:
+        cfg = getattr(cfg, section)
+    return any(key in vars(base).get("fixed_settings", {}) for base in type(cfg).__mro__ for key in (last, "*"))
+
+
 def change_settings(policy: LivePolicy, changes: Mapping[str, Any], must_have_effect: bool = False) -> None:
     """Change the configuration, and let the policy follow. An error undoes everything.
 
@@ -105,6 +154,9 @@ def change_settings(policy: LivePolicy, changes: Mapping[str, Any], must_have_ef
     policy.cfg.override(changes)
     try:
         policy.settings_changed(frozenset(changes))
+        of_optimizer = {name for name in policy.settings_made if is_of_optimizer(frozenset({name}))}
+        followed = {*changes, *(of_optimizer if is_of_optimizer(frozenset(changes)) else ())}
+        policy.settings_made = {**policy.settings_made, **values_of(policy.cfg, followed)}
         if must_have_effect:
             policy.require_effect(frozenset(changes))
     except BaseException:

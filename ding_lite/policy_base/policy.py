@@ -26,7 +26,7 @@ from ding_lite.policy_base.derivations import Hook, derive
 from ding_lite.policy_base.devices import available_device
 from ding_lite.policy_base.hooks import Hooks, require_reached_hooks
 from ding_lite.policy_base.learner_groups import LearnerGroup
-from ding_lite.policy_base.live_settings import FixedSettingError, is_of_optimizer
+from ding_lite.policy_base.live_settings import FixedSettingError, all_values, is_of_optimizer
 from ding_lite.policy_base.nonfinite_steps import NonfiniteSteps
 from ding_lite.policy_base.short_names import resolve
 from ding_lite.policy_base.state import PolicyState
@@ -165,6 +165,8 @@ class Policy(PolicyState):
         self._is_first_batch = True
         self._found_finite = self._compared_next = 0
         self._attached: dict[str, Any] = {}
+        self.settings_made: dict[str, Any] = {}
+        """By dotted name, the values of the configuration with which the policy was made, or as `reset_config` changed them."""
         self._settings_before: dict[str, Any] = {}  # first values of settings that reset_config has changed
         self._made_settings: list[dict[str, Any]] = []  # of each parameter group, as make_optimizer gives them
         self._loaded: dict[str, Any] = {}  # loaded states of objects that are attached later
@@ -200,6 +202,7 @@ class Policy(PolicyState):
             warn_of_idle_settings(self)
             require_declarations(self, (*vars(Hooks), *_MORE_HOOKS))
             self.after_init()
+        self.settings_made = all_values(self.cfg)
         if self.cfg.learners.num_learners:
             self.learners = LearnerGroup(self)
 

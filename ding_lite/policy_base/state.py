@@ -20,7 +20,7 @@ from ding_lite.policy_base.acting_copies import ROLES, acting_copy
 from ding_lite.policy_base.constructions import Construction
 from ding_lite.policy_base.learner_groups import LearnerGroup
 from ding_lite.policy_base.learning import LearnMode
-from ding_lite.policy_base.live_settings import change_settings, live_changes, restored_settings, values_of
+from ding_lite.policy_base.live_settings import change_settings, live_changes, restored_settings, unfollowed_changes, values_of
 from ding_lite.policy_base.prediction import PredictMode
 from ding_lite.policy_base.short_names import Settings, made_kind
 from ding_lite.policy_base.weights import PolicyWeights
@@ -69,6 +69,7 @@ class PolicyState(PolicyWeights):
     _attached: dict[str, Any]
     _loaded: dict[str, Any]
     _settings_before: dict[str, Any]
+    settings_made: dict[str, Any]
     _made_settings: list[dict[str, Any]]
 
     # The modes are made on first access, so that their copies have the attributes that constructors of subclasses set.
@@ -159,6 +160,8 @@ class PolicyState(PolicyWeights):
     def made_with(self) -> dict[str, Any]:
         """The algorithm, its configuration and its spaces, as plain data; saved to check that a state fits."""
         spaces, cfg = (self.observation_space, self.action_space), self.cfg
+        if unfollowed := unfollowed_changes(cfg, self.settings_made):
+            cfg = cfg.trial().override({name: made for name, (_, made) in unfollowed.items()})
         other = None if type(cfg) is made_kind(self.config_type) else type(cfg)
         return identity_of(type(self), self.lineage(), cfg, self.config.extra, *spaces, self.given_model, other)
 
@@ -248,9 +251,9 @@ class PolicyState(PolicyWeights):
             FixedSettingError: a ConfigError; a setting cannot be changed in a run, or has no effect.
         """
         policy: Any = self
-        changes = live_changes(policy.cfg, values)
+        changes = live_changes(policy.cfg, values, self.settings_made)
         self.take_from_learners()
-        before = values_of(policy.cfg, changes)
+        before = {name: self.settings_made.get(name, value) for name, value in values_of(policy.cfg, changes).items()}
         change_settings(policy, changes, must_have_effect=True)
         for name, value in before.items():
             self._settings_before.setdefault(name, value)

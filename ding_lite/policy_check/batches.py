@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import gymnasium
@@ -21,6 +21,11 @@ from ding_lite.policy_check.observations import describe_leaf, out_of_range
 
 _PREPARING = "postprocess", "learn_on_batch", "dummy_batch"
 """Hooks by which a policy may learn from other batches than those of its spaces."""
+
+_SCALARS = "reward", "terminated", "truncated", "discount", "weight"
+"""Columns of one number for each row."""
+_MOSTLY_SCALARS = "advantage", "return_", "value", "log_prob"
+"""Columns of one number for each row, unless a policy has several heads."""
 
 
 class LearningPolicy(Protocol):
@@ -70,7 +75,8 @@ def misfit_in_batch(
         found = next(_lacking_keys(observation_space, action_space, batch), None)
     if found is None:
         leaves = [it for it in _leaves(observation_space, action_space, batch) if isinstance(it, _Leaf)]
-        found = next((text for it in leaves for text in _wrong_values(it)), None) or _wrong_scalars(leaves, batch)
+        found = next((text for it in leaves for text in _wrong_values(it)), None) or _wrong_rank(leaves, batch)
+        found = found or _wrong_rank(leaves, batch, _MOSTLY_SCALARS, only_ones=True) or _wrong_flags(batch)
     if found is None:
         return None
     return ValueError(
@@ -176,7 +182,7 @@ def _wrong_values(it: _Leaf) -> Iterator[str]:
     if _kind(it.leaf) not in kinds:
         expected = f"integers of {it.space}" if is_discrete else f"{it.spec.dtype} for {it.space}"
         yield f"{it.where} is {describe_leaf(it.leaf)}, expected {expected}."
-    elif is_discrete:
+    elif is_discrete or isinstance(it.space, spaces.MultiBinary):
         array = it.leaf.detach().cpu().numpy() if isinstance(it.leaf, Tensor) else it.leaf
         yield from out_of_range(it.space, array, it.where)
 
@@ -188,17 +194,35 @@ def _kind(leaf: np.ndarray[Any, Any] | Tensor) -> str:
     return "f" if leaf.is_floating_point() else "c" if leaf.is_complex() else "b" if leaf.dtype == torch.bool else "i"
 
 
-def _wrong_scalars(leaves: list[_Leaf], batch: Any) -> str | None:
-    """What is wrong with the numbers of dimensions or the dtypes of reward, terminated and truncated."""
+def _wrong_rank(leaves: list[_Leaf], batch: Any, names: Sequence[str] = _SCALARS, only_ones: bool = False) -> str | None:
+    """What is wrong with the number of dimensions of the first column that has not one number for each row; None if all have.
+
+    A weight may be that of a whole sequence.
+
+    Args:
+        leaves: those of obs, next_obs and action.
+        batch: the batch.
+        names: the columns.
+        only_ones: whether to look only for columns [B, 1].
+    """
     rank = _lead_rank(leaves, batch)
-    for name in ("reward", "terminated", "truncated"):
+    for name in names if leaves else ():
         leaf = batch[name] if has_leaf(batch, name) else None
-        if not isinstance(leaf, (np.ndarray, Tensor)):
+        if not isinstance(leaf, (np.ndarray, Tensor)) or leaf.ndim == rank or (name == "weight" and leaf.ndim == 1 < rank):
             continue
-        if leaf.ndim != rank and leaves:
-            fix = f": batch.{name}.squeeze(-1)." if leaf.ndim == rank + 1 and leaf.shape[-1] == 1 else "."
-            return f"batch.{name} is {describe_leaf(leaf)}, expected {_lead(leaves, rank, LeafSpec((), np.dtype(bool)))}{fix}"
-        if name != "reward" and _kind(leaf) != "b":
+        has_ones = leaf.ndim == rank + 1 and leaf.shape[-1] == 1
+        if only_ones and not has_ones:
+            continue
+        fix = f": batch.{name}.squeeze(-1)." if has_ones else "."
+        return f"batch.{name} is {describe_leaf(leaf)}, expected {_lead(leaves, rank, LeafSpec((), np.dtype(bool)))}{fix}"
+    return None
+
+
+def _wrong_flags(batch: Any) -> str | None:
+    """Which of terminated and truncated is not bool."""
+    for name in ("terminated", "truncated"):
+        leaf = batch[name] if has_leaf(batch, name) else None
+        if isinstance(leaf, (np.ndarray, Tensor)) and _kind(leaf) != "b":
             return f"batch.{name} is {describe_leaf(leaf)}, expected bool: batch.{name} > 0."
     return None
 
@@ -218,12 +242,17 @@ def explain_learning(policy: LearningPolicy, error: Exception, batch: Tree, know
     """
     name = type(policy).__name__
     if isinstance(error, LossError):
-        unknown = ["/".join(path) for path, leaf in flatten(batch) if isinstance(leaf, Tensor) and bool(leaf.isnan().any())]
-        if unknown:
-            raise LossError(
-                f"{error.found or error}: {', '.join(unknown)} of the batch it learns from holds NaN. Find out where it "
-                "comes from, for example the environment or a middleware that changes rewards."
-            ) from error
+        floats = {
+            "/".join(path): leaf for path, leaf in flatten(batch) if isinstance(leaf, Tensor) and leaf.is_floating_point()
+        }
+        for what, wrong in (("NaN", Tensor.isnan), ("infinite numbers", Tensor.isinf)):
+            if named := [path for path, leaf in floats.items() if bool(wrong(leaf).any())]:
+                raise LossError(
+                    f"{error.found or error}: {', '.join(named)} of the batch it learns from holds {what}. Find out where it "
+                    "comes from, for example the environment or a middleware that changes rewards."
+                ) from error
+        if floats and not any(map(len, floats.values())):
+            raise _empty(name) from error
         return
     if isinstance(error, (ColumnError, HookError)):
         return
@@ -234,16 +263,33 @@ def explain_learning(policy: LearningPolicy, error: Exception, batch: Tree, know
             f"learning of {name} reads the columns {', '.join(read)}, and the batch has no columns. A buffer gives only the "
             "columns that the policy reads: push rows with these names into it."
         ) from error
+    leaves = [leaf for _, leaf in flatten(batch) if isinstance(leaf, (np.ndarray, Tensor)) and leaf.ndim]
+    if leaves and not any(map(len, leaves)):
+        raise _empty(name) from error
     misfit = misfit_in_batch(name, policy.observation_space, policy.action_space, batch)
     if misfit is not None:
         raise misfit from error
+    if isinstance(error, RuntimeError) and "dtype" in str(error):
+        doubles = ["/".join(path) for path, leaf in flatten(batch) if isinstance(leaf, Tensor) and leaf.dtype == torch.float64]
+        if doubles:
+            raise ValueError(
+                f"{name} cannot learn from this batch: {', '.join(doubles)} of it is float64, and networks compute with "
+                f"float32: give float32, batch.{doubles[0].replace('/', '.')}.float()."
+            ) from error
     if isinstance(error, (RuntimeError, IndexError)):
         element = describe_shapes(space_spec(policy.observation_space))
         add_note(error, f"learning from {described(nested(batch))}; one observation has {element}")
 
 
+def _empty(policy: str) -> ValueError:
+    return ValueError(
+        f"{policy} cannot learn from this batch: it has no rows. Leave the call out, or give it at least one row."
+    )
+
+
 def warn_of_misfit(policy: LearningPolicy, batch: Tree) -> None:
-    """Warn if the keys or shapes of observations or actions do not fit the spaces of a policy that has learned from them.
+    """Warn if the keys or shapes of observations or actions do not fit the spaces of a policy that has learned from them, or if
+    a column such as reward has not one number for each row.
 
     Policies whose own hooks prepare batches may learn from others.
     """
@@ -251,6 +297,9 @@ def warn_of_misfit(policy: LearningPolicy, batch: Tree) -> None:
     if not all(owner.__module__.startswith("ding_lite.") for owner in owners):
         return
     found = shape_misfit(policy.observation_space, policy.action_space, batch)
+    if found is None:
+        leaves = [it for it in _leaves(policy.observation_space, policy.action_space, batch) if isinstance(it, _Leaf)]
+        found = _wrong_rank(leaves, batch, (*_SCALARS, *_MOSTLY_SCALARS), only_ones=True)
     if found is not None:
         warnings.warn(
             f"{type(policy).__name__} learns from a batch that does not fit its spaces, maybe by broadcasting: {found}",

@@ -252,7 +252,7 @@ def _learned(policy: DryRunPolicy, columns: dict[str, Any]) -> HookReads:
     before = global_random_states()
     policy.hook_metrics.reset()  # removes values that acting logged: these may have the names of learning's values
     if policy.learns_from == "transitions":
-        columns = map_leaves(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), columns)
+        columns = map_leaves(lambda leaf: leaf.reshape(_STEPS * _ENVS, *leaf.shape[2:]), columns)
     columns = to_device(nested(policy.dummy_batch(tree(columns))), policy.device)
     raw, versions = read_batch(columns, f"postprocess of {kind}"), _versions(columns)
     with _watched(policy, f"postprocess of {kind}"), _explained(f"postprocess of {kind}", lambda: described(columns)):

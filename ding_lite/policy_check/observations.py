@@ -11,7 +11,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from ding_lite.data import is_tree, nested
-from ding_lite.envs import all_finite, space_spec, subspaces
+from ding_lite.envs import all_finite, integer_bounds, space_spec, subspaces
 
 
 class ObservationError(ValueError):
@@ -114,10 +114,9 @@ def _fix(shape: tuple[int, ...], wanted: tuple[int, ...], where: str) -> str:
 
 def out_of_range(space: gymnasium.Space[Any], array: np.ndarray[Any, Any], where: str) -> Iterator[str]:
     """The first number of an array that is not in its discrete space, in words; nothing for other spaces."""
-    if not isinstance(space, (spaces.Discrete, spaces.MultiDiscrete)):
+    if not isinstance(space, (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)):
         return
-    low = np.asarray(space.start)
-    high = low + np.asarray(space.n if isinstance(space, spaces.Discrete) else space.nvec) - 1
+    low, high = map(np.asarray, integer_bounds(space))
     for place in np.argwhere((array < low) | (array > high))[:1].tolist():
         least, most = (int(np.broadcast_to(bound, array.shape)[tuple(place)]) for bound in (low, high))
         yield f"{where}{place} is {array[tuple(place)]}, and {space} has {least} to {most} there."

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ding_lite.data import first_leaf
 from ding_lite.envs import SpaceError, choose_allowed, to_arrays
+from ding_lite.functional import as_index
 from ding_lite.nn import mask_in, masked
 from ding_lite.policy_check import require_output
 from ding_lite.policy_state import StateError, require_range
@@ -160,8 +161,8 @@ class EpsilonGreedyActing(Base):
         return action + self.first_action if self.first_action else action
 
     def action_index(self, action: Tensor) -> Tensor:
-        """The columns of `q_values` that belong to actions: action - start of the space."""
-        return action - self.first_action if self.first_action else action
+        """The columns of `q_values` that belong to actions of any dtype of integers: action - start of the space. [B] int64."""
+        return as_index(action) - self.first_action if self.first_action else as_index(action)
 
     def make_generators(self, role: str, index: int = 0) -> None:
         """Create the random generators, and the epsilon-greedy exploration that uses them."""

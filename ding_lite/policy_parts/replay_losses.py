@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from ding_lite.data import Tree, has_leaf
-from ding_lite.functional import q_target, quantile_huber_loss
+from ding_lite.functional import q_target, quantile_huber_loss, weighted_mean
 
 
 def bootstrap_discount(batch: Tree, gamma: float) -> Tensor | float:
@@ -34,7 +34,7 @@ def weighted_loss(loss: Tensor, error: Tensor | Callable[[], Tensor], batch: Tre
     if not has_leaf(batch, "weight"):
         mean = loss.mean()
         return mean, {"loss": mean.detach()}
-    mean = (loss * batch.weight).mean()
+    mean = weighted_mean(loss, batch.weight)
     error = error() if callable(error) else error
     return mean, {"loss": mean.detach(), "priority": error.detach().abs()}
 

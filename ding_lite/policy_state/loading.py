@@ -283,7 +283,12 @@ def require_weights(
     if where != "weights" and not isinstance(weights, Mapping):
         raise StateError(f"{where} is {weights!r:.80}, expected a dict of tensors by name from get_weights().")
     if isinstance(weights, (str, PathLike)):
-        require_state(f"{kind}.load_state_dict", weights)
+        shown = repr(str(weights))
+        raise TypeError(
+            f"{kind}.set_weights wants weights from get_weights(), got the path {shown}: load_policy({shown}) makes the "
+            f'policy of a run; of a checkpoint file, the weights are load_checkpoint({shown})["model"], with `from '
+            "ding_lite.engine import load_checkpoint`."
+        )
     if not isinstance(weights, Mapping):
         raise TypeError(
             f"{kind}.set_weights wants weights from get_weights(), got {weights!r:.80} of type {type(weights).__name__}."

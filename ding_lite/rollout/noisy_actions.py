@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import math
+import numbers
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,8 +28,10 @@ class NoisyMode(EvalMode):
 
     def __init__(self, policy: Policy, sigma: float, seed: int) -> None:
         space = policy.action_space
-        if isinstance(sigma, bool) or not isinstance(sigma, (int, float)) or not 0 < sigma < math.inf:
-            raise ValueError(f"noise_sigma = {sigma!r}: expected a number above 0, or None for no noise.")
+        sigma = sigma.item() if isinstance(sigma, np.generic) else sigma
+        is_number = isinstance(sigma, numbers.Real) and not isinstance(sigma, bool)
+        if not is_number or not 0 < sigma <= sys.float_info.max:
+            raise ValueError(f"noise_sigma = {sigma!r:.60}: expected a number above 0, or None for no noise.")
         if not (isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating) and space.is_bounded()):
             raise ValueError(
                 f"noise_sigma is for actions in a Box of floats with finite bounds, and this {type(policy).__name__} has "
@@ -36,7 +39,7 @@ class NoisyMode(EvalMode):
             )
         super().__init__(policy)
         self._rng = np.random.default_rng([seed, 2])
-        self._scale = sigma * (space.high.astype(np.float64) / 2 - space.low.astype(np.float64) / 2)
+        self._scale = float(sigma) * (space.high.astype(np.float64) / 2 - space.low.astype(np.float64) / 2)
 
     def forward(self, obs: Any, state: Sequence[Any] | None = None, **kwargs: Any) -> tuple[Any, Sequence[Any], dict[str, Any]]:
         """Compute actions; see `ActMode.forward`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import numbers
 from collections.abc import Callable, Mapping
 from os import PathLike
 from pathlib import Path
@@ -16,7 +17,7 @@ from ding_lite.reports import ReportError
 from ding_lite.rollout.collection import LocalWorker
 from ding_lite.rollout.noisy_actions import NoisyMode
 from ding_lite.rollout.saved_envs import assignment_of, extend_search_path, factory_of, new_envs, record_of, warn_of_statistics
-from ding_lite.rollout.saved_players import PolicyClass, SavedPlayers
+from ding_lite.rollout.saved_players import PolicyClass, SavedPlayers, with_eps
 
 _AT_ONCE = 8  # environments
 _STEPS = 4096  # of a call to collect
@@ -63,12 +64,14 @@ def record_run(
         CheckpointError, StateError: the policy cannot be loaded; see `load_policy`.
         ReportError: `run.json` is damaged, the environment cannot be made here, or the run has several agents.
         DatasetError: there is a dataset already, and `append` is False; or its spaces differ, or it has these very episodes.
-        ValueError: steps < 1; the policy explores by `eps`, which is missing; `eps` is given with deterministic=True, or
-            `noise_sigma` without it; `noise_sigma` is not above 0, or the policy has other actions than it is for.
+        ValueError: steps < 1; `eps` is no probability, or in `settings` too; the policy explores by `eps`, which is missing;
+            `eps` is given with deterministic=True, or `noise_sigma` without it; `noise_sigma` is not above 0, or the policy has
+            other actions than it is for.
         TypeError: the policy does not use a setting.
     """
-    if not isinstance(steps, int) or steps < 1:
+    if isinstance(steps, bool) or not isinstance(steps, numbers.Integral) or steps < 1:
         raise ValueError(f"record_run(steps={steps!r}): at least 1 step is needed, a whole number.")
+    used = with_eps("record_run", settings, eps)
     if eps is not None and deterministic:
         raise ValueError(
             f"eps = {eps!r} has no effect on greedy actions: leave it out, or pass deterministic=False, on the command line "
@@ -88,8 +91,6 @@ def record_run(
         raise ReportError(f"the run in {run} has several agents, and a dataset is of one: record a run with one agent.")
     writer = DatasetWriter(path, append)
     envs = new_envs(factory, _AT_ONCE, seed, players)
-    given = dict(settings or {})
-    used = given if eps is None else {**given, "eps": eps}
     try:
         noisy = {} if noise_sigma is None else {"greedy_mode": functools.partial(NoisyMode, sigma=noise_sigma, seed=seed)}
         worker = players.worker(envs, used, deterministic, **noisy)
@@ -101,7 +102,7 @@ def record_run(
             "which": which,
             "checkpoint": str(checkpoint_path(run, which)),
             "deterministic": deterministic,
-            **({} if noise_sigma is None else {"noise_sigma": noise_sigma}),
+            **({} if noise_sigma is None else {"noise_sigma": float(noise_sigma)}),
             **({"settings": used} if used else {}),
             "seed": seed,
             "environments": [{"stage": "collect", "name": envs.env_name}],
@@ -112,7 +113,7 @@ def record_run(
         if append:
             _require_new_episodes(path, source)
         writer.begin(envs.single_observation_space, envs.single_action_space, source)
-        left = steps
+        left = int(steps)
         while left > 0:
             found = worker.collect_episodes(min(left, _STEPS), False, "steps", **used).transitions
             writer.add(found)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import numbers
 from collections.abc import Callable, Mapping
 from os import PathLike
 from typing import Any
@@ -17,6 +18,28 @@ from ding_lite.rollout.collection import LocalWorker
 from ding_lite.rollout.multi_agent import AgentWorker
 
 PolicyClass = str | type[Policy]
+
+
+def with_eps(who: str, settings: Mapping[str, Any] | None, eps: Any) -> dict[str, Any]:
+    """The settings to act with, with the probability of random actions, if it is given.
+
+    Args:
+        who: name of the function, for messages.
+        settings: the others.
+        eps: the probability; None for that of `settings`, if any.
+
+    Raises:
+        ValueError: it is no probability, or both give it.
+    """
+    given = dict(settings or {})
+    if eps is None:
+        return given
+    is_number = isinstance(eps, numbers.Real) and not isinstance(eps, bool)
+    if not is_number or not (0 <= eps <= 1 or eps == -1):
+        raise ValueError(f"{who}(eps={eps!r:.60}): expected a probability, a number in [0, 1], or -1 for no exploration.")
+    if "eps" in given:
+        raise ValueError(f"{who}(eps={eps!r}, settings={{'eps': {given['eps']!r:.60}}}): give it once.")
+    return {**given, "eps": float(eps)}
 
 
 class SavedPlayers:

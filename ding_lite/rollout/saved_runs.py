@@ -25,7 +25,7 @@ from ding_lite.metrics import mean_of
 from ding_lite.policy import checkpoint_path
 from ding_lite.reports import ReportError, bootstrap_band, iqm
 from ding_lite.rollout.saved_envs import assignment_of, extend_search_path, factory_of, new_envs, record_of, warn_of_statistics
-from ding_lite.rollout.saved_players import PolicyClass, SavedPlayers
+from ding_lite.rollout.saved_players import PolicyClass, SavedPlayers, with_eps
 from ding_lite.rollout.video_files import FilmedAgentEnv, FilmedEnv, VideoWriter
 
 _AT_ONCE = 8  # environments
@@ -155,8 +155,7 @@ def evaluate_run(
     factory = factory_of(record, env, run)
     players = SavedPlayers(run, which, name, policy_class, policy_of or assignment_of(record))
     envs = new_envs(factory, min(episodes, _AT_ONCE), seed, players)
-    given = dict(settings or {})
-    used = given if eps is None else {**given, "eps": eps}
+    given, used = dict(settings or {}), with_eps("evaluate_run", settings, eps)
     try:
         worker = players.worker(envs, used, deterministic)
         warn_of_statistics(envs)

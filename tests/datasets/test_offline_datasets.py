@@ -232,6 +232,61 @@ def test_windows_are_the_steps_before_within_the_episode(kind, length, tmp_path)
         chosen.windows([0, 9999], 3)
 
 
+def arrays(rewards, seed=0, **changes):
+    """Transitions of terminated episodes with these rewards."""
+    lengths = [len(episode) for episode in rewards]
+    count, rng = sum(lengths), np.random.default_rng(seed)
+    ends = np.isin(np.arange(count), np.cumsum(lengths) - 1)
+    obs = rng.normal(size=(count + len(lengths), 3)).astype(np.float32)
+    at = np.arange(count) + np.repeat(np.arange(len(lengths)), lengths)
+    rows = {"obs": obs[at], "next_obs": obs[at + 1], "action": np.arange(count) % 2, "reward": np.concatenate(rewards)}
+    return {**rows, "terminated": ends, "truncated": ends & False, **changes}
+
+
+@pytest.mark.parametrize("size", [1.0, 1e8, 1e17, 1e30])
+def test_a_large_return_of_one_episode_does_not_change_those_of_others(size):
+    rng = np.random.default_rng(1)
+    rewards = [rng.normal(size=int(length)) for length in rng.integers(1, 40, 30)]
+    rewards[3] = rewards[3] * size
+    wanted = []
+    for episode in rewards:
+        returns, later = [], 0.0
+        for reward in episode[::-1].tolist():
+            later = reward + later
+            returns.append(later)
+        wanted += returns[::-1]
+    found = open_dataset(arrays(rewards)).returns_to_go
+    assert found.dtype == np.float32
+    assert np.array_equal(found, np.array(wanted, np.float32))
+
+
+def test_rows_are_chosen_by_masks_too_and_never_cut_from_floats():
+    dataset = open_dataset(arrays([np.ones(3), np.ones(4)]))
+    mask = np.arange(7) % 3 == 0
+    for read in (dataset.take, lambda rows: dataset.windows(rows, 2)):
+        for chosen in (mask, mask.tolist()):
+            same_leaves = zip(flatten(read(chosen)), flatten(read([0, 3, 6])))
+            assert all(torch.equal(one, other) for (_, one), (_, other) in same_leaves)
+        assert len(read([]).reward) == len(read(~mask & mask).reward) == 0
+        for wrong in (mask[:-1], [0.0, 1.5], np.array([1.0]), ["a"]):
+            with pytest.raises(IndexError, match="has 7 rows: pass integers from 0 to 6, or one bool for each row"):
+                read(wrong)
+
+
+@pytest.mark.parametrize("length", [0, -1, True, 2.0, None])
+def test_windows_have_a_length(length):
+    with pytest.raises(ValueError, match=r"windows\(length=.*: expected the steps of a window, an integer of at least 1"):
+        open_dataset(arrays([np.ones(3)])).windows([0], length)
+
+
+@pytest.mark.parametrize("share", ["0.1", None, True, float("nan"), 2])
+def test_a_share_is_a_number(share):
+    dataset = open_dataset(arrays([np.ones(3), np.ones(2)]))
+    for read, name in ((dataset.best, "best"), (dataset.split, "split")):
+        with pytest.raises(ValueError, match=rf"{name}\(share=.*: expected a share of the episodes above 0.* as a number"):
+            read(share)
+
+
 class TestDamage:
     def folder(self, tmp_path):
         recorded(tmp_path / "good", "dict")
@@ -391,6 +446,24 @@ class TestEpochs:
         assert one.fingerprint == OfflineDataset(tmp_path).fingerprint != other.fingerprint
         with pytest.raises(ValueError, match="learned from other data than this dataset has"):
             Epochs(10, 3, 0, one.fingerprint).load_state_dict(Epochs(10, 3, 0, other.fingerprint).state_dict())
+
+    @pytest.mark.parametrize("name", ["obs", "next_obs", "action", "reward", "terminated", "extra"])
+    def test_a_fingerprint_of_arrays_is_one_of_all_columns(self, name):
+        rows = arrays([np.ones(3), np.ones(2)], extra=np.arange(5))
+        other = {key: column.copy() for key, column in rows.items()}
+        if name == "next_obs":
+            other["next_obs"][-1] += 1
+        elif name == "obs":
+            other["obs"][1:3] += 1
+            other["next_obs"][0:2] += 1
+        elif name == "terminated":
+            other["terminated"][-1], other["truncated"][-1] = False, True
+        else:
+            other[name][2] += 1
+        dataset = open_dataset(rows)
+        assert dataset.fingerprint == open_dataset(rows).fingerprint != open_dataset(other).fingerprint
+        for part in (lambda one: one.select([1, 0]), lambda one: open_dataset([one, rows])):
+            assert part(dataset).fingerprint == part(open_dataset(rows)).fingerprint != part(open_dataset(other)).fingerprint
 
     def test_a_state_of_another_dataset_is_refused(self):
         with pytest.raises(ValueError, match="learned from a dataset of 10 rows, and this one has 11"):

@@ -58,12 +58,26 @@ class TestNamesOfD4RL:
         for changed in ({**rows, **flat}, as_d4rl({**rows, **flat})):
             same(open_dataset(changed).rows(), rows)
 
+    def test_weights_of_one_number_are_squeezed_and_others_refused(self):
+        rows = {**transitions(), "weight": np.linspace(0, 1, 9)}
+        same(open_dataset({**rows, "weight": rows["weight"][:, None]}).rows(), rows)
+        with pytest.raises(DatasetError, match=r"the column 'weight' has the shape \(9, 2\), expected \(9,\)"):
+            open_dataset({**rows, "weight": np.ones((9, 2))})
+        with pytest.raises(DatasetError, match=r"the column 'weight' has the shape \(9, 1\), expected \(9,\)"):
+            open_dataset(Episodes({**rows, "weight": np.ones((9, 1))}, [3, 4, 2]))
+
     def test_without_next_observations_the_rules_are_those_of_files(self):
         rows = transitions()
         del rows["next_obs"]
         dataset = open_dataset(as_d4rl(rows))
         assert dataset.lengths.tolist() == [3, 3, 1]
         assert dataset.finished.tolist() == [True, True, True]
+
+    @pytest.mark.parametrize("limit", [2.5, True, float("nan"), "10", 10**30, 0, -1])
+    def test_a_limit_is_a_number_of_steps(self, limit):
+        with pytest.raises(ValueError, match=r"max_episode_steps = .*: expected the steps of the longest episode, at least 1"):
+            open_dataset(as_d4rl(transitions()), max_episode_steps=limit)
+        assert open_dataset(as_d4rl(transitions()), max_episode_steps=np.int64(9)).num_episodes == 3
 
     def test_names_that_are_mixed_or_missing_are_errors(self):
         rows = transitions()
@@ -188,3 +202,72 @@ def test_the_name_of_many_datasets_is_short():
     words = "the datasets of the arrays 0 and of the arrays 1 cannot be used as one: the column action"
     with pytest.raises(DatasetError, match=re.escape(words)):
         open_dataset([transitions(), {**transitions(), "action": np.zeros((9, 2))}])
+
+
+class TestNumbersOfSpaces:
+    def test_only_chosen_episodes_must_fit(self):
+        rows = {**transitions(), "action": np.array([7, 0, 0, 1, 1, 0, 1, 0, 1])}
+        dataset = open_dataset(rows)
+        with pytest.raises(DatasetError, match=r"the column action has the number 7, which is outside of Discrete\(2\)"):
+            dataset.with_spaces(OBS, spaces.Discrete(2))
+        assert dataset.select([1, 2]).with_spaces(OBS, spaces.Discrete(2)).action_space == spaces.Discrete(2)
+
+    def test_final_observations_must_fit_too(self):
+        obs = np.zeros((9, 2), np.int64)
+        final = {"obs": obs, "next_obs": obs.copy()}
+        final["next_obs"][6] = 4  # of the second episode
+        dataset = open_dataset({**transitions(), **final})
+        for given in (dataset, dataset.select([1])):
+            with pytest.raises(DatasetError, match="the column obs has the number 4"):
+                given.with_spaces(spaces.MultiDiscrete([3, 4]))
+        assert dataset.select([2, 0]).with_spaces(spaces.MultiDiscrete([3, 4])).num_episodes == 2
+
+    @pytest.mark.parametrize("first", [0, 1])
+    def test_arrays_that_are_joined_must_fit_the_spaces_of_the_others(self, first):
+        rows = {**transitions(), "action": np.arange(9) % 2}
+        typed = open_dataset(rows, OBS, spaces.Discrete(2))
+        parts = [typed, {**rows, "action": np.full(9, 7)}]
+        words = (
+            r"the dataset of the arrays . does not fit the spaces of those that it is joined with: the column action has the "
+        )
+        with pytest.raises(DatasetError, match=f"{words}number 7, which is outside of Discrete"):
+            open_dataset([parts[first], parts[1 - first]])
+        assert open_dataset([typed, rows]).action_space == spaces.Discrete(2)
+
+
+class TestNextObservations:
+    @pytest.mark.parametrize("wide", ["obs", "next_obs"])
+    def test_they_may_have_another_precision(self, wide):
+        rows, count = transitions((40, 3)), 43
+        exact = {name: rows[name].astype(np.float64) + 1e-12 for name in ("obs", "next_obs")}
+        dataset = open_dataset({**rows, wide: exact[wide]})
+        assert dataset.lengths.tolist() == [40, 3]
+        assert len(dataset) == count
+
+    def test_other_parts_are_named(self):
+        rows = transitions()
+        parts = {"obs": {"at": rows["obs"]}, "next_obs": {"at": rows["next_obs"]}}
+        for changed, words in [
+            ({"next_obs": {"to": rows["next_obs"]}}, "lack the column 'next_obs/at': obs has obs/at, and next_obs next_obs/to"),
+            ({"next_obs": rows["next_obs"]}, "lack the column 'next_obs/at': obs has obs/at, and next_obs next_obs"),
+            ({"obs": rows["obs"]}, "lack the column 'next_obs': obs has obs, and next_obs next_obs/at"),
+            (
+                {"next_obs": {**parts["next_obs"], "more": rows["next_obs"]}},
+                "have the column 'next_obs/more': obs has obs/at, and next_obs next_obs/at, next_obs/more",
+            ),
+        ]:
+            with pytest.raises(DatasetError, match=f"{words}. Give both the same parts"):
+                open_dataset({**rows, **parts, **changed})
+
+    def test_arrays_in_another_order_are_named(self):
+        rows = transitions((40,))
+        rows["obs"] = rows["obs"][::-1]
+        with pytest.raises(DatasetError, match="never the observation of the following step.* arrays in the order of time"):
+            open_dataset(rows)
+
+    @pytest.mark.parametrize("dtype", [np.uint16, np.uint32, np.uint64])
+    def test_batches_have_integers_with_which_torch_computes(self, dtype):
+        rows = {**transitions(), "action": (np.arange(9) % 5).astype(dtype)}
+        dataset = open_dataset(rows, OBS, DISCRETE)
+        assert dataset.rows()["action"].dtype == dtype
+        assert (dataset.take(np.arange(9)).action + 1).tolist() == [1 + row % 5 for row in range(9)]

@@ -392,6 +392,21 @@ class TestFetching:
         made_by = {"policies": [{"algorithm": "PPOPolicy"}]}  # it samples beyond the bounds
         recorded = OfflineDataset.from_episodes(open_dataset(rows).episodes(), SPACES["box"], BOX, made_by)
         offline_data_fetcher(BCConfig(), recorded, mode)
+        for parts in ([recorded, rows], [rows, recorded]):
+            with pytest.warns(UserWarning, match=r"33\.3% of the actions of the dataset .* are beyond"):
+                offline_data_fetcher(BCConfig(), parts, mode)
+
+    def test_numbers_without_spaces_are_compared_with_the_policy(self):
+        places = np.zeros((9, 2), np.int64)
+        places[4] = 2, 1
+        rows = {**arrays(), "obs": places, "next_obs": np.roll(places, -1, 0)}
+        policy = BCPolicy(BCConfig().policy, spaces.MultiDiscrete([2, 3]), BOX)
+        with pytest.raises(SpaceError, match="does not fit the policy: the column obs has the number 2, which is outside of"):
+            offline_data_fetcher(BCConfig(), rows, policy.learn_mode)
+        rows = {**arrays(), "action": np.full((9, 3), 2, np.int8)}
+        policy = BCPolicy(BCConfig().policy, SPACES["box"], spaces.MultiBinary(3))
+        with pytest.raises(SpaceError, match="does not fit the policy: the column action has the number 2"):
+            offline_data_fetcher(BCConfig(), rows, policy.learn_mode)
 
     def test_a_return_that_no_episode_has_had_is_a_warning(self, recorded, tmp_path):
         cfg = DecisionTransformerConfig().override({"policy.target_return": 1e4})

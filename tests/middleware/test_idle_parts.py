@@ -73,6 +73,16 @@ def test_a_saved_policy_that_does_not_learn_is_named(tmp_path, saved, count):
     assert [text.partition(" that")[0] for text in found if IDLE in text] == ["CkptSaver saves the policy"] * count
 
 
+def test_a_function_without_a_contract_may_train_any_policy(tmp_path):
+    def parts(cfg, buffer_, one, two):
+        def imitate(ctx):
+            two.learn_mode.forward(buffer_.sample(4))
+
+        return [learner(cfg, buffer_, one), imitate, CkptSaver(two, cfg.exp_name), evaluator(cfg, two)]
+
+    assert not run(small(tmp_path), parts, policies=2)
+
+
 def test_a_whole_pipeline_warns_of_nothing(tmp_path):
     assert not run(
         small(tmp_path), lambda cfg, b, one: [learner(cfg, b, one), evaluator(cfg, one), CkptSaver(one, cfg.exp_name)]
@@ -122,3 +132,75 @@ def test_a_default_configuration_beside_a_policy_with_settings_is_fine(tmp_path)
     cfg.policy.learn.learning_rate = 0.5
 
     assert not [one for one in run(cfg, lambda cfg, b, p: [learner(small(tmp_path), b, p)]) if "without effect" in one]
+
+
+LATER = "made before its configuration was changed"
+CHANGES = {
+    "learning rate": {"learn.learning_rate": 0.5},
+    "network": {"model.encoder_hidden_size_list": [3]},
+    "optimizer": {"learn.optimizer": "rmsprop"},
+    "seed": {"seed": 77},
+}
+
+
+@pytest.mark.parametrize("values", CHANGES.values(), ids=CHANGES)
+@pytest.mark.parametrize("place", ["before the learner", "after it"])
+@pytest.mark.parametrize("kind", [OffPolicyLearner, trainer])
+def test_settings_that_the_policys_own_configuration_got_later_are_named(tmp_path, values, place, kind):
+    cfg = small(tmp_path)
+
+    def parts(cfg, buffer_, policy):
+        if place == "before the learner":
+            cfg.policy.override(values)
+        if kind is OffPolicyLearner:
+            yield learner(cfg, buffer_, policy)
+        else:
+            yield offpolicy_data_fetcher(cfg, buffer_)
+            yield trainer(cfg, policy.learn_mode)
+        cfg.policy.override(values)
+
+    (text,) = (one for one in run(cfg, parts) if LATER in one)
+    ((name, value),) = values.items()
+    assert text.startswith(f"{kind.__name__} trains a policy")
+    assert f"policy.{name} = {value!r} (made with " in text
+    assert text.endswith("Make the policy after the change, or change live settings by policy.reset_config.")
+
+
+FOLLOWED = {
+    "read in each step": {"discount_factor": 0.5, "double": False, "learn.grad_clip_norm": 0.1, "learn.batch_size": 7},
+    "read by middleware": {"collect.n_sample": 8, "other.eps.end": 0.5, "eval.evaluator.eval_freq": 7},
+}
+
+
+@pytest.mark.parametrize("values", FOLLOWED.values(), ids=FOLLOWED)
+def test_settings_that_a_policy_follows_are_not_named(tmp_path, values):
+    def parts(cfg, buffer_, policy):
+        cfg.policy.override(values)
+        return [learner(cfg, buffer_, policy)]
+
+    assert not [text for text in run(small(tmp_path), parts) if LATER in text]
+
+
+def test_reset_config_is_the_fix_also_after_the_change(tmp_path):
+    found = []
+
+    def parts(cfg, buffer_, policy):
+        cfg.policy.learn.learning_rate = 0.5
+        assert policy.reset_config({"lr": 0.5}) == {"learn.learning_rate": 0.001}
+        found.append(policy)
+        return [learner(cfg, buffer_, policy)]
+
+    assert not [text for text in run(small(tmp_path), parts) if LATER in text]
+    assert found[0].optimizer.param_groups[0]["lr"] == 0.5
+
+
+def test_a_state_says_with_what_the_policy_was_made_so_that_it_can_be_loaded(tmp_path):
+    cfg, envs = small(tmp_path), make_envs("CartPole-v1", 1, seed=0)
+    policy = DQNPolicy(cfg.policy, envs.single_observation_space, envs.single_action_space)
+    cfg.policy.model.encoder_hidden_size_list = [3]
+
+    config = policy.state_dict()["made_with"]["config"]
+
+    assert config["model"]["encoder_hidden_size_list"] == [128, 128]
+    again = DQNPolicy(type(cfg.policy).from_dict(config), envs.single_observation_space, envs.single_action_space)
+    again.load_state_dict(policy.state_dict())

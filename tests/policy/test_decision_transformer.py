@@ -1,14 +1,17 @@
 """Decision Transformer: acting step by step equals its computation of windows; what must have no influence has none."""
 
+import typing
+
 import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
 
-from ding_lite.data import Episodes, map_leaves, nested, tree
+from ding_lite.data import Episodes, flatten, map_leaves, nested, tree
 from ding_lite.datasets import open_dataset
-from ding_lite.envs import make_envs
+from ding_lite.envs import clipper, make_envs, space_spec
 from ding_lite.policy import DecisionTransformerPolicy
+from ding_lite.rollout import make_worker
 
 OBS = {
     "vector": spaces.Box(-1, 1, (3,), np.float32),
@@ -76,7 +79,7 @@ def test_acting_step_by_step_is_the_computation_of_windows(obs, action, elements
         for step in range(steps):
             obs_now = map_leaves(lambda leaf: torch.as_tensor(leaf[step]), seen)  # noqa: B023
             taken, state, _ = policy.compute_actions(obs_now, state, explore=step % 2 == 0, prev_reward_batch=last)
-            actions.append(map_leaves(lambda leaf: leaf.numpy(), nested(taken)))
+            actions.append(clipper(policy.action_space)(map_leaves(lambda leaf: leaf.numpy(), nested(taken))))
             last = rewards[step]
     policy.model.forward = run
     acted = torch.stack([logit[:, -1] for logit in logits], 1)  # [B, T, width]
@@ -162,7 +165,7 @@ def test_predict_counts_the_rewards_that_it_gets():
 def test_it_acts_in_environments_with_the_rewards_of_the_last_steps():
     envs = make_envs("CartPole-v1", 2)
     policy = DecisionTransformerPolicy(SMALL, envs.single_observation_space, envs.single_action_space)
-    assert policy.previous == ("prev_reward_batch",)
+    assert policy.previous == ("prev_action_batch", "prev_reward_batch")
 
 
 def test_it_reads_windows_alone_so_that_recorded_episodes_have_no_states():
@@ -187,3 +190,88 @@ def test_other_batches_are_refused(batch, words):
 def test_a_size_that_is_no_multiple_of_the_heads_is_refused():
     with pytest.raises(ValueError, match=r"model.size = 9 is not a multiple of model.heads = 2"):
         made(**{"model.size": 9})
+
+
+def last_actions(state, policy):
+    """The actions that a state holds, the oldest first."""
+    return state[-4][0] if policy.cfg.context_length > 1 else None
+
+
+def test_the_state_has_actions_within_their_bounds():
+    policy = made(action="a vector")
+    with torch.no_grad():
+        policy.model.head.bias.fill_(50.0)
+    obs = np.zeros(3, np.float32)
+    action, state = policy.predict(obs)
+    assert action.tolist() == [3.0, 3.0]
+    assert last_actions(state, policy)[-1].tolist() == [3.0, 3.0]
+
+
+@pytest.mark.parametrize("action", ["one of n", "a vector"])
+def test_the_action_that_the_environment_got_takes_the_place_of_the_own_one(action):
+    policy, obs = made(action=action), np.zeros(3, np.float32)
+    first, state = policy.predict(obs)
+    same = policy.predict(obs, state, prev_reward_batch=0.0)
+    again = policy.predict(obs, state, prev_reward_batch=0.0, prev_action_batch=first)
+    assert all(torch.equal(one, other) for one, other in zip(same[1], again[1]))
+    got = np.array([9.0, -0.5], np.float32) if action == "a vector" else np.int64(1 if first != 1 else 0)
+    after = policy.predict(obs, state, prev_reward_batch=0.0, prev_action_batch=got)[1]
+    assert last_actions(after, policy)[-2].tolist() == np.clip(got, -1, 3).tolist()
+    assert torch.equal(last_actions(after, policy)[0], last_actions(same[1], policy)[0]), "earlier steps stay"
+
+
+class Replaced(DecisionTransformerPolicy):
+    """What acts on it: the actions of another one."""
+
+    seen: typing.ClassVar[list] = []
+
+    def compute_actions(self, obs, state=(), *, explore=True, prev_action_batch=None, prev_reward_batch=None, **kwargs):
+        found = super().compute_actions(
+            obs, state, explore=explore, prev_action_batch=prev_action_batch, prev_reward_batch=prev_reward_batch, **kwargs
+        )
+        self.seen.append(found[1])
+        return torch.full_like(found[0], 2.0), *found[1:]
+
+
+def test_a_collector_gives_it_the_actions_that_the_environments_got():
+    envs = make_envs("Pendulum-v1", 2, seed=0)
+    settings = {**SMALL, "context_length": 4}
+    policy = Replaced(settings, envs.single_observation_space, envs.single_action_space)
+    Replaced.seen.clear()
+    make_worker(envs, policy.collect_mode).collect(3)
+    envs.close()
+    actions = Replaced.seen[-1][1]  # [B, 3, 1]: two that the environment got, and the one that was computed
+    assert actions[:, :-1].flatten().tolist() == [2.0] * 4
+    assert actions[:, -1].flatten().tolist() != [2.0] * 2
+
+
+@pytest.mark.parametrize("obs", OBS)
+@pytest.mark.parametrize("action", ACTIONS)
+def test_a_context_of_one_step_depends_on_this_step_alone(obs, action, elements):
+    policy = made(obs, action, context_length=1)
+    dataset = recorded(elements, obs, action)
+    before = policy.model.head.weight.clone()
+    assert np.isfinite(float(policy.learn_mode.forward(dataset.windows(np.arange(10), 1))["loss"]))
+    assert not torch.equal(before, policy.model.head.weight)
+    seen = elements(OBS[obs], 2, 2)
+    _, state, _ = policy.eval_mode.forward(map_leaves(lambda leaf: leaf[0], seen))
+    second = map_leaves(lambda leaf: leaf[1], seen)
+    taken = nested(policy.eval_mode.forward(second, state, prev_reward_batch=np.zeros(2))[0])
+    assert [path for path, _ in flatten(taken)] == [path for path, _ in flatten(space_spec(ACTIONS[action]))]
+
+
+def test_it_learns_from_unfinished_episodes_with_the_returns_that_are_known():
+    rows = {
+        "obs": np.arange(5, dtype=np.float32)[:, None].repeat(3, 1),
+        "next_obs": np.arange(1, 6, dtype=np.float32)[:, None].repeat(3, 1),
+        "action": np.zeros(5, np.int64),
+        "reward": np.ones(5),
+        "terminated": np.arange(5) == 1,
+        "truncated": np.zeros(5, bool),
+    }
+    rows["next_obs"][1] = 9
+    dataset = open_dataset(rows)
+    assert dataset.finished.tolist() == [True, False]
+    batch = dataset.windows(np.arange(5), 4)
+    assert batch.return_to_go[:, -1].tolist() == [2, 1, 3, 2, 1]
+    assert np.isfinite(float(made().learn_mode.forward(batch)["loss"]))

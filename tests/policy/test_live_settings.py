@@ -259,6 +259,27 @@ def test_a_live_change_is_as_a_new_policy_with_the_value(kind):
     assert same(saved, as_it_was), "learning changed a state that was loaded"
 
 
+@pytest.mark.parametrize("kind", ["PPO", "CQL", "TD3BC"])
+def test_a_change_without_reset_config_is_followed_or_known_not_to_be(kind):
+    rig = Rig(KINDS[kind])
+    rig.learn()
+    saved = rig.saved()
+    for name in [name for name, is_live, _ in settings_of(rig.policy.cfg) if is_live and name not in OWN_TEST]:
+        value = changed(KINDS[kind], name)
+        rig.load(saved)
+        before = hint_of(rig.policy.cfg, name)[1]
+        rig.policy.cfg.override({name: value})
+        if name in rig.policy.learn_mode.unfollowed_settings:
+            assert rig.policy.learn_mode.unfollowed_settings == {name: (value, before)}
+            assert rig.policy.reset_config({name: value}) == {name: before}
+        found = rig.learn(2)
+        assert not rig.policy.learn_mode.unfollowed_settings
+        rig.load(saved)
+        rig.policy.cfg.override({name: before})
+        rig.policy.reset_config({name: value})
+        assert same(found, rig.learn(2)), name
+
+
 @EACH
 def test_any_other_change_is_refused_by_name_and_changes_nothing(kind):
     policy = Rig(kind).policy

@@ -434,9 +434,13 @@ def test_what_is_no_state_says_what_to_do(state, tmp_path):
     policy = DQNPolicy(None, BOX, DISCRETE)
     for path in ("runs/ckpt/final.pt", tmp_path / "runs/ckpt/final.pt"):
         words = r"wants a state, got the path '.*runs/ckpt/final.pt': .*load_state_dict\(load_checkpoint\('.*final.pt'\)\)"
-        for take in (policy.load_state_dict, policy.learn_mode.load_state_dict, policy.set_weights):
+        for take in (policy.load_state_dict, policy.learn_mode.load_state_dict):
             with pytest.raises(TypeError, match=words):
                 take(path)
+        with pytest.raises(
+            TypeError, match=r"set_weights wants weights .*, got the path .*final.pt': load_policy\('.*final.pt'\)"
+        ):
+            policy.set_weights(path)
     several = r"the states of several policies, 'a', 'b': load one of them, load_state_dict\(state\['policies'\]\['a'\]\)"
     with pytest.raises(StateError, match=several):
         policy.load_state_dict({"policies": {"a": state, "b": state}})

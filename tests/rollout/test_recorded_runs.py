@@ -74,11 +74,21 @@ def test_noise_is_seeded_and_noted(run, tmp_path, capsys):
     assert "pass deterministic=True, on the command line --greedy" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("sigma", [0.0, -1.0, float("nan"), float("inf"), "0.1", True])
+@pytest.mark.parametrize("sigma", [0.0, -1.0, float("nan"), float("inf"), "0.1", True, 10**400])
 def test_noise_that_is_no_number_above_0_is_refused(run, tmp_path, sigma):
     with pytest.raises(ValueError, match="noise_sigma = .*expected a number above 0"):
         record_run(run, tmp_path / "data", 9, "final", deterministic=True, noise_sigma=sigma)
     assert not (tmp_path / "data").exists()
+
+
+def test_numbers_of_numpy_are_numbers(run, tmp_path):
+    one = record_run(run, tmp_path / "a", np.int64(20), "final", deterministic=True, noise_sigma=np.float32(0.25))
+    other = record_run(run, tmp_path / "b", 20, "final", deterministic=True, noise_sigma=0.25)
+    np.testing.assert_array_equal(one.rows()["action"], other.rows()["action"])
+    assert one.sources[0]["noise_sigma"] == 0.25
+    for steps in (0, np.int64(0), True, 2.0, "9"):
+        with pytest.raises(ValueError, match="at least 1 step is needed, a whole number"):
+            record_run(run, tmp_path / "c", steps, "final")
 
 
 def test_noise_on_other_actions_is_refused(tmp_path):
@@ -95,6 +105,13 @@ def test_eps_is_noted_and_refused_with_greedy_actions(tmp_path, capsys):
         record_run(run, tmp_path / "greedy", 30, "final", deterministic=True, eps=0.25)
     with pytest.raises(ValueError, match=r"explores by eps, which has no effect on greedy actions"):
         evaluate_run(run, 1, "final", eps=0.25)
+    for call, who in ((lambda **how: record_run(run, tmp_path / "greedy", 30, "final", **how), "record_run"),
+                      (lambda **how: evaluate_run(run, 1, "final", deterministic=False, **how), "evaluate_run")):  # fmt: skip
+        for eps in (True, "0.1", 2, float("nan"), -0.5):
+            with pytest.raises(ValueError, match=rf"{who}\(eps=.*expected a probability, a number in \[0, 1\]"):
+                call(eps=eps)
+        with pytest.raises(ValueError, match=rf"{who}\(eps=0.1, settings=.'eps': 0.2.\): give it once"):
+            call(eps=0.1, settings={"eps": 0.2})
     assert main(["collect", run, "--out", str(tmp_path / "greedy"), "--greedy", "--eps", "0.1", "--which", "final"]) == 2
     assert "leave --greedy out" in capsys.readouterr().err
     assert not (tmp_path / "greedy").exists()
