@@ -93,7 +93,7 @@ def made_settings(groups: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     They are saved beside the current ones, which schedules and hooks change. A difference of the settings that two optimizers
     were made with is a difference of their configurations.
     """
-    left_out = {"params", *_HOW}
+    left_out = {"params", "initial_lr", *_HOW}  # a scheduler of torch adds initial_lr, maybe later
     return [
         {name: _plain(value) for name, value in group.items() if name not in left_out and _is_setting(value)}
         for group in groups
