@@ -17,7 +17,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation
 from measure import compare, one_thread
 
-from ding_lite.envs import make_envs, registered_spec
+from ding_lite.envs import make_envs
+from ding_lite.envs.making import registered_spec
 
 GAME, ENVS, STEPS = "ALE/Pong-v5", 8, 20
 

@@ -10,17 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ding_lite.contexts import OnlineRLContext
-from ding_lite.data import (
-    Episodes,
-    Order,
-    Trajectories,
-    Tree,
-    episodes_from_list,
-    map_leaves,
-    rollout_from_list,
-    stack_transitions,
-    tree,
-)
+from ding_lite.data import Episodes, Order, Trajectories, Tree, tree
+from ding_lite.data.lists import episodes_from_list, rollout_from_list, stack_transitions
+from ding_lite.data.trees import map_leaves
 
 # EpisodeCollector writes ctx.trajectories = None too. So reading both fields is refused in a pipeline without a collector.
 COLLECTED_TERMS: Any = {"reads": ("trajectories",), "may_read": ("episodes",)}

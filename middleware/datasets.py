@@ -15,10 +15,14 @@ import torch
 from ding_lite.basics import command_line, foreign_arguments, library_versions
 from ding_lite.config import RunConfig
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
-from ding_lite.data import Tree, flatten, has_leaf, map_leaves, nested, with_leaves
+from ding_lite.data import Tree, flatten, nested
+from ding_lite.data.trees import has_leaf, map_leaves, with_leaves
 from ding_lite.datasets import DatasetError, DatasetWriter, Epochs, OfflineDataset, open_dataset
 from ding_lite.engine import contract
-from ding_lite.envs import SpaceError, clipper, same_layout, space_from, subspaces
+from ding_lite.envs import SpaceError
+from ding_lite.envs.arrays import clipper
+from ding_lite.envs.space_records import space_from
+from ding_lite.envs.spaces import same_layout, subspaces
 from ding_lite.middleware.arguments import require_mode, require_settings
 from ding_lite.middleware.collected import COLLECTED_TERMS, collected_data
 from ding_lite.middleware.fetchers import columns_read

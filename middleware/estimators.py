@@ -9,7 +9,7 @@ import torch
 from ding_lite.basics import foreign_arguments
 from ding_lite.config import OnPolicyRunConfig, RunConfig
 from ding_lite.contexts import OnlineRLContext
-from ding_lite.data import has_leaf, with_leaves
+from ding_lite.data.trees import has_leaf, with_leaves
 from ding_lite.engine import contract
 from ding_lite.functional import discounted_return, gae
 from ding_lite.middleware.arguments import discount_factor_of, require, require_mode

@@ -11,7 +11,9 @@ from typing import Any
 from ding_lite.basics import foreign_arguments
 from ding_lite.config import RunConfig
 from ding_lite.contexts import OnlineRLContext, train_output_of
-from ding_lite.data import BatchPrefetcher, Buffers, PreparedBatch, Tree, has_leaf, nested, sampler
+from ding_lite.data import BatchPrefetcher, Buffers, Tree, nested, sampler
+from ding_lite.data.batches import PreparedBatch
+from ding_lite.data.trees import has_leaf
 from ding_lite.engine import contract, current_task
 from ding_lite.middleware.arguments import policy_settings, require_mode, require_settings
 from ding_lite.middleware.collected import COLLECTED_TERMS, collected_data, copied_batch

@@ -10,7 +10,9 @@ from gymnasium.vector import VectorEnv
 
 from ding_lite.basics import foreign_arguments, seed_of
 from ding_lite.contexts import OnlineRLContext
-from ding_lite.data import Trajectories, holds_objects, map_leaves, stack_rows, tree
+from ding_lite.data import Trajectories, tree
+from ding_lite.data.column_arrays import stack_rows
+from ding_lite.data.trees import holds_objects, map_leaves
 from ding_lite.engine import contract
 from ding_lite.metrics import MetricsLogger
 from ding_lite.middleware.acting_settings import ActingSettings

@@ -10,7 +10,8 @@ from typing import Any
 from ding_lite.config import RunConfig
 from ding_lite.contexts import AgentsContext, OnlineRLContext
 from ding_lite.engine import NestedContext, PendingWork, contract
-from ding_lite.envs import AgentVectorBase, EpisodeResult
+from ding_lite.envs import EpisodeResult
+from ding_lite.envs.agent_bases import AgentVectorBase
 from ding_lite.metrics import mean_of
 from ding_lite.middleware.acting_settings import ActingSettings
 from ding_lite.middleware.arguments import RUN_CONFIG, require, require_evaluations, require_info_columns, require_modes

@@ -10,7 +10,8 @@ import torch
 
 from ding_lite.config import RunConfig
 from ding_lite.contexts import OnlineRLContext
-from ding_lite.data import Trajectories, map_leaves
+from ding_lite.data import Trajectories
+from ding_lite.data.trees import map_leaves
 from ding_lite.engine import contract
 from ding_lite.functional import nstep_return
 from ding_lite.middleware.arguments import policy_settings, require_settings

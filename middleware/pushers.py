@@ -10,15 +10,9 @@ import torch
 from ding_lite.basics import foreign_arguments
 from ding_lite.config import RunConfig
 from ding_lite.contexts import OnlineRLContext
-from ding_lite.data import (
-    EpisodeReplayBuffer,
-    Episodes,
-    ReplayBuffer,
-    SequenceWindow,
-    Trajectories,
-    cut_sequences,
-    map_leaves,
-)
+from ding_lite.data import EpisodeReplayBuffer, Episodes, ReplayBuffer, SequenceWindow, Trajectories
+from ding_lite.data.sequences import cut_sequences
+from ding_lite.data.trees import map_leaves
 from ding_lite.engine import contract
 from ding_lite.functional import sequence_priority
 from ding_lite.middleware.arguments import policy_settings, require, require_settings

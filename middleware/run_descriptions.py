@@ -8,7 +8,7 @@ from typing import Any
 
 from ding_lite.basics import json_ready
 from ding_lite.engine import Task
-from ding_lite.envs import name_of_envs
+from ding_lite.envs.names import name_of_envs
 
 _KEPT = ("algorithm", "class", "observation_space", "action_space")
 

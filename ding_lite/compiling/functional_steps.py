@@ -22,7 +22,8 @@ from ding_lite.compiling.programs import Program, program_of
 from ding_lite.compiling.reads import Reads, modules_of
 from ding_lite.compiling.tracing import Draw, Meta, NotCompiledError, Trace, refusing_side_effects, user_line
 from ding_lite.compiling.updates import moment_names, require_supported, stepped, zero_moment
-from ding_lite.data import Tree, flatten, map_leaves, nested
+from ding_lite.data import Tree, flatten, nested
+from ding_lite.data.trees import map_leaves
 from ding_lite.functional import tracing
 from ding_lite.policy_check import LossError, with_stats
 from ding_lite.policy_check.restoring import RestorablePolicy, restoring_state

@@ -30,7 +30,7 @@ from ding_lite.basics import (
     shown_uri,
     without_place,
 )
-from ding_lite.envs import registered_spec
+from ding_lite.envs.making import registered_spec
 
 ConfigType = TypeVar("ConfigType", bound=Config)
 

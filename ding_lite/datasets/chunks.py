@@ -20,7 +20,8 @@ from urllib.parse import quote, unquote
 import numpy as np
 
 from ding_lite.basics import unflatten, write_atomically
-from ding_lite.data import Episodes, flatten, holds_objects
+from ding_lite.data import Episodes, flatten
+from ding_lite.data.trees import holds_objects
 
 LENGTHS = "lengths"
 """Name of the array with the steps of each episode."""

@@ -10,7 +10,7 @@ import numpy as np
 from ding_lite.data import LeafSpec
 from ding_lite.datasets.chunks import DatasetError, path_of
 from ding_lite.datasets.indexes import Index
-from ding_lite.envs import recorded_space
+from ding_lite.envs.space_records import recorded_space
 
 _LISTED = 3  # names
 

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from ding_lite.basics import seed_of
-from ding_lite.data import require_generator_state, require_integer, require_state
+from ding_lite.data.random_generators import require_generator_state
+from ding_lite.data.restoring import require_integer, require_state
 
 
 class Epochs:

@@ -16,7 +16,8 @@ import numpy as np
 from ding_lite.basics import json_ready, write_atomically
 from ding_lite.data import LeafSpec
 from ding_lite.datasets.chunks import LENGTHS, Chunk, DatasetError, damaged
-from ding_lite.envs import SpaceError, recorded_space, space_from
+from ding_lite.envs import SpaceError
+from ding_lite.envs.space_records import recorded_space, space_from
 
 INDEX = "dataset.json"
 """Name of the file."""

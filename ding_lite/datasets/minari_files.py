@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 
 from ding_lite.basics import require_extra
-from ding_lite.data import Episodes, LeafSpec, flatten, map_leaves
+from ding_lite.data import Episodes, LeafSpec, flatten
+from ding_lite.data.trees import map_leaves
 from ding_lite.datasets.chunks import LENGTHS, OBS, DatasetError, flags, packed, require_numbers
 from ding_lite.datasets.indexes import INDEX, Index
 from ding_lite.datasets.offline_datasets import OfflineDataset
 from ding_lite.datasets.scores import REFERENCES
-from ding_lite.envs import space_spec, to_gymnasium, to_nested
+from ding_lite.envs.spaces import space_spec, to_gymnasium, to_nested
 
 _CUT = 32_767  # steps, after which Minari's arrow and parquet formats lose the rest of an episode
 

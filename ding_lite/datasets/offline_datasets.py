@@ -18,7 +18,8 @@ import numpy as np
 import torch
 
 from ding_lite.basics import did_you_mean, seed_of, unflatten
-from ding_lite.data import Episodes, LeafSpec, Tree, map_leaves, tree
+from ding_lite.data import Episodes, LeafSpec, Tree, tree
+from ding_lite.data.trees import map_leaves
 from ding_lite.datasets.chunks import (
     LENGTHS,
     OBS,
@@ -34,7 +35,7 @@ from ding_lite.datasets.chunks import (
 from ding_lite.datasets.concatenations import JoinedColumns, joined_index, joined_name
 from ding_lite.datasets.indexes import Index, read_index
 from ding_lite.datasets.space_checks import find_space_mismatch, misfit_in_numbers
-from ding_lite.envs import recorded_space
+from ding_lite.envs.space_records import recorded_space
 
 _IN_MEMORY = 64 << 20  # bytes of a column that are read into memory; longer ones are unpacked to disk and mapped
 

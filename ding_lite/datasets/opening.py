@@ -10,7 +10,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from ding_lite.data import Episodes, flatten, map_leaves
+from ding_lite.data import Episodes, flatten
+from ding_lite.data.trees import map_leaves
 from ding_lite.datasets.chunks import SCALARS, DatasetError, flags, squeezed
 from ding_lite.datasets.hdf5 import d4rl_episodes, read_d4rl
 from ding_lite.datasets.minari_files import is_minari, read_minari

@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import spaces
 
 from ding_lite.data import LeafSpec
-from ding_lite.envs import integer_bounds, space_spec, subspaces
+from ding_lite.envs.spaces import integer_bounds, space_spec, subspaces
 
 _FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 

@@ -12,22 +12,15 @@ import gymnasium
 import numpy as np
 
 from ding_lite.basics import RunLock, arrays, json_ready, plain, require_writable, unflatten
-from ding_lite.data import (
-    Episodes,
-    LeafSpec,
-    Trajectories,
-    cut_episodes,
-    flatten,
-    map_leaves,
-    require_integer,
-    require_state,
-    spec_like,
-    state_error,
-)
+from ding_lite.data import Episodes, LeafSpec, Trajectories, flatten
+from ding_lite.data.column_arrays import spec_like
+from ding_lite.data.episodes import cut_episodes
+from ding_lite.data.restoring import require_integer, require_state, state_error
+from ding_lite.data.trees import map_leaves
 from ding_lite.datasets.chunks import LENGTHS, Arrays, Chunk, DatasetError, packed, write_chunk
 from ding_lite.datasets.indexes import INDEX, Index, read_index, write_index
 from ding_lite.datasets.offline_datasets import OfflineDataset
-from ding_lite.envs import recorded_space
+from ding_lite.envs.space_records import recorded_space
 
 _CHUNK_BYTES = 8 << 20
 

@@ -10,7 +10,8 @@ import gymnasium
 import numpy as np
 
 from ding_lite.basics import did_you_mean
-from ding_lite.data import Spec, flatten, require_integer, require_state, state_error
+from ding_lite.data import Spec, flatten
+from ding_lite.data.restoring import require_integer, require_state, state_error
 from ding_lite.envs.agent_slots import AgentSlots
 from ding_lite.envs.changes import ChangingEnvs
 from ding_lite.envs.episode_starts import EpisodeResult

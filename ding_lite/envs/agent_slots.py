@@ -9,7 +9,8 @@ import gymnasium
 import numpy as np
 
 from ding_lite.basics import arrays
-from ding_lite.data import allocate, flatten, map_leaves
+from ding_lite.data import allocate, flatten
+from ding_lite.data.trees import map_leaves
 from ding_lite.envs.bounds import BoxBounds
 from ding_lite.envs.env_data_checks import EnvDataError, require_in_range
 from ding_lite.envs.results import are_flags, final_obs, require_flags, to_rewards, write_obs

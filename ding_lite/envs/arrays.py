@@ -12,7 +12,9 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from ding_lite.data import flatten, map_leaves, nested, stack_rows
+from ding_lite.data import flatten, nested
+from ding_lite.data.column_arrays import stack_rows
+from ding_lite.data.trees import map_leaves
 from ding_lite.envs.spaces import subspaces, to_nested
 
 

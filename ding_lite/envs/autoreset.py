@@ -11,7 +11,8 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from ding_lite.basics import seed_of
-from ding_lite.data import LeafSpec, flatten, map_leaves
+from ding_lite.data import LeafSpec, flatten
+from ding_lite.data.trees import map_leaves
 from ding_lite.envs.bounds import BoxBounds
 from ding_lite.envs.env_data_checks import (
     EnvDataError,

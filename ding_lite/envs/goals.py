@@ -10,7 +10,9 @@ from gymnasium import Env, spaces
 from gymnasium.vector.utils import batch_space
 
 from ding_lite.basics import add_note
-from ding_lite.data import ACHIEVED, DESIRED, GoalRewards, map_leaves
+from ding_lite.data import GoalRewards
+from ding_lite.data.hindsight import ACHIEVED, DESIRED
+from ding_lite.data.trees import map_leaves
 from ding_lite.envs.factories import made_by
 from ding_lite.envs.names import name_of_env
 from ding_lite.envs.spaces import same_layout

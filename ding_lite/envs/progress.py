@@ -9,7 +9,8 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from ding_lite.data import flatten, map_leaves
+from ding_lite.data import flatten
+from ding_lite.data.trees import map_leaves
 from ding_lite.envs.batched_steps import Vectorization
 from ding_lite.envs.factories import EnvFactory
 from ding_lite.envs.results import Results

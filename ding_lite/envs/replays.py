@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ding_lite.basics import CheckpointError, add_note, arrays, load_checkpoint, save_checkpoint
-from ding_lite.data import map_leaves
+from ding_lite.data.trees import map_leaves
 from ding_lite.envs.changes import EnvChanges
 from ding_lite.envs.error_locations import EnvLocation
 from ding_lite.envs.recipes import made_from, recipe_of

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import gymnasium
 import numpy as np
 
-from ding_lite.data import LeafSpec, Spec, map_leaves
+from ding_lite.data import LeafSpec, Spec
+from ding_lite.data.trees import map_leaves
 from ding_lite.envs.env_data_checks import EnvDataError, is_number, require_finite, require_in_range, shown, to_element, to_leaf
 
 

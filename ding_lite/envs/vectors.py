@@ -13,7 +13,8 @@ import gymnasium
 import numpy as np
 
 from ding_lite.basics import add_note, arrays, plain, seed_of
-from ding_lite.data import allocate, map_leaves
+from ding_lite.data import allocate
+from ding_lite.data.trees import map_leaves
 from ding_lite.envs.action_masks import ACTION_MASK
 from ding_lite.envs.batched_steps import BatchedSteps, Vectorization
 from ding_lite.envs.bounds import BoxBounds

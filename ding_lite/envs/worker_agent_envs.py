@@ -10,7 +10,9 @@ import cloudpickle
 import numpy as np
 
 from ding_lite.basics import seed_of
-from ding_lite.data import allocate, concatenate_flags, flatten, map_leaves
+from ding_lite.data import allocate, flatten
+from ding_lite.data.column_arrays import concatenate_flags
+from ding_lite.data.trees import map_leaves
 from ding_lite.envs.agent_bases import AgentVectorBase, MultiAgentStep, require_agents_state
 from ding_lite.envs.agent_envs import AgentTraits, require_same_agents
 from ding_lite.envs.agent_progress import ProgressAgentVectorEnv

@@ -10,7 +10,8 @@ import gymnasium
 import numpy as np
 
 from ding_lite.basics import seed_of
-from ding_lite.data import allocate, flatten, map_leaves
+from ding_lite.data import allocate, flatten
+from ding_lite.data.trees import map_leaves
 from ding_lite.envs.batched_steps import Vectorization
 from ding_lite.envs.factories import EnvFactory
 from ding_lite.envs.info_columns import require_same_columns

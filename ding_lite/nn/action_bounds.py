@@ -10,7 +10,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from ding_lite.envs import subspaces
+from ding_lite.envs.spaces import subspaces
 
 
 class ActionBounds(nn.Module):

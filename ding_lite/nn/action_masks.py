@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ding_lite.data import Tree, has_leaf
-from ding_lite.envs import ACTION_MASK
+from ding_lite.data import Tree
+from ding_lite.data.trees import has_leaf
+from ding_lite.envs.action_masks import ACTION_MASK
 
 
 def mask_in(obs: Any) -> Any:

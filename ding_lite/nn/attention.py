@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ding_lite.data import map_leaves, nested
+from ding_lite.data import nested
+from ding_lite.data.trees import map_leaves
 from ding_lite.nn.initialization import orthogonal
 
 _CHUNK = 256  # steps per call of a block, because the memory of the scores is quadratic in this number

@@ -8,7 +8,8 @@ import gymnasium
 import torch
 from torch import Tensor, nn
 
-from ding_lite.data import map_leaves, nested
+from ding_lite.data import nested
+from ding_lite.data.trees import map_leaves
 from ding_lite.nn.attention import AttentionBlock
 from ding_lite.nn.distributions import action_distribution
 from ding_lite.nn.encoders import make_network

@@ -12,7 +12,8 @@ import torch
 from gymnasium import spaces
 from torch import Generator, Tensor, nn
 
-from ding_lite.envs import SpaceError, subspaces
+from ding_lite.envs import SpaceError
+from ding_lite.envs.spaces import subspaces
 from ding_lite.functional import (
     as_index,
     bernoulli_kl,

@@ -12,7 +12,9 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from ding_lite.envs import SpaceError, subspaces, without_mask
+from ding_lite.envs import SpaceError
+from ding_lite.envs.action_masks import without_mask
+from ding_lite.envs.spaces import subspaces
 from ding_lite.nn.layers import MLP
 
 ConvLayers = Sequence[tuple[int, int, int]]

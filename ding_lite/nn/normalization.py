@@ -12,7 +12,8 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from ding_lite.envs import ACTION_MASK, subspaces
+from ding_lite.envs.action_masks import ACTION_MASK
+from ding_lite.envs.spaces import subspaces
 from ding_lite.ranks import current_ranks
 
 

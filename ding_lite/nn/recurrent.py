@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ding_lite.data import map_leaves, nested
+from ding_lite.data import nested
+from ding_lite.data.trees import map_leaves
 from ding_lite.functional import is_traced
 from ding_lite.nn.initialization import fill_orthogonal
 

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from ding_lite.basics import ranged_field
-from ding_lite.data import Tree, first_leaf, flatten, has_leaf
+from ding_lite.data import Tree, flatten
+from ding_lite.data.trees import first_leaf, has_leaf
 from ding_lite.functional import masked_mean, weighted_mean
 from ding_lite.nn import action_distribution
 from ding_lite.policy_base import LearnConfig, Policy, PolicyConfig

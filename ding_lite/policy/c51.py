@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from ding_lite.basics import ConfigError, ranged_field
-from ding_lite.data import Tree, first_leaf
+from ding_lite.data import Tree
+from ding_lite.data.trees import first_leaf
 from ding_lite.functional import atoms_of, categorical_loss, categorical_mean, categorical_projection
 from ding_lite.nn import make_atom_network, masked
 from ding_lite.policy.dqn import DQNModelConfig, DQNPolicyConfig

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from ding_lite.basics import ranged_field
-from ding_lite.data import Tree, has_leaf, map_leaves, nested
+from ding_lite.data import Tree, nested
+from ding_lite.data.trees import has_leaf, map_leaves
 from ding_lite.functional import squashed_gaussian_log_prob, squashed_gaussian_sample, unsquashed, weighted_mean
 from ding_lite.nn import masked
 from ding_lite.policy.dqn import DQNPolicy, DQNPolicyConfig

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from ding_lite.basics import Config, di_engine_settings, ranged_field
-from ding_lite.data import Tree, first_leaf, flatten, has_leaf, map_leaves, merge_leading_dims, nested, tree, with_leaves
+from ding_lite.data import Tree, flatten, nested, tree
+from ding_lite.data.trees import first_leaf, has_leaf, map_leaves, merge_leading_dims, with_leaves
 from ding_lite.functional import masked_mean
 from ding_lite.nn import DecisionTransformer, clipped_actions
 from ding_lite.policy.bc import imitation_errors

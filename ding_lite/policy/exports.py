@@ -20,8 +20,11 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from ding_lite.basics import require_extra, temporary_beside, unflatten, writing
-from ding_lite.data import flatten, map_leaves
-from ding_lite.envs import ACTION_MASK, ActionMasks, subspaces, to_nested, to_tensors
+from ding_lite.data import flatten
+from ding_lite.data.trees import map_leaves
+from ding_lite.envs.action_masks import ACTION_MASK, ActionMasks
+from ding_lite.envs.arrays import to_tensors
+from ding_lite.envs.spaces import subspaces, to_nested
 from ding_lite.policy_base import EvalMode, Policy
 
 _SAMPLES = 32

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from ding_lite.basics import ranged_field
-from ding_lite.data import Tree, first_leaf, has_leaf, map_leaves, merge_leading_dims, minibatches, nested, tree, with_leaves
+from ding_lite.data import Tree, minibatches, nested, tree
+from ding_lite.data.trees import first_leaf, has_leaf, map_leaves, merge_leading_dims, with_leaves
 from ding_lite.functional import masked_mean, policy_gradient_loss, vtrace
 from ding_lite.policy_base import (
     EpochsLearnConfig,

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from ding_lite.basics import ranged_field
-from ding_lite.data import Tree, first_leaf
+from ding_lite.data import Tree
+from ding_lite.data.trees import first_leaf
 from ding_lite.functional import atoms_of, quantile_midpoints
 from ding_lite.nn import MLP, CosineEmbedding, DuelingHead, ImplicitQuantileNetwork, make_network, masked, normalized_inputs
 from ding_lite.policy.dqn import DQNModelConfig

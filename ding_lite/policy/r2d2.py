@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from ding_lite.basics import ranged_field
-from ding_lite.data import Tree, first_leaf, map_leaves, with_leaves
+from ding_lite.data import Tree
+from ding_lite.data.trees import first_leaf, map_leaves, with_leaves
 from ding_lite.functional import nstep_return, q_target, rescale_value, sequence_priority, unrescale_value
 from ding_lite.nn import make_recurrent_q_network, masked
 from ding_lite.policy_base import CollectConfig, EvalConfig, EvaluatorConfig, ModelConfig, Policy, next_step

@@ -14,7 +14,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from ding_lite.basics import ranged_field
-from ding_lite.data import first_leaf, nested
+from ding_lite.data import nested
+from ding_lite.data.trees import first_leaf
 from ding_lite.nn import AtomHead, EncoderAndHead, NoisyMLP, make_network, noise, normalized_inputs
 from ding_lite.policy.c51 import C51ModelConfig, C51Policy, C51PolicyConfig
 from ding_lite.policy_parts import HeadModelConfig, PriorityConfig

@@ -15,7 +15,8 @@ from typing import Any
 from torch import nn
 
 from ding_lite.basics import downloaded_run, is_uri, load_checkpoint
-from ding_lite.envs import SpaceError, space_from
+from ding_lite.envs import SpaceError
+from ding_lite.envs.space_records import space_from
 from ding_lite.policy_base import Policy, PolicyConfig
 from ding_lite.policy_state import StateError, settings_in
 

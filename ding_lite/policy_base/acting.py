@@ -13,17 +13,9 @@ from torch import Tensor
 
 from ding_lite.basics import add_note
 from ding_lite.data import Tree, to_device
-from ding_lite.envs import (
-    SpaceError,
-    action_masks,
-    actions_to_arrays,
-    clipper,
-    describe_shapes,
-    same_layout,
-    space_spec,
-    to_arrays,
-    to_tensors,
-)
+from ding_lite.envs import SpaceError, action_masks
+from ding_lite.envs.arrays import actions_to_arrays, clipper, describe_shapes, to_arrays, to_tensors
+from ding_lite.envs.spaces import same_layout, space_spec
 from ding_lite.metrics import MetricsLogger
 from ding_lite.policy_base.configs import PolicyConfig
 from ding_lite.policy_base.learning import LearnMode

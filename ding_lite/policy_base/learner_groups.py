@@ -17,7 +17,8 @@ import torch
 from ding_lite.basics import add_note, require_extra
 from ding_lite.basics.global_random import global_random_states, set_global_random_states
 from ding_lite.basics.torch_modes import torch_modes_here
-from ding_lite.data import Tree, flatten, map_leaves, nested
+from ding_lite.data import Tree, flatten, nested
+from ding_lite.data.trees import map_leaves
 from ding_lite.engine import interpreter_released
 from ding_lite.policy_base.configs import LearnersConfig
 from ding_lite.policy_base.learner_sync_checks import Agreement, plain_settings

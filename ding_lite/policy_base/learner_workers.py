@@ -15,7 +15,7 @@ from torch import Tensor
 from ding_lite.basics.global_random import global_random_states, set_global_random_states
 from ding_lite.basics.torch_modes import TorchModes, torch_modes
 from ding_lite.basics.torch_threads import torch_threads, torch_threads_here
-from ding_lite.data import map_leaves
+from ding_lite.data.trees import map_leaves
 from ding_lite.policy_base.configs import PolicyConfig
 from ding_lite.policy_base.constructions import Given
 from ding_lite.policy_base.learner_sync_checks import plain_settings, settings_apart

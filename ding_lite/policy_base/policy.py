@@ -14,8 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from ding_lite.compiling import CompiledSteps, batch_copy
-from ding_lite.data import Spec, Tree, first_leaf, flatten, has_leaf, holds_objects, nested, rollout_rows, tree
-from ding_lite.envs import action_masks, space_spec
+from ding_lite.data import Spec, Tree, flatten, nested, tree
+from ding_lite.data.minibatches import rollout_rows
+from ding_lite.data.trees import first_leaf, has_leaf, holds_objects
+from ding_lite.envs import action_masks
+from ding_lite.envs.spaces import space_spec
 from ding_lite.metrics import MetricsLogger
 from ding_lite.nn import BoundDistribution, action_distribution, seeded
 from ding_lite.policy_base.acting import CollectMode

@@ -13,8 +13,10 @@ import torch
 from torch import Tensor
 
 from ding_lite.basics import did_you_mean
-from ding_lite.data import LeafSpec, Spec, allocate, flatten, map_leaves
-from ding_lite.envs import describe_shapes, space_spec, splitter, to_gymnasium, to_nested
+from ding_lite.data import LeafSpec, Spec, allocate, flatten
+from ding_lite.data.trees import map_leaves
+from ding_lite.envs.arrays import describe_shapes
+from ding_lite.envs.spaces import space_spec, splitter, to_gymnasium, to_nested
 from ding_lite.policy_base.acting import ActingPolicy, ActMode
 from ding_lite.policy_check import ObservationError
 

@@ -13,8 +13,10 @@ from gymnasium import spaces
 from torch import Tensor
 
 from ding_lite.basics import add_note
-from ding_lite.data import LeafSpec, Tree, flatten, has_leaf, nested
-from ding_lite.envs import describe_shapes, space_spec, subspaces
+from ding_lite.data import LeafSpec, Tree, flatten, nested
+from ding_lite.data.trees import has_leaf
+from ding_lite.envs.arrays import describe_shapes
+from ding_lite.envs.spaces import space_spec, subspaces
 from ding_lite.policy_check.columns import STANDARD, ColumnError, described, explain_missing
 from ding_lite.policy_check.hook_results import HookError, LossError
 from ding_lite.policy_check.observations import describe_leaf, out_of_range

@@ -6,7 +6,8 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, ClassVar, NamedTuple
 
 from ding_lite.basics import did_you_mean
-from ding_lite.data import Tree, flatten, has_leaf, nested, tree
+from ding_lite.data import Tree, flatten, nested, tree
+from ding_lite.data.trees import has_leaf
 
 
 class HookReads(NamedTuple):

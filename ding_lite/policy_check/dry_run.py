@@ -15,8 +15,12 @@ from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
 from ding_lite.basics.global_random import global_random_states
-from ding_lite.data import Tree, flatten, map_leaves, nested, to_device, tree
-from ding_lite.envs import ACTION_MASK, RunningEpisode, action_masks, space_spec, subspaces, to_arrays, to_tensors
+from ding_lite.data import Tree, flatten, nested, to_device, tree
+from ding_lite.data.trees import map_leaves
+from ding_lite.envs import RunningEpisode, action_masks
+from ding_lite.envs.action_masks import ACTION_MASK
+from ding_lite.envs.arrays import to_arrays, to_tensors
+from ding_lite.envs.spaces import space_spec, subspaces
 from ding_lite.policy_check.columns import ColumnError, HookReads, columns_read, described, leaves_of, read_batch
 from ding_lite.policy_check.gradients import PolicyWithModel, require_gradients
 from ding_lite.policy_check.hook_results import (

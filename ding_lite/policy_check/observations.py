@@ -11,7 +11,8 @@ from gymnasium import spaces
 from torch import Tensor
 
 from ding_lite.data import is_tree, nested
-from ding_lite.envs import all_finite, integer_bounds, space_spec, subspaces
+from ding_lite.envs.env_data_checks import all_finite
+from ding_lite.envs.spaces import integer_bounds, space_spec, subspaces
 
 
 class ObservationError(ValueError):

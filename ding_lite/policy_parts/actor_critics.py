@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ding_lite.data import Tree, first_leaf, has_leaf
+from ding_lite.data import Tree
+from ding_lite.data.trees import first_leaf, has_leaf
 from ding_lite.functional import explained_variance, normalized
 from ding_lite.nn import action_distribution
 from ding_lite.policy_check import require_members, require_output

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ding_lite.data import Tree, has_leaf
+from ding_lite.data import Tree
+from ding_lite.data.trees import has_leaf
 from ding_lite.functional import advantage_weight, weighted_mean
 from ding_lite.nn import GaussianActor
 from ding_lite.policy_parts.box_actions import FOR_RECORDED_ACTIONS, BoxActing

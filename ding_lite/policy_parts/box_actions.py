@@ -13,7 +13,8 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from ding_lite.basics import ranged_field
-from ding_lite.data import Tree, first_leaf, has_leaf
+from ding_lite.data import Tree
+from ding_lite.data.trees import first_leaf, has_leaf
 from ding_lite.envs import SpaceError
 from ding_lite.functional import q_target, weighted_mean
 from ding_lite.nn import ActionBounds, BoundedActorCritic, make_bounded_actor_critic

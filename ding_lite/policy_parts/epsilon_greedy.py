@@ -10,8 +10,10 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from ding_lite.data import first_leaf
-from ding_lite.envs import SpaceError, choose_allowed, to_arrays
+from ding_lite.data.trees import first_leaf
+from ding_lite.envs import SpaceError
+from ding_lite.envs.action_masks import choose_allowed
+from ding_lite.envs.arrays import to_arrays
 from ding_lite.functional import as_index
 from ding_lite.nn import mask_in, masked
 from ding_lite.policy_check import require_output

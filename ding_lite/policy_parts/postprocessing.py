@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ding_lite.data import Tree, has_leaf, with_leaves
+from ding_lite.data import Tree
+from ding_lite.data.trees import has_leaf, with_leaves
 from ding_lite.functional import discounted_return, gae
 from ding_lite.policy_check import ColumnError
 

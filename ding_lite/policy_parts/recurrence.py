@@ -13,7 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from ding_lite.basics import ranged_field
-from ding_lite.data import Tree, first_leaf, has_leaf, holds_objects, map_leaves, nested, rollout_rows, tree, with_leaves
+from ding_lite.data import Tree, nested, tree
+from ding_lite.data.minibatches import rollout_rows
+from ding_lite.data.trees import first_leaf, has_leaf, holds_objects, map_leaves, with_leaves
 from ding_lite.nn import make_attention_actor_critic, make_recurrent_actor_critic
 from ding_lite.policy_base import ActorCriticModelConfig
 from ding_lite.policy_check import map_columns

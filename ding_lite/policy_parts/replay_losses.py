@@ -7,7 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
-from ding_lite.data import Tree, has_leaf
+from ding_lite.data import Tree
+from ding_lite.data.trees import has_leaf
 from ding_lite.functional import q_target, quantile_huber_loss, weighted_mean
 
 

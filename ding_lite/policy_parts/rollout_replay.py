@@ -9,7 +9,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from ding_lite.data import available_bytes, flatten, has_leaf, holds_objects, map_leaves, nested
+from ding_lite.data import flatten, nested
+from ding_lite.data.column_arrays import available_bytes
+from ding_lite.data.trees import has_leaf, holds_objects, map_leaves
 
 
 class RolloutReplay:

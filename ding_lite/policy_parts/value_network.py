@@ -9,7 +9,8 @@ import gymnasium
 import torch
 from torch import Tensor
 
-from ding_lite.data import Tree, first_leaf, map_leaves, nested, with_leaves
+from ding_lite.data import Tree, nested
+from ding_lite.data.trees import first_leaf, map_leaves, with_leaves
 from ding_lite.functional import is_traced
 from ding_lite.policy_base import set_up_by_hooks
 

@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 
 from ding_lite.basics import Config, ConfigError
-from ding_lite.envs import recorded_space
+from ding_lite.envs.space_records import recorded_space
 
 _PLAIN = (int, float, str, bool, type(None))
 _BOUNDS = ("low", "high")

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ding_lite.data import require_generator_state
-from ding_lite.envs import subspaces
+from ding_lite.data.random_generators import require_generator_state
+from ding_lite.envs.spaces import subspaces
 from ding_lite.policy_state.identities import StateError
 from ding_lite.policy_state.leaves import describe
 

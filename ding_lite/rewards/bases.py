@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from ding_lite.basics import Config, ranged_field
-from ding_lite.data import Spec, Tree, flatten, has_leaf, map_leaves, nested, with_leaves
+from ding_lite.data import Spec, Tree, flatten, nested
+from ding_lite.data.trees import has_leaf, map_leaves, with_leaves
 from ding_lite.functional import decayed
 from ding_lite.policy_base import available_device
 from ding_lite.policy_check import LossError, are_finite

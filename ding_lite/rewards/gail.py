@@ -17,9 +17,12 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, logsigmoid, softplus
 
 from ding_lite.basics import Config, ranged_field, seed_of
-from ding_lite.data import Tree, first_leaf, flatten, map_leaves, nested, with_leaves
+from ding_lite.data import Tree, flatten, nested
+from ding_lite.data.trees import first_leaf, map_leaves, with_leaves
 from ding_lite.datasets import OfflineDataset, open_dataset
-from ding_lite.envs import SpaceError, space_spec, without_mask
+from ding_lite.envs import SpaceError
+from ding_lite.envs.action_masks import without_mask
+from ding_lite.envs.spaces import space_spec
 from ding_lite.nn import MLP, Adam, clipped_actions, make_encoder, make_normalizer, seeded
 from ding_lite.rewards.bases import RewardModel, not_finite
 

@@ -12,8 +12,9 @@ import gymnasium
 from torch import Tensor
 
 from ding_lite.basics import ranged_field, seed_of
-from ding_lite.data import Tree, first_leaf
-from ding_lite.envs import space_spec
+from ding_lite.data import Tree
+from ding_lite.data.trees import first_leaf
+from ding_lite.envs.spaces import space_spec
 from ding_lite.nn import Adam, make_network, make_normalizer, seeded
 from ding_lite.rewards.bases import BonusConfig, ExplorationBonus
 

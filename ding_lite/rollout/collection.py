@@ -12,20 +12,14 @@ import torch
 from gymnasium.vector import VectorEnv
 
 from ding_lite.basics import arrays, plain
-from ding_lite.data import Episodes, RolloutBuffer, allocate, available_bytes, cut_episodes, flatten, map_leaves
-from ding_lite.envs import (
-    INFO,
-    EpisodeResult,
-    LocalVectorEnv,
-    Step,
-    VectorEnvAdapter,
-    action_masks,
-    column_limits,
-    episode_seed,
-    only_piece_of,
-    space_spec,
-    stepper,
-)
+from ding_lite.data import Episodes, RolloutBuffer, allocate, flatten
+from ding_lite.data.column_arrays import available_bytes
+from ding_lite.data.episodes import cut_episodes
+from ding_lite.data.trees import map_leaves
+from ding_lite.envs import INFO, EpisodeResult, LocalVectorEnv, Step, VectorEnvAdapter, action_masks, stepper
+from ding_lite.envs.episode_seeds import episode_seed
+from ding_lite.envs.saved_states import only_piece_of
+from ding_lite.envs.spaces import column_limits, space_spec
 from ding_lite.metrics import MetricsLogger
 from ding_lite.policy import ActMode, EvalMode
 from ding_lite.rollout.evaluation import EpisodeBudget, Unit, play_episodes

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ding_lite.data import flatten
-from ding_lite.envs import EpisodeResult, as_float
+from ding_lite.envs import EpisodeResult
+from ding_lite.envs.infos import as_float
 from ding_lite.metrics import mean_of
 
 _MOST = 10_000  # latest episodes of a cycle that are summarised

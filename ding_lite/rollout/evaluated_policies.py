@@ -11,7 +11,8 @@ import torch
 from gymnasium import spaces
 from torch import Generator, Tensor
 
-from ding_lite.data import Tree, is_tree, map_leaves, nested, to_device, tree
+from ding_lite.data import Tree, is_tree, nested, to_device, tree
+from ding_lite.data.trees import map_leaves
 from ding_lite.functional import squashed_gaussian_log_prob, unsquashed
 from ding_lite.nn import ActionDistribution, clipped_actions, mask_in, masked
 from ding_lite.policy import BoxActing, CollectMode, EpsilonGreedyActing, EvalMode, LearnMode, Policy

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ding_lite.data import map_leaves
-from ding_lite.envs import ACTION_MASK, ActionMaskError, ActionMasks, EpisodeResult
+from ding_lite.data.trees import map_leaves
+from ding_lite.envs import ActionMaskError, EpisodeResult
+from ding_lite.envs.action_masks import ACTION_MASK, ActionMasks
 from ding_lite.policy import ActMode
 
 

@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from ding_lite.basics import Config, ranged_field, seed_field, seed_of
 from ding_lite.data import nested, to_device
 from ding_lite.datasets import OfflineDataset, find_space_mismatch
-from ding_lite.envs import SpaceError, without_mask
+from ding_lite.envs import SpaceError
+from ding_lite.envs.action_masks import without_mask
 from ding_lite.functional import polyak_, q_target
 from ding_lite.nn import Adam, clipped_actions, make_network, make_normalizer, seeded
 from ding_lite.policy import EvalMode

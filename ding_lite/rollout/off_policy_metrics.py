@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ding_lite.data import Tree, flatten, nested
 from ding_lite.datasets import OfflineDataset
-from ding_lite.envs import actions_to_arrays
+from ding_lite.envs.arrays import actions_to_arrays
 from ding_lite.functional import doubly_robust as doubly_robust_terms
 from ding_lite.functional import effective_sample_size, weighted_standard_error
 from ding_lite.functional import importance_sampling as importance_sampling_terms

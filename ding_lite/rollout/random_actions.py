@@ -12,8 +12,9 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 
-from ding_lite.data import map_leaves
-from ding_lite.envs import action_masks, load_random_state, random_state, space_spec, subspaces, to_nested
+from ding_lite.data.trees import map_leaves
+from ding_lite.envs import action_masks
+from ding_lite.envs.spaces import load_random_state, random_state, space_spec, subspaces, to_nested
 
 
 class RandomActions:

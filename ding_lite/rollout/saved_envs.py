@@ -13,7 +13,9 @@ from typing import Any
 import gymnasium
 from gymnasium.wrappers import NormalizeObservation, NormalizeReward
 
-from ding_lite.envs import AgentVectorEnv, LocalVectorEnv, env_factory, layers_with_state, made_from
+from ding_lite.envs import AgentVectorEnv, LocalVectorEnv, env_factory
+from ding_lite.envs.recipes import made_from
+from ding_lite.envs.unsaved_env_state import layers_with_state
 from ding_lite.reports import ReportError
 from ding_lite.rollout.saved_players import SavedPlayers, imported
 

@@ -16,11 +16,8 @@ from typing import Any
 import numpy as np
 
 from ding_lite.basics import downloaded_run, is_uri, load_checkpoint, seed_of, temporary_beside, writing
-from ding_lite.envs import (
-    EpisodeResult,
-    name_of_envs,
-    rendering,
-)
+from ding_lite.envs import EpisodeResult, rendering
+from ding_lite.envs.names import name_of_envs
 from ding_lite.metrics import mean_of
 from ding_lite.policy import checkpoint_path
 from ding_lite.reports import ReportError, bootstrap_band, iqm

@@ -19,7 +19,8 @@ from gymnasium.envs.registration import EnvSpec
 
 from ding_lite.basics import move_aside, remove_leftovers, seed_of, temporary_beside, write_atomically, writing
 from ding_lite.engine import WorkCancelled
-from ding_lite.envs import EpisodeResult, episode_seed, make_envs
+from ding_lite.envs import EpisodeResult, make_envs
+from ding_lite.envs.episode_seeds import episode_seed
 from ding_lite.policy import EvalMode
 from ding_lite.rollout.collection import LocalWorker
 from ding_lite.rollout.video_files import FilmedEnv, VideoWriter

@@ -6,8 +6,11 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from ding_lite.data import Trajectories, concatenate_flags
-from ding_lite.envs import ENV, AgentVectorBase, SplitAgentVectorEnv
+from ding_lite.data import Trajectories
+from ding_lite.data.column_arrays import concatenate_flags
+from ding_lite.envs import ENV
+from ding_lite.envs.agent_bases import AgentVectorBase
+from ding_lite.envs.worker_agent_envs import SplitAgentVectorEnv
 from ding_lite.policy import ActMode
 from ding_lite.processes import Copied
 from ding_lite.rollout.multi_agent import AgentRollout, AgentWorker, actors_for

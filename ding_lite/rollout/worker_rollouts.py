@@ -9,8 +9,11 @@ import numpy as np
 import torch
 from gymnasium.vector import VectorEnv
 
-from ding_lite.data import Episodes, Trajectories, map_leaves
-from ding_lite.envs import ENV, INFO, SplitVectorEnv, column_limits, require_same_columns
+from ding_lite.data import Episodes, Trajectories
+from ding_lite.data.trees import map_leaves
+from ding_lite.envs import ENV, INFO, SplitVectorEnv
+from ding_lite.envs.info_columns import require_same_columns
+from ding_lite.envs.spaces import column_limits
 from ding_lite.policy import ActMode
 from ding_lite.processes import Copied
 from ding_lite.rollout.collection import LocalWorker

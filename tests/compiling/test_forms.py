@@ -29,7 +29,8 @@ from pages import run_blocks
 from torch import nn
 
 from ding_lite.compiling import MOST_FORMS
-from ding_lite.data import tree, with_leaves
+from ding_lite.data import tree
+from ding_lite.data.trees import with_leaves
 from ding_lite.nn import Adam, make_q_network
 from ding_lite.policy import DQNPolicy, LossError, build_policy
 

@@ -26,7 +26,7 @@ from torch import nn
 
 from ding_lite.compiling import functional_steps, updates
 from ding_lite.compiling.tracing import user_line
-from ding_lite.data import with_leaves
+from ding_lite.data.trees import with_leaves
 from ding_lite.policy import DQNPolicy, Policy, PolicyConfig
 
 OUTSIDE = torch.ones(3)

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from ding_lite.data import LeafSpec, allocate, available_bytes, map_leaves, spec_bytes, spec_like, stack_rows, to_objects, tree
+from ding_lite.data import LeafSpec, allocate, tree
+from ding_lite.data.column_arrays import available_bytes, spec_bytes, spec_like, stack_rows, to_objects
+from ding_lite.data.trees import map_leaves
 
 FLOAT, BYTE = np.dtype(np.float32), np.dtype(np.uint8)
 SPEC = {"obs": {"image": LeafSpec((3, 4), BYTE), "speed": LeafSpec((), FLOAT)}, "reward": LeafSpec((), np.dtype(np.float64))}

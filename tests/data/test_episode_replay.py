@@ -7,8 +7,9 @@ import pytest
 from states import same, through_a_file
 
 from ding_lite.basics import RunFiles
-from ding_lite.data import EpisodeReplayBuffer, Episodes, Trajectories, rollout_from_list
+from ding_lite.data import EpisodeReplayBuffer, Episodes, Trajectories
 from ding_lite.data.episode_replay import WITHIN
+from ding_lite.data.lists import rollout_from_list
 
 
 class Walks:

@@ -7,7 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_runs import case_count
 
-from ding_lite.data import Episodes, ReplayBuffer, Trajectories, Tree, cut_episodes, nested, to_objects
+from ding_lite.data import Episodes, ReplayBuffer, Trajectories, Tree, nested
+from ding_lite.data.column_arrays import to_objects
+from ding_lite.data.episodes import cut_episodes
 from ding_lite.functional import discounted_return, gae
 
 LENGTHS = [3, 1, 5, 2]

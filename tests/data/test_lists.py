@@ -4,18 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from ding_lite.data import (
-    PrioritizedReplayBuffer,
-    ReplayBuffer,
-    Trajectories,
-    episodes_from_list,
-    flatten,
-    nested,
-    rollout_from_list,
-    stack_transitions,
-    tree,
-    with_leaves,
-)
+from ding_lite.data import PrioritizedReplayBuffer, ReplayBuffer, Trajectories, flatten, nested, tree
+from ding_lite.data.lists import episodes_from_list, rollout_from_list, stack_transitions
+from ding_lite.data.trees import with_leaves
 
 T, B = 4, 3
 

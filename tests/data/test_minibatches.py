@@ -6,7 +6,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ding_lite.data import Tree, minibatches, rollout_rows, to_objects, tree
+from ding_lite.data import Tree, minibatches, tree
+from ding_lite.data.column_arrays import to_objects
+from ding_lite.data.minibatches import rollout_rows
 
 
 def rows(n: int) -> dict:

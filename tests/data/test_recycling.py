@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from ding_lite.data import ArrayPool, tree
+from ding_lite.data import tree
+from ding_lite.data.recycling import ArrayPool
 
 COLUMN = np.zeros((10, 1000), np.float32)
 ROWS = 100  # of this column are 400 kB

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from ding_lite.data import LeafSpec, RolloutBuffer, Trajectories, Tree, flatten, nested, to_objects, tree
+from ding_lite.data import LeafSpec, RolloutBuffer, Trajectories, Tree, flatten, nested, tree
+from ding_lite.data.column_arrays import to_objects
 
 FLOAT = np.dtype(np.float32)
 T, B = 6, 3

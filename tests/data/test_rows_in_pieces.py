@@ -13,7 +13,9 @@ from random_runs import case_count
 from states import same
 
 from ding_lite.basics import RunFiles, plain, row_files
-from ding_lite.data import LeafSpec, PrioritizedReplayBuffer, ReplayBuffer, Trajectories, cut_sequences, to_objects
+from ding_lite.data import LeafSpec, PrioritizedReplayBuffer, ReplayBuffer, Trajectories
+from ding_lite.data.column_arrays import to_objects
+from ding_lite.data.sequences import cut_sequences
 
 
 def flat(first, n):

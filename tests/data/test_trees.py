@@ -10,18 +10,8 @@ import pytest
 import torch
 import treetensor.torch as treetensor
 
-from ding_lite.data import (
-    Tree,
-    first_leaf,
-    flatten,
-    has_leaf,
-    map_leaves,
-    nested,
-    to_device,
-    tree,
-    unflatten,
-    with_leaves,
-)
+from ding_lite.data import Tree, flatten, nested, to_device, tree, unflatten
+from ding_lite.data.trees import first_leaf, has_leaf, map_leaves, with_leaves
 
 AWKWARD = ("keys", "shape", "a.b", "0", "_private", "with space", "pop", "json", "é")
 

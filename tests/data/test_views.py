@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from ding_lite.data import Episodes, Trajectories, Tree, flatten, nested, to_objects, tree, with_leaves
+from ding_lite.data import Episodes, Trajectories, Tree, flatten, nested, tree
+from ding_lite.data.column_arrays import to_objects
+from ding_lite.data.trees import with_leaves
 
 T, B = 3, 2
 FLAGS = ("terminated", "truncated")

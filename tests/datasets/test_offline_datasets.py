@@ -9,11 +9,12 @@ import pytest
 import torch
 from recordings import SPACES, Recording, fingerprint, stacked
 
-from ding_lite.data import ReplayBuffer, flatten, map_leaves, nested
+from ding_lite.data import ReplayBuffer, flatten, nested
+from ding_lite.data.trees import map_leaves
 from ding_lite.datasets import DatasetError, DatasetWriter, Epochs, OfflineDataset, open_dataset
 from ding_lite.datasets import offline_datasets as reading
 from ding_lite.datasets import writers as writers_module
-from ding_lite.envs import space_spec
+from ding_lite.envs.spaces import space_spec
 
 
 def recorded(folder, kind="box", seed=0, **options):

@@ -7,17 +7,8 @@ from gymnasium import spaces
 from masked_envs import MaskedEnv
 
 from ding_lite.config import DQNConfig
-from ding_lite.envs import (
-    ActionMask,
-    ActionMaskError,
-    SpaceError,
-    action_masks,
-    choose_allowed,
-    make_envs,
-    replay_error,
-    save_env_error,
-    without_mask,
-)
+from ding_lite.envs import ActionMask, ActionMaskError, SpaceError, action_masks, make_envs, replay_error, save_env_error
+from ding_lite.envs.action_masks import choose_allowed, without_mask
 
 OBS = spaces.Box(-1, 1, (2,))
 

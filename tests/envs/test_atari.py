@@ -9,7 +9,8 @@ from gymnasium.wrappers import AtariPreprocessing as GymnasiumPreprocessing
 from gymnasium.wrappers import FrameStackObservation
 from states import same, through_a_file
 
-from ding_lite.envs import AtariPreprocessing, make_envs, registered_spec
+from ding_lite.envs import AtariPreprocessing, make_envs
+from ding_lite.envs.making import registered_spec
 from ding_lite.rollout import summarize_episodes
 
 pytest.importorskip("ale_py")

@@ -7,7 +7,9 @@ import gymnasium
 import numpy as np
 import pytest
 
-from ding_lite.envs import episode_seed, make_envs, replay_episode
+from ding_lite.envs import make_envs
+from ding_lite.envs.episode_seeds import episode_seed
+from ding_lite.envs.episode_starts import replay_episode
 
 
 def test_the_seed_of_an_episode_depends_on_run_environment_and_number_alone():

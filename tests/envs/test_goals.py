@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from ding_lite.envs import BIT_FLIP, BitFlip, goal_rewards, make_envs
+from ding_lite.envs import BitFlip, goal_rewards, make_envs
+from ding_lite.envs.bit_flip import BIT_FLIP
 
 BOX = spaces.Box(-1, 1, (2,), np.float64)
 

@@ -10,7 +10,8 @@ from gymnasium.error import ResetNeeded
 
 from ding_lite.data import allocate
 from ding_lite.engine import load_checkpoint, save_checkpoint
-from ding_lite.envs import EnvDataError, SpaceError, episode_seed, make_agent_envs, make_envs
+from ding_lite.envs import EnvDataError, SpaceError, make_agent_envs, make_envs
+from ding_lite.envs.episode_seeds import episode_seed
 
 BOX, MOVES = spaces.Box(-9, 9, (2,), np.float32), spaces.Box(-1, 1, (2,), np.float32)
 

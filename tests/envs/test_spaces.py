@@ -11,7 +11,8 @@ from gymnasium.vector.utils import batch_space
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ding_lite.envs import SpaceError, make_envs, same_layout, space_spec, to_gymnasium, to_nested
+from ding_lite.envs import SpaceError, make_envs
+from ding_lite.envs.spaces import same_layout, space_spec, to_gymnasium, to_nested
 from ding_lite.rollout import LocalWorker
 
 NESTED = spaces.Dict(

@@ -10,7 +10,8 @@ import pytest
 from gymnasium import spaces
 
 from ding_lite.engine import load_checkpoint, save_checkpoint
-from ding_lite.envs import LocalVectorEnv, to_nested
+from ding_lite.envs import LocalVectorEnv
+from ding_lite.envs.spaces import to_nested
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 pytestmark = pytest.mark.timeout(60)

@@ -19,7 +19,8 @@ from gymnasium import spaces
 from ding_lite.basics import RunFiles
 from ding_lite.config import A2CConfig, BCConfig, DecisionTransformerConfig, DQNConfig, PPOConfig, data_parallel
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
-from ding_lite.data import ReplayBuffer, map_leaves, nested, tree
+from ding_lite.data import ReplayBuffer, nested, tree
+from ding_lite.data.trees import map_leaves
 from ding_lite.datasets import open_dataset
 from ding_lite.engine import Task, contract
 from ding_lite.envs import make_envs

@@ -3,7 +3,8 @@
 import numpy as np
 from gymnasium import spaces
 
-from ding_lite.data import Episodes, Trajectories, map_leaves
+from ding_lite.data import Episodes, Trajectories
+from ding_lite.data.trees import map_leaves
 
 SPACES = {
     "box": spaces.Box(-np.inf, np.inf, (3,), np.float32),

@@ -21,7 +21,8 @@ from ding_lite import Context, Task, contract, task
 from ding_lite.basics import RunFiles, row_files
 from ding_lite.config import DQNConfig
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
-from ding_lite.data import PrioritizedReplayBuffer, ReplayBuffer, to_objects
+from ding_lite.data import PrioritizedReplayBuffer, ReplayBuffer
+from ding_lite.data.column_arrays import to_objects
 from ding_lite.engine import PipelineError, UnsavedError, WriteError, contract_of, deferrals, load_checkpoint
 from ding_lite.middleware import CkptSaver, checkpoints, online_logger
 

@@ -7,7 +7,8 @@ import torch
 from ding_lite import Task
 from ding_lite.config import DQNConfig, PPOConfig, R2D2Config
 from ding_lite.contexts import OnlineRLContext
-from ding_lite.data import Episodes, ReplayBuffer, Trajectories, nested, tree, with_leaves
+from ding_lite.data import Episodes, ReplayBuffer, Trajectories, nested, tree
+from ding_lite.data.trees import with_leaves
 from ding_lite.envs import make_envs
 from ding_lite.middleware import (
     EpisodeCollector,

@@ -20,7 +20,8 @@ from ding_lite.contexts import OfflineRLContext, OnlineRLContext
 from ding_lite.data import EpisodeReplayBuffer, PrioritizedReplayBuffer, ReplayBuffer
 from ding_lite.datasets import OfflineDataset
 from ding_lite.engine import ContractError, contract_of, load_checkpoint
-from ding_lite.envs import BIT_FLIP, goal_rewards, make_envs
+from ding_lite.envs import goal_rewards, make_envs
+from ding_lite.envs.bit_flip import BIT_FLIP
 from ding_lite.middleware import (
     CkptSaver,
     EpisodeCollector,

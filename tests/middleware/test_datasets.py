@@ -14,7 +14,8 @@ from states import same
 from ding_lite import task
 from ding_lite.config import BCConfig, DecisionTransformerConfig, DQNConfig, PPOConfig
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
-from ding_lite.data import Episodes, ReplayBuffer, has_leaf
+from ding_lite.data import Episodes, ReplayBuffer
+from ding_lite.data.trees import has_leaf
 from ding_lite.datasets import DatasetError, DatasetWriter, OfflineDataset, open_dataset
 from ding_lite.datasets import writers as writers_module
 from ding_lite.engine import PipelineError, Task, contract

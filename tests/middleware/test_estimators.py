@@ -9,7 +9,9 @@ import torch
 from ding_lite import PipelineError, Task
 from ding_lite.config import DQNConfig, PPOConfig
 from ding_lite.contexts import OnlineRLContext
-from ding_lite.data import Trajectories, has_leaf, to_objects
+from ding_lite.data import Trajectories
+from ding_lite.data.column_arrays import to_objects
+from ding_lite.data.trees import has_leaf
 from ding_lite.engine import contract, contract_of
 from ding_lite.envs import make_envs
 from ding_lite.middleware import (

@@ -9,7 +9,8 @@ import torch
 from ding_lite import PipelineError, Task
 from ding_lite.config import DQNConfig
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
-from ding_lite.data import Episodes, PrioritizedReplayBuffer, ReplayBuffer, Trajectories, tree, with_leaves
+from ding_lite.data import Episodes, PrioritizedReplayBuffer, ReplayBuffer, Trajectories, tree
+from ding_lite.data.trees import with_leaves
 from ding_lite.envs import make_envs
 from ding_lite.metrics import MetricsLogger
 from ding_lite.middleware import (

@@ -13,7 +13,8 @@ from ding_lite.config import DQNConfig, HERConfig, HindsightConfig, RainbowConfi
 from ding_lite.contexts import OnlineRLContext
 from ding_lite.data import EpisodeReplayBuffer, GoalRewards, PrioritizedReplayBuffer, ReplayBuffer, nested
 from ding_lite.engine import contract, contract_of
-from ding_lite.envs import BIT_FLIP, goal_rewards, make_envs
+from ding_lite.envs import goal_rewards, make_envs
+from ding_lite.envs.bit_flip import BIT_FLIP
 from ding_lite.middleware import (
     EpisodeCollector,
     HERLearner,

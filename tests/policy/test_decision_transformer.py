@@ -7,9 +7,12 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from ding_lite.data import Episodes, flatten, map_leaves, nested, tree
+from ding_lite.data import Episodes, flatten, nested, tree
+from ding_lite.data.trees import map_leaves
 from ding_lite.datasets import open_dataset
-from ding_lite.envs import clipper, make_envs, space_spec
+from ding_lite.envs import make_envs
+from ding_lite.envs.arrays import clipper
+from ding_lite.envs.spaces import space_spec
 from ding_lite.policy import DecisionTransformerPolicy
 from ding_lite.rollout import make_worker
 

@@ -12,7 +12,8 @@ import ding_lite.config as configs
 import ding_lite.policy as policies
 from ding_lite.basics import Config, ConfigError
 from ding_lite.contexts import OnlineRLContext
-from ding_lite.data import PrioritizedReplayBuffer, ReplayBuffer, map_leaves, merge_leading_dims, nested, tree
+from ding_lite.data import PrioritizedReplayBuffer, ReplayBuffer, nested, tree
+from ding_lite.data.trees import map_leaves, merge_leading_dims
 from ding_lite.envs import make_envs
 from ding_lite.middleware import (
     OffPolicyLearner,

@@ -8,7 +8,8 @@ import torch
 from gymnasium import spaces
 from torch import nn
 
-from ding_lite.data import Tree, tree, with_leaves
+from ding_lite.data import Tree, tree
+from ding_lite.data.trees import with_leaves
 from ding_lite.engine import load_checkpoint, save_checkpoint
 from ding_lite.functional import gae
 from ding_lite.policy import DQNPolicy, DQNPolicyConfig, LossError, Policy, PolicyConfig, PPOPolicy, PPOPolicyConfig

@@ -7,7 +7,8 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from ding_lite.data import tree, with_leaves
+from ding_lite.data import tree
+from ding_lite.data.trees import with_leaves
 from ding_lite.functional import gae
 from ding_lite.policy import PPOPolicy, PPOPolicyConfig
 

@@ -7,7 +7,8 @@ import torch
 from gymnasium import spaces
 from torch import nn
 
-from ding_lite.data import tree, with_leaves
+from ding_lite.data import tree
+from ding_lite.data.trees import with_leaves
 from ding_lite.envs import make_envs
 from ding_lite.nn import ActorCritic, SetEncoder, action_distribution
 from ding_lite.policy import PPOPolicy, PPOPolicyConfig

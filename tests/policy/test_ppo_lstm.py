@@ -7,7 +7,8 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from ding_lite.data import map_leaves, nested, tree, with_leaves
+from ding_lite.data import nested, tree
+from ding_lite.data.trees import map_leaves, with_leaves
 from ding_lite.envs import make_envs
 from ding_lite.policy import PPOPolicy, PPOPolicyConfig
 from ding_lite.rollout import make_worker

@@ -6,7 +6,8 @@ import torch
 from gymnasium import spaces
 from torch import nn
 
-from ding_lite.data import tree, with_leaves
+from ding_lite.data import tree
+from ding_lite.data.trees import with_leaves
 from ding_lite.policy import DQNPolicy, DQNPolicyConfig, PPOPolicy, PPOPolicyConfig
 from ding_lite.policy_base import OnPolicyConfig, Policy, build_policy
 from ding_lite.policy_parts import LearningRateSchedule

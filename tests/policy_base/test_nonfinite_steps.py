@@ -13,7 +13,8 @@ from torch import nn
 
 from ding_lite.config import DQNConfig, PPOConfig, SACConfig
 from ding_lite.contexts import OnlineRLContext
-from ding_lite.data import PrioritizedReplayBuffer, ReplayBuffer, tree, with_leaves
+from ding_lite.data import PrioritizedReplayBuffer, ReplayBuffer, tree
+from ding_lite.data.trees import with_leaves
 from ding_lite.engine import Task, load_checkpoint, save_checkpoint
 from ding_lite.envs import make_envs
 from ding_lite.middleware import (

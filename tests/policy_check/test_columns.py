@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from ding_lite.data import Tree, has_leaf, map_leaves, with_leaves
+from ding_lite.data import Tree
+from ding_lite.data.trees import has_leaf, map_leaves, with_leaves
 from ding_lite.policy_check import ColumnError, map_columns
 from ding_lite.policy_check.columns import columns_read, read_batch
 

@@ -12,7 +12,7 @@ import torch
 from gymnasium import spaces
 from torch import nn
 
-from ding_lite.data import with_leaves
+from ding_lite.data.trees import with_leaves
 from ding_lite.policy import DQNPolicy, PPOPolicy
 from ding_lite.policy_base import Policy
 

@@ -6,7 +6,8 @@ import torch
 from gymnasium import spaces
 from states import check_continuation, check_refusal
 
-from ding_lite.data import map_leaves, nested, tree, with_leaves
+from ding_lite.data import nested, tree
+from ding_lite.data.trees import map_leaves, with_leaves
 from ding_lite.envs import SpaceError
 from ding_lite.policy import LossError
 from ding_lite.rewards import GAILRewardConfig, GAILRewardModel

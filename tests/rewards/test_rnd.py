@@ -8,7 +8,8 @@ import torch
 from gymnasium import spaces
 from states import check_continuation, check_refusal
 
-from ding_lite.data import tree, with_leaves
+from ding_lite.data import tree
+from ding_lite.data.trees import with_leaves
 from ding_lite.rewards import RNDRewardConfig, RNDRewardModel
 
 VECTOR = spaces.Box(-np.inf, np.inf, (3,), np.float32)

@@ -16,7 +16,8 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from ding_lite.data import tree, with_leaves
+from ding_lite.data import tree
+from ding_lite.data.trees import with_leaves
 from ding_lite.envs import make_envs
 from ding_lite.policy import DQNPolicy, DQNPolicyConfig, Policy, PolicyConfig, PPOPolicy, PPOPolicyConfig
 

@@ -14,7 +14,8 @@ from ding_lite.config import DecisionTransformerConfig
 from ding_lite.contexts import OfflineRLContext
 from ding_lite.datasets import OfflineDataset, open_dataset
 from ding_lite.engine import Task
-from ding_lite.envs import episode_seed, make_envs
+from ding_lite.envs import make_envs
+from ding_lite.envs.episode_seeds import episode_seed
 from ding_lite.middleware import CkptSaver, interaction_evaluator, offline_data_fetcher, trainer
 from ding_lite.policy import DecisionTransformerPolicy, load_policy
 from ding_lite.rollout import evaluate_run, play_run, record_run

@@ -13,7 +13,8 @@ from ding_lite.config import DQNConfig, RunConfig
 from ding_lite.contexts import OnlineRLContext
 from ding_lite.data import ReplayBuffer, flatten
 from ding_lite.engine import Task
-from ding_lite.envs import EnvDataError, episode_seed, make_envs
+from ding_lite.envs import EnvDataError, make_envs
+from ding_lite.envs.episode_seeds import episode_seed
 from ding_lite.middleware import AgentsCollector, EpisodeCollector, StepCollector, data_pusher
 from ding_lite.policy import ColumnError, DQNPolicy, Policy
 from ding_lite.rollout import LocalWorker, make_worker

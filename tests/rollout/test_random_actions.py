@@ -10,7 +10,8 @@ from torch import distributions
 
 from ding_lite.config import PPOConfig
 from ding_lite.data import ReplayBuffer, flatten
-from ding_lite.envs import make_envs, to_nested
+from ding_lite.envs import make_envs
+from ding_lite.envs.spaces import to_nested
 from ding_lite.policy import PPOPolicy
 from ding_lite.rollout import LocalWorker
 from ding_lite.rollout.random_actions import RandomActions, log_prob_of_sample

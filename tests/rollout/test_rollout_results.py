@@ -9,7 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ding_lite.data import flatten, map_leaves
+from ding_lite.data import flatten
+from ding_lite.data.trees import map_leaves
 from ding_lite.engine import load_checkpoint, save_checkpoint
 from ding_lite.envs import make_envs
 from ding_lite.policy import Policy, PolicyConfig

@@ -11,7 +11,8 @@ from ding_lite import task
 from ding_lite.commands import main
 from ding_lite.config import DQNConfig, PPOConfig
 from ding_lite.contexts import AgentsContext
-from ding_lite.envs import episode_seed, make_agent_envs
+from ding_lite.envs import make_agent_envs
+from ding_lite.envs.episode_seeds import episode_seed
 from ding_lite.middleware import AgentsCollector, CkptSaver, agents_evaluator, for_policy, gae_estimator, multistep_trainer
 from ding_lite.policy import DQNPolicy, Policy, PPOPolicy, PPOPolicyConfig, load_policy
 from ding_lite.reports import ReportError

@@ -94,7 +94,7 @@ def train_dqn(folder, env, policy_class=DQNPolicy, logged=False, evaluated=True,
 
 def returns_by_hand(policy, make, seed, episodes):
     """Greedy episodes in one environment after the other, with gymnasium alone."""
-    from ding_lite.envs import episode_seed
+    from ding_lite.envs.episode_seeds import episode_seed
 
     found = []
     for number in range(episodes):
