@@ -53,7 +53,7 @@ from ding_lite.policy_check import (
     warn_of_misfit,
     with_stats,
 )
-from ding_lite.policy_state import all_or_nothing, made_settings
+from ding_lite.policy_state import all_or_nothing, group_settings
 from ding_lite.ranks import current_ranks, seed_of_rank
 
 _CUDA_CHECK_EVERY = 64  # gradient steps between two checks of the loss on a GPU, because each check waits for the GPU
@@ -171,7 +171,7 @@ class Policy(PolicyState):
         self.settings_made: dict[str, Any] = {}
         """By dotted name, the values of the configuration with which the policy was made, or as `reset_config` changed them."""
         self._settings_before: dict[str, Any] = {}  # first values of settings that reset_config has changed
-        self._made_settings: list[dict[str, Any]] = []  # of each parameter group, as make_optimizer gives them
+        self._group_settings: list[dict[str, Any]] = []  # of each parameter group, as make_optimizer gives them
         self._loaded: dict[str, Any] = {}  # loaded states of objects that are attached later
         on_nonfinite = self.cfg.learn.on_nonfinite
         self._nonfinite_steps = None if on_nonfinite == "raise" else NonfiniteSteps(restores=on_nonfinite == "restore")
@@ -199,7 +199,7 @@ class Policy(PolicyState):
             if self.params:
                 hook = f"make_optimizer, or the optimizer_fn, of {kind}"
                 self.optimizer = require_optimizer(hook, self.params, self.make_optimizer(self.params))
-                self._made_settings = made_settings(self.optimizer.param_groups)
+                self._group_settings = group_settings(self.optimizer.param_groups)
             self.make_generators("learn")
             self.before_loss_init()
             warn_of_idle_settings(self)
@@ -295,7 +295,7 @@ class Policy(PolicyState):
             self.learners.require_divisible()
         if is_of_optimizer(names) and self.params:
             self.optimizer.param_groups[:] = self.make_optimizer(self.params).param_groups  # the moments stay
-            self._made_settings = made_settings(self.optimizer.param_groups)
+            self._group_settings = group_settings(self.optimizer.param_groups)
             if self._nonfinite_steps is not None:
                 self._nonfinite_steps.drop_copy()
 

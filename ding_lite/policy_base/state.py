@@ -70,7 +70,7 @@ class PolicyState(PolicyWeights):
     _loaded: dict[str, Any]
     _settings_before: dict[str, Any]
     settings_made: dict[str, Any]
-    _made_settings: list[dict[str, Any]]
+    _group_settings: list[dict[str, Any]]
 
     # The modes are made on first access, so that their copies have the attributes that constructors of subclasses set.
     # `self: Any` because the modes need a whole `Policy`.
@@ -199,7 +199,7 @@ class PolicyState(PolicyWeights):
 
         Their current values may be others, for example by a schedule.
         """
-        return [dict(group) for group in self._made_settings]
+        return [dict(group) for group in self._group_settings]
 
     @all_or_nothing
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -11,11 +11,11 @@ from ding_lite.policy_state.loading import (
 )
 from ding_lite.policy_state.networks import networks_of
 from ding_lite.policy_state.optimizer_states import (
-    made_settings,
+    group_settings,
     moments_of,
     optimizer_state,
     require_optimizer_state,
-    with_made_settings,
+    with_group_settings,
     with_moments,
 )
 from ding_lite.policy_state.random_states import require_random_state
@@ -23,8 +23,8 @@ from ding_lite.policy_state.random_states import require_random_state
 __all__ = [
     "StateError",
     "all_or_nothing",
+    "group_settings",
     "identity_of",
-    "made_settings",
     "misfit",
     "moments_of",
     "networks_of",
@@ -40,6 +40,6 @@ __all__ = [
     "require_weights",
     "settings_in",
     "tensors_in",
-    "with_made_settings",
+    "with_group_settings",
     "with_moments",
 ]

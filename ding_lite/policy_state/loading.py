@@ -17,7 +17,7 @@ from ding_lite.basics import Config, add_note
 from ding_lite.metrics import MetricsLogger
 from ding_lite.policy_state.identities import StateError, differing_settings, is_of_given_model, require_alike, settings_in
 from ding_lite.policy_state.leaves import describe, ranges_of, require_count, require_like, require_range, require_tensor
-from ding_lite.policy_state.optimizer_states import regrouped, require_optimizer_state, with_made_settings
+from ding_lite.policy_state.optimizer_states import regrouped, require_optimizer_state, with_group_settings
 
 _NEEDED = ("train_iter", "version", "learn")
 _OF_OPTIMIZER = (
@@ -323,7 +323,7 @@ def _followed(policy: LoadablePolicy, state: Mapping[str, Any], has_other_groups
         for name, value in now.items()
         if name in saved and value != saved[name]
     ]
-    followed, found = with_made_settings(state["optimizer"], policy.optimizer_settings(), not others)
+    followed, found = with_group_settings(state["optimizer"], policy.optimizer_settings(), not others)
     if has_other_groups:
         found = ["the parameter groups of the optimizer"]
     text = (

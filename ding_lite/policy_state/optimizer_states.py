@@ -36,7 +36,7 @@ def optimizer_state(
 
     Args:
         optimizer: the optimizer.
-        made: its `made_settings`, saved as "made"; None to leave them out.
+        made: its `group_settings`, saved as "made"; None to leave them out.
         params: its parameters in an order that does not depend on the parameter groups; their places are saved as "places".
             None to leave them out.
     """
@@ -77,7 +77,7 @@ def regrouped(state: Any, optimizer: Optimizer, params: Sequence[Tensor]) -> Any
         "param_groups": own,
         "state": moved,
         _KEPT: [index[saved] for saved in kept],
-        _MADE: made_settings(own),
+        _MADE: group_settings(own),
         _PLACES: places,
     }
 
@@ -87,7 +87,7 @@ def _sorted(places: object) -> list[int]:
     return sorted(places) if is_plain else []  # type: ignore[call-overload]
 
 
-def made_settings(groups: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def group_settings(groups: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The settings of parameter groups of a new optimizer, as plain data, without those that only change the implementation.
 
     They are saved beside the current ones, which schedules and hooks change. A difference of the settings that two optimizers
@@ -112,7 +112,7 @@ def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, Tensor) else value
 
 
-def with_made_settings(
+def with_group_settings(
     state: Mapping[str, Any], made: Sequence[Mapping[str, Any]], is_made_alike: bool = True
 ) -> tuple[Mapping[str, Any], list[str]]:
     """A saved state of an optimizer, with the settings of this optimizer where the saved one was made with others.
@@ -121,7 +121,7 @@ def with_made_settings(
 
     Args:
         state: the saved state, which fits the optimizer.
-        made: `made_settings` of the optimizer that loads it.
+        made: `group_settings` of the optimizer that loads it.
         is_made_alike: for states of older versions, which do not have these settings: whether both were made with the same.
 
     Returns:
@@ -139,7 +139,7 @@ def with_made_settings(
 
 
 def _plain_group(group: Mapping[str, Any]) -> dict[str, Any]:
-    return made_settings([group])[0]
+    return group_settings([group])[0]
 
 
 def _like(given: Any, value: Any) -> Any:
@@ -327,7 +327,7 @@ def _require_made(where: str, state: Mapping[str, Any], trial: Optimizer, own: S
     for index, (group, given, mine) in enumerate(zip(groups, made, own)):
         place, points = f'{where}["{_MADE}"][{index}]', given.get("lr_schedule")
         optional = {"lr"} if points is not None else set()
-        if missing := [name for name in made_settings([mine])[0] if name not in given and name not in optional]:
+        if missing := [name for name in group_settings([mine])[0] if name not in given and name not in optional]:
             raise StateError(f"{place} lacks {missing[0]!r}, it has {sorted(map(str, given))}.")
         _require_settings(place, trial, mine, {**group, **{name: given[name] for name in given if name not in _OF_SCHEDULE}})
         if points is not None and not (isinstance(points, (list, tuple)) and points and all(map(_is_point, points))):

@@ -22,14 +22,14 @@ from ding_lite.policy_base import available_device
 from ding_lite.policy_check import LossError, are_finite
 from ding_lite.policy_state import (
     StateError,
-    made_settings,
+    group_settings,
     optimizer_state,
     require_count,
     require_like,
     require_optimizer_state,
     require_part,
     require_range,
-    with_made_settings,
+    with_group_settings,
 )
 
 
@@ -125,11 +125,11 @@ class RewardModel(abc.ABC):
         tensors = {name: getattr(self, name) for name in self.state_ranges}
         return {
             **copy.deepcopy({**modules, **tensors, "steps": self.steps}),
-            "optimizer": optimizer_state(self.optimizer, self._made_settings()),
+            "optimizer": optimizer_state(self.optimizer, self._group_settings()),
         }
 
-    def _made_settings(self) -> list[dict[str, Any]]:
-        return made_settings([self.optimizer.defaults] * len(self.optimizer.param_groups))
+    def _group_settings(self) -> list[dict[str, Any]]:
+        return group_settings([self.optimizer.defaults] * len(self.optimizer.param_groups))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load a saved state. Settings of the optimizer come from this model's configuration, with a warning of differences.
@@ -153,7 +153,7 @@ class RewardModel(abc.ABC):
         require_optimizer_state('state["optimizer"]', self.optimizer, state["optimizer"])
         for name, module in self._modules().items():
             module.load_state_dict(state[name])
-        followed, others = with_made_settings(state["optimizer"], self._made_settings())
+        followed, others = with_group_settings(state["optimizer"], self._group_settings())
         if others:
             warnings.warn(
                 f"this {type(self).__name__} learns with the settings of its own configuration, which differ from those of the "

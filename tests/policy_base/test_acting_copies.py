@@ -102,7 +102,7 @@ OWN = {
 SHARED_ON_PURPOSE = {
     *("cfg", "config", "observation_space", "device"),  # these are replaced, or changed for all copies
     "dry_run_results",  # the same for all copies
-    *("num_steps", "_settings_before"),  # copies neither learn nor change settings
+    *("num_steps", "settings_made", "_settings_before", "_group_settings"),  # copies neither learn nor change settings
 }
 BY_VALUE = {
     *("seed", "own_seed", "train_iter", "version", "given_model", "cur_lr", "lr_schedule"),
