@@ -5,7 +5,8 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from ding_lite import envs, policy, policy_base, policy_check, policy_state, run_configs
+from ding_lite import policy, policy_base, policy_check, policy_state, run_configs
+from ding_lite.envs import arrays
 
 _RENAMED = {
     "BoundedActing": "BoxActing",
@@ -30,7 +31,7 @@ _ELSEWHERE: dict[str, ModuleType] = {
     "require_part": policy_state,
     "require_range": policy_state,
     "state_like_before": policy_check,
-    "to_arrays": envs,
+    "to_arrays": arrays,
 }
 
 __all__ = sorted({*policy.__all__, *_RENAMED, *_ELSEWHERE})

@@ -247,7 +247,7 @@ def explain_learning(policy: LearningPolicy, error: Exception, batch: Tree, know
         floats = {
             "/".join(path): leaf for path, leaf in flatten(batch) if isinstance(leaf, Tensor) and leaf.is_floating_point()
         }
-        for what, wrong in (("NaN", Tensor.isnan), ("infinite numbers", Tensor.isinf)):
+        for what, wrong in (("NaN", Tensor.isnan), ("an infinite number", Tensor.isinf)):
             if named := [path for path, leaf in floats.items() if bool(wrong(leaf).any())]:
                 raise LossError(
                     f"{error.found or error}: {', '.join(named)} of the batch it learns from holds {what}. Find out where it "

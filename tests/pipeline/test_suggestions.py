@@ -53,7 +53,7 @@ class TestSuggestions:
             assert loop.suggest_contracts() == ""
 
     def test_the_warning_about_such_a_function_says_how(self):
-        with pytest.warns(UserWarning, match=r"task.suggest_contracts\(\) prints that line"):
+        with pytest.warns(UserWarning, match=r"task.suggest_contracts\(\) prints this line"):
             run(lambda ctx: None, mode={"async_mode": True})
 
     def test_a_suggestion_writes_what_was_changed_in_place(self):

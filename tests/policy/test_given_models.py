@@ -286,7 +286,7 @@ def test_a_state_of_it_does_not_fit_a_policy_with_networks_of_the_library():
 
 def test_the_page_says_of_each_policy_what_it_calls():
     page = (Path(__file__).resolve().parents[2] / "docs" / "policies.md").read_text()
-    table = page.split("What each policy calls")[1].split("\n\n")[1]
+    table = page.split("the methods that each policy calls")[1].split("\n\n")[1]
     rows = [row.split("|")[1] for row in table.splitlines()]
     kinds = [name for name in policies.__all__ if name.endswith("Policy") and name not in ("Policy", "GreedyPolicy")]
     assert len(kinds) > 15

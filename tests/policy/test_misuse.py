@@ -48,7 +48,7 @@ def test_what_is_no_observation_is_refused(obs, words):
 @pytest.mark.parametrize("mask", [[-1, 0, 0], [2, 0, 0]])
 def test_a_mask_with_other_numbers_than_0_and_1_is_refused(mask):
     space = spaces.Dict({"x": OBS, "action_mask": spaces.MultiBinary(3)})
-    with pytest.raises(ValueError, match="other numbers than 0 and 1"):
+    with pytest.raises(ObservationError, match=rf"obs\['action_mask'\]\[0, 0\] is {mask[0]}, and MultiBinary\(3\) has 0 to 1"):
         PPOPolicy(None, space, spaces.Discrete(3)).predict({"x": ZEROS, "action_mask": mask})
 
 

@@ -135,7 +135,7 @@ def test_another_precision_is_named_with_the_fix(kind):
         learned(kind, BOX, {**batch, "obs": batch["obs"].double()})
 
 
-@pytest.mark.parametrize(("value", "what"), [(float("inf"), "infinite numbers"), (float("nan"), "NaN")])
+@pytest.mark.parametrize(("value", "what"), [(float("inf"), "an infinite number"), (float("nan"), "NaN")])
 def test_observations_that_are_not_finite_are_named(value, what):
     batch = rows(OBS, BOX)
     batch["obs"][2, 1] = value
