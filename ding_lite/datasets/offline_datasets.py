@@ -23,6 +23,7 @@ from ding_lite.data.trees import map_leaves
 from ding_lite.datasets.chunks import (
     LENGTHS,
     OBS,
+    SCALARS,
     Arrays,
     DatasetError,
     is_obs,
@@ -39,6 +40,7 @@ from ding_lite.envs.space_records import recorded_space
 
 _IN_MEMORY = 64 << 20  # bytes of a column that are read into memory; longer ones are unpacked to disk and mapped
 
+_RESERVED = (LENGTHS, "valid", "timestep", "return_to_go")  # of files, and of windows
 _WIDER = {np.dtype(np.uint16): np.int32, np.dtype(np.uint32): np.int64, np.dtype(np.uint64): np.int64}
 """Dtypes with which torch does not compute, and those of their numbers in batches."""
 
@@ -234,12 +236,17 @@ class OfflineDataset:
 
         Raises:
             DatasetError: a column defines the episodes (obs, next_obs, terminated, truncated), has another number of rows, does
-                not hold numbers, or has parts in this dataset; rewards have another shape than [N]; or actions do not fit the
-                action space.
+                not hold numbers, has parts in this dataset, or has a name that datasets use; rewards or weights have another
+                shape than [N]; actions do not fit the action space; or an episode was selected twice.
 
         Example:
             >>> scaled = dataset.with_columns(reward=0.1 * dataset.rows(("reward",))["reward"])  # doctest: +SKIP
         """
+        if len(np.unique(self._episodes)) < self.num_episodes:
+            raise DatasetError(
+                f"with_columns() of the dataset {self.name}: an episode was selected twice, and has its rows once. Change the "
+                "columns before `select`, or join datasets: open_dataset([a, b])."
+            )
         stored, specs, arrays = self._stored(np.arange(len(self))), dict(self._index.columns), dict[str, Any]()
         for name, column in columns.items():
             given = self._new_column(name, column)
@@ -250,17 +257,13 @@ class OfflineDataset:
         before: Any = self._columns  # nothing is written to it
         made._index, made._columns = dataclasses.replace(self._index, columns=specs), ChainMap(arrays, before)
         made._changed = {**self._changed, **arrays}
-        if (
-            "action" in columns
-            and self.knows("action_space")
-            and (found := find_space_mismatch(made.columns, None, self.action_space))
-        ):
+        if "action" in columns and self.knows("action_space") and (found := made._misfit({"action_space": self.action_space})):
             raise DatasetError(f"with_columns(action=...) does not fit the action space of the dataset {self.name}: {found}")
         return made
 
     def _new_column(self, name: str, column: Any) -> np.ndarray[Any, Any]:
         """A column for `with_columns` as an array, if it fits."""
-        found = np.asarray(column)
+        found = _as_numbers(column)
         fixed = (OBS, "next_obs", "terminated", "truncated")
         if name in fixed:
             raise DatasetError(f"with_columns({name}=...): {', '.join(fixed)} say what the episodes are: make a new dataset.")
@@ -269,8 +272,10 @@ class OfflineDataset:
                 f"with_columns({name}=...) wants numbers [{len(self)}, ...], one row for each of the dataset {self.name}, got "
                 f"{found.dtype} {[*found.shape]}."
             )
-        if name == "reward" and found.ndim != 1:
-            raise DatasetError(f"with_columns(reward=...) wants rewards [{len(self)}], got {[*found.shape]}: use .squeeze(-1).")
+        if name in _RESERVED:
+            raise DatasetError(f"with_columns({name}=...): datasets use the names {', '.join(_RESERVED)}: choose another one.")
+        if name in SCALARS and found.ndim != 1:
+            raise DatasetError(f"with_columns({name}=...) wants numbers [{len(self)}], got {[*found.shape]}: use .squeeze(-1).")
         if isinstance(self.columns.get(name), Mapping):
             raise DatasetError(f"with_columns({name}=...): the column {name} of the dataset {self.name} has parts.")
         return found
@@ -659,3 +664,14 @@ def _as_tensor(array: np.ndarray[Any, Any]) -> torch.Tensor:
         array = array.astype(_WIDER[array.dtype])
     found = torch.from_numpy(array)
     return found.float() if found.dtype == torch.float64 else found
+
+
+def _as_numbers(column: Any) -> np.ndarray[Any, Any]:
+    """A column as an array; tensors are detached. Integers that torch does not have are refused."""
+    tensor = column.detach().cpu() if isinstance(column, torch.Tensor) else None
+    if tensor is not None and tensor.dtype == torch.bfloat16:
+        raise DatasetError("a column is bfloat16, which datasets do not store: use .float().")
+    found = np.asarray(column if tensor is None else tensor.numpy())
+    if found.dtype == np.uint64 and found.size and found.max() > np.iinfo(np.int64).max:
+        raise DatasetError(f"a column has the number {found.max()}: batches are tensors, whose integers end at 2**63 - 1.")
+    return found

@@ -80,7 +80,8 @@ class Adam(torch.optim.Adam):
         steps = [state["step"] for *_, states in parts for state in states]
         with torch.no_grad():
             if self._counts is None or not self._counts.are_those(steps):
-                if not all(map(_have_usual_moments, parts)):
+                is_shared = len({*map(Tensor.data_ptr, steps)}) < len(steps)  # a parameter that is in a list twice
+                if is_shared or not all(map(_have_usual_moments, parts)):
                     return self._torchs_step()
                 self._counts = _Counts(steps)
             self._counts.vector.add_(1)
@@ -124,13 +125,14 @@ class _Counts:
 
 
 def _is_watched(optimizer: Adam) -> bool:
-    """Whether hooks, a profiler or a gradient scaler take part in a step."""
+    """Whether hooks, a profiler, a gradient scaler or the inference mode take part in a step."""
     return bool(
         optimizer._optimizer_step_pre_hooks
         or optimizer._optimizer_step_post_hooks
         or _global_optimizer_pre_hooks
         or _global_optimizer_post_hooks
         or _profiler_enabled()
+        or torch.is_inference_mode_enabled()  # the counts would be tensors that no later step may change
         or getattr(optimizer, "grad_scale", None) is not None
         or getattr(optimizer, "found_inf", None) is not None
     )

@@ -67,6 +67,16 @@ def test_a_run_with_other_rewards_is_not_a_resumed_one(dataset):
     assert ones.fingerprint == dataset.with_columns(reward=np.ones(len(dataset))).fingerprint
 
 
+def test_a_tensor_with_a_gradient_is_a_column(dataset):
+    assert dataset.with_columns(reward=torch.ones(len(dataset), requires_grad=True)).take([0]).reward.item() == 1
+
+
+def test_an_episode_that_was_selected_twice_has_its_rows_once(dataset):
+    twice = dataset.select([0, 0])
+    with pytest.raises(DatasetError, match=r"an episode was selected twice, .*Change the columns before `select`"):
+        twice.with_columns(reward=np.arange(len(twice), dtype=np.float64))
+
+
 @pytest.mark.parametrize(
     ("columns", "words"),
     [
@@ -74,7 +84,13 @@ def test_a_run_with_other_rewards_is_not_a_resumed_one(dataset):
         ({"next_obs": np.zeros(3)}, "say what the episodes are"),
         ({"reward": np.zeros(3)}, r"wants numbers \[90, ...\], one row for each of the dataset .*, got float64 \[3\]"),
         ({"reward": 1.0}, r"got float64 \[\]"),
-        ({"reward": np.zeros((90, 1))}, r"wants rewards \[90\], got \[90, 1\]: use .squeeze"),
+        ({"reward": np.zeros((90, 1))}, r"wants numbers \[90\], got \[90, 1\]: use .squeeze"),
+        ({"weight": np.zeros((90, 2))}, r"wants numbers \[90\], got \[90, 2\]"),
+        ({"action": np.full(90, 1000)}, "does not fit the action space"),
+        ({"lengths": np.zeros(90)}, "datasets use the names lengths, valid, timestep, return_to_go"),
+        ({"return_to_go": np.zeros(90)}, "choose another one"),
+        ({"label": torch.zeros(90, dtype=torch.bfloat16)}, r"use .float\(\)"),
+        ({"label": np.full(90, 2**63, np.uint64)}, "has the number 9223372036854775808"),
         ({"label": np.full(90, "a")}, "got <U1"),
         ({"action": np.zeros((90, 2), np.float32)}, "does not fit the action space"),
     ],

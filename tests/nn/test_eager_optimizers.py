@@ -165,6 +165,36 @@ def test_a_parameter_without_a_gradient_is_not_counted_in_fused_steps():
     assert torch.equal(second, before)
 
 
+@pytest.mark.filterwarnings("ignore:optimizer contains a parameter group with duplicate parameters")
+@pytest.mark.parametrize("twice", ["in the list", "by the same count"])
+def test_parameters_with_the_same_count_take_the_steps_of_torch(twice):
+    def trained_twice(optimizer_type):
+        one, two = torch.nn.Parameter(torch.ones(3)), torch.nn.Parameter(torch.ones(3))
+        optimizer = optimizer_type([one, one if twice == "in the list" else two], lr=0.1, fused=True)
+        for step in range(5):
+            one.grad = two.grad = torch.ones(3) * (step + 1)
+            optimizer.step()
+            if twice != "in the list" and step == 1:
+                optimizer.state[two]["step"] = optimizer.state[one]["step"]
+        return one.tolist(), two.tolist(), optimizer.state[one]["step"].item()
+
+    assert trained_twice(Adam) == trained_twice(torch.optim.Adam)
+
+
+@pytest.mark.parametrize("at", range(5))
+def test_a_step_in_inference_mode_leaves_the_later_ones_possible(at):
+    def trained_there(optimizer_type):
+        weight = torch.nn.Parameter(torch.ones(3))
+        optimizer = optimizer_type([weight], lr=0.1, fused=True)
+        for step in range(5):
+            weight.grad = torch.ones(3) * (step + 1)
+            with torch.inference_mode(step == at and step > 0):
+                optimizer.step()
+        return weight.tolist(), optimizer.state[weight]["step"].item()
+
+    assert trained_there(Adam) == trained_there(torch.optim.Adam)
+
+
 def test_hooks_and_profilers_notice_fused_steps_from_when_they_are_there():
     optimizer, calls = fused(torch.nn.Parameter(torch.ones(3)), steps=2), []
     with optimizer.register_step_post_hook(lambda *_: calls.append(counts(optimizer))):
