@@ -83,8 +83,7 @@ def regrouped(state: Any, optimizer: Optimizer, params: Sequence[Tensor]) -> Any
 
 
 def _sorted(places: object) -> list[int]:
-    is_plain = isinstance(places, (list, tuple)) and all(type(place) is int for place in places)
-    return sorted(places) if is_plain else []  # type: ignore[call-overload]
+    return sorted(place for place in places if type(place) is int) if isinstance(places, (list, tuple)) else []
 
 
 def group_settings(groups: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
