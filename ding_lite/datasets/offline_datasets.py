@@ -583,8 +583,8 @@ class OfflineDataset:
             digest.update(part.fingerprint.encode())
         for chunk in self._index.chunks:
             digest.update(chunk.sha256.encode())
-        for name, array in sorted(self._changed.items()):
-            digest.update(name.encode() + array.tobytes())
+        if self._changed:
+            digest.update(_Content(self._changed).digest.encode())
         if not self._parts and not self._index.chunks:
             digest.update(self._content.digest.encode())
         return digest.hexdigest()

@@ -65,6 +65,8 @@ def test_a_run_with_other_rewards_is_not_a_resumed_one(dataset):
 
     assert len({dataset.fingerprint, ones.fingerprint, twos.fingerprint}) == 3
     assert ones.fingerprint == dataset.with_columns(reward=np.ones(len(dataset))).fingerprint
+    labels = (dataset.with_columns(label=np.zeros(len(dataset), dtype)) for dtype in (np.float32, np.int32))
+    assert len({one.fingerprint for one in labels}) == 2
 
 
 def test_a_tensor_with_a_gradient_is_a_column(dataset):
