@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import copy
 import logging
-import math
 import os
 import sys
-import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike
@@ -19,7 +17,6 @@ from weakref import WeakValueDictionary
 from ding_lite.basics import (
     FolderInUseError,
     RunCopy,
-    RunFiles,
     RunRecord,
     StorageError,
     UnsavedError,
@@ -34,8 +31,9 @@ from ding_lite.contexts import OfflineRLContext, OnlineRLContext
 from ding_lite.engine import Context, EndReason, contract
 from ding_lite.middleware.arguments import require_count
 from ding_lite.middleware.own_runs import own_run, warn_of_idle_policies
-from ding_lite.middleware.run_copies import begun_copy, copy_late_files, finish_copy
+from ding_lite.middleware.run_copies import finish_copy
 from ding_lite.middleware.run_descriptions import describe_run
+from ding_lite.middleware.run_savers import RunSaver
 from ding_lite.policy import ActMode, LearnMode
 from ding_lite.ranks import current_ranks, is_first_rank
 
@@ -44,9 +42,6 @@ _EVALUATION = ("eval_value", "eval_weights", "last_eval_iter")
 _RESERVED = ("counters", "eval_value", "evaluated_at", "policies")
 """Keys of a file that belong to no object."""
 _LONGEST_REST = 64  # iterations between two attempts after failures to write
-_LOGGED_EVERY_S = 60.0  # a line about a regular save of the run
-_LONGEST_WAIT_S = 60.0  # for a moment without deferred work, before a warning
-_SHARE = 0.01  # of the time, at most, goes into saving the whole run
 
 _logger = logging.getLogger(__name__)
 
@@ -147,21 +142,9 @@ class CkptSaver:
         if isinstance(counters, str):
             raise TypeError(f"CkptSaver(counters={counters!r}) wants several names of fields: write ({counters!r},).")
         self._policy, self._folder = policy, Path(save_dir) / "ckpt"
-        self._run_files = RunFiles(save_dir)
-        self._run_is_asked, self._run_is_unsavable = False, False
-        self._next_run_save = -math.inf
-        """The earliest time of the next regular save of the run."""
-        self._is_postponed = False
-        """Whether a regular save is due, but deferred work was in progress."""
-        self._postponed_since: float | None = None
-        self._rows_left, self._spent_s = 0, 0.0
-        """Bytes that are left to write for the current regular save, and the seconds that it took so far."""
-        self._logged = -math.inf
-        """Time of the last line about a save of the run."""
         require_writable(self._folder / "final.pt")
         self._record = RunRecord(save_dir)
-        self.run_copy: RunCopy | None = None
-        """The copy of the folder in a storage, during a run; None if it has none."""
+        self._run_saver = RunSaver(self._record, is_regular=train_freq is not None)
         self._record.lock.take_if_exists()
         self._train_freq, self._save_finish, self._keep_last = train_freq, save_finish, keep_last
         self._counters = tuple(dict.fromkeys((*_COUNTERS, *counters)))
@@ -215,13 +198,8 @@ class CkptSaver:
             if error is not None and (kind, error.errno) not in self._warned:
                 self._warned.add((kind, error.errno))
                 warnings.warn(f"{error} The run goes on, and later iterations try again.", stacklevel=3)
-        is_due = self._last_iter != last_iter and time.monotonic() >= self._next_run_save
-        if (is_due or self._rows_left or self._is_postponed) and not self._run_is_asked and is_first_rank():
-            self._ask_to_save_run()
-
-    def _ask_to_save_run(self) -> None:
-        self._run_is_asked = True
-        own_run().between_iterations(self.save_run)
+        if is_first_rank() and self._run_saver.is_due(is_wanted=self._last_iter != last_iter):
+            self._run_saver.ask()
 
     def agree(self, ctx: Any, reason: EndReason | None) -> EndReason | None:
         """Save the policy, and the runs of all processes, after the same iteration: after that in which rank 0 does.
@@ -236,85 +214,23 @@ class CkptSaver:
             return reason
         ranks.require_equal_weights("saving")
         self._save_in_run(ctx)
-        if ranks.exchange("saving the run", [self._run_is_asked])[0, 0] and ranks.rank:
-            self._ask_to_save_run()
+        if ranks.exchange("saving the run", [self._run_saver.is_asked])[0, 0] and ranks.rank:
+            self._run_saver.ask()
         return reason
 
     def _is_due(self, ctx: Any) -> bool:
         """Whether `_save_in_run` may have something to save."""
         is_regular = self._train_freq is not None and _count(ctx) - self._last_iter >= self._train_freq
-        return is_regular or self._better is not None or self._is_postponed or bool(own_run().finish)
+        return is_regular or self._better is not None or self._run_saver.is_postponed or bool(own_run().finish)
+
+    @property
+    def run_copy(self) -> RunCopy | None:
+        """The copy of the folder in a storage, during a run; None if it has none."""
+        return self._run_saver.run_copy
 
     def save_run(self) -> None:
-        """Save the state of the whole run, and copy it to a storage. The task calls it, when no middleware runs.
-
-        A failure during the run is a warning, and later iterations try again; at its end it is raised after everything else.
-
-        Raises:
-            RankError: the processes of a data-parallel run have different weights.
-        """
-        if self.run_copy is not None and current_ranks() is not None:
-            self.run_copy.settle(_LONGEST_WAIT_S)  # so that the copies of all processes have a state in common
-        self._save_run()
-        if self.run_copy is not None and not self._rows_left and not self._is_postponed:
-            self.run_copy.save()
-
-    def _save_run(self) -> None:
-        is_regular, self._run_is_asked = self._run_is_asked, False
-        ranks = current_ranks()
-        if ranks is not None:
-            ranks.require_equal_weights("saving the run" if is_regular else "the end of the run")
-        if self._run_is_unsavable or (self._train_freq is None and not own_run().is_cut):
-            return
-        self._is_postponed = is_regular and own_run().has_deferred_work
-        if self._is_postponed:  # the next iteration tries again, instead of waiting for its end
-            self._warn_of_postponing()
-            return
-        self._postponed_since = None
-        begun = time.monotonic()
-        left_before, self._rows_left = self._rows_left or math.inf, 0
-        try:
-            state = own_run().state_dict(in_pieces=True)
-            left = self._run_files.save_rows(state) if is_regular and current_ranks() is None else 0
-            if 0 < left < left_before:  # the next iteration continues, so that none is held up for long
-                self._rows_left = left
-                self._spent_s += time.monotonic() - begun
-                return
-            path = self._run_files.save(state, state["done"])
-            self._record.save()
-            is_quiet = is_regular and begun - self._logged < _LOGGED_EVERY_S
-            self._logged = self._logged if is_quiet else begun
-            _logger.log(
-                logging.DEBUG if is_quiet else logging.INFO, "the run is saved after %d iterations: %s", state["done"], path
-            )
-        except WriteError as error:
-            if is_regular:
-                warnings.warn(f"{error} The state of the run is not saved; later iterations try again.", stacklevel=3)
-            else:
-                words = f"the run has ended, but its last state is not saved, so it cannot be resumed from here: {error}"
-                own_run().raise_at_end(UnsavedError(error.errno, words, error.filename))
-        except (TypeError, ValueError) as error:  # ValueError: a RunStateError, or a state that contains itself
-            self._run_is_unsavable = True
-            warnings.warn(
-                f"this run cannot be resumed later, because its state cannot be saved: {error} The policy is saved.",
-                stacklevel=3,
-            )
-        ended = time.monotonic()
-        self._next_run_save = ended + (self._spent_s + ended - begun) / _SHARE
-        self._spent_s = 0.0
-
-    def _warn_of_postponing(self) -> None:
-        """Warn once if deferred work has been in progress, at each attempt to save the run, for a long time."""
-        now = time.monotonic()
-        if self._postponed_since is None:
-            self._postponed_since = now
-        elif now - self._postponed_since > _LONGEST_WAIT_S:
-            self._postponed_since = math.inf  # one warning is enough
-            warnings.warn(
-                f"the run has not been saved for {_LONGEST_WAIT_S:.0f} s, because deferred work (task.defer) was always in "
-                "progress: it is saved at a moment without any. Begin the next work later, or make it shorter.",
-                stacklevel=2,
-            )
+        """Save the state of the whole run, and copy it to a storage. The task calls it at the end of a run."""
+        self._run_saver.save()
 
     def begin_run(self) -> None:
         """Keep other processes from writing to the folder, and begin `run.json`. The task calls it.
@@ -323,14 +239,7 @@ class CkptSaver:
             FolderInUseError: another process writes to the folder.
             StorageError: the storage cannot be written to; the copy is one of another run, or is ahead of the folder.
         """
-        self._run_is_asked = False  # an earlier run may have ended by an error before the save that it asked for
-        copy = None
-        if self.run_copy is None:
-            folder, resumed = self._record.folder, own_run().resumed_from
-            continued = self._has_begun or (resumed is not None and os.path.realpath(resumed) == os.path.realpath(folder))
-            copy = begun_copy(own_run(), folder, continued)
-            if copy is not None:
-                self.run_copy, self._run_files.held = copy, lambda: copy.held
+        copy = self._run_saver.begin(is_continued=self._has_begun)
         if not self._record.is_begun:
             self._begin_record(own_run().ctx.total_step)
         if copy is not None:
@@ -355,10 +264,7 @@ class CkptSaver:
                 "the folder first to continue it twice."
             )
         remove_leftovers(self._folder)
-        remove_leftovers(self._run_files.folder)
-        if resumed is None:
-            with contextlib.suppress(WriteError):  # the first save fails as well, with a warning
-                move_aside(self._run_files.folder)
+        self._run_saver.prepare_folder(is_resumed=resumed is not None)
         warn_of_idle_policies("CkptSaver", "saves", _things(self._policy))
         self._has_begun = True
 
@@ -375,7 +281,7 @@ class CkptSaver:
 
     def end_run(self, ctx: Any) -> Iterator[None]:
         """Save everything that is not saved yet, including the best weights after the last evaluation."""
-        self._run_is_asked = False  # if the run ended before
+        self._run_saver.is_asked = False  # if the run ended before
         if not self._has_begun:  # a resumed run had no iterations left
             self._begin()
         yield
@@ -518,12 +424,7 @@ class CkptSaver:
 
     def release(self) -> None:
         """Let other processes write to the folder, until the next run of this saver begins."""
-        copy, self.run_copy = self.run_copy, None
-        if copy is not None:
-            with contextlib.suppress(WriteError):
-                self._record.save()
-            copy_late_files(copy)
-            self._run_files.remove_others()
+        self._run_saver.release()
         self._record.end()
 
     def state_dict(self) -> dict[str, Any]:

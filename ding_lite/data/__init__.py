@@ -12,7 +12,7 @@ from ding_lite.data.episodes import Episodes
 from ding_lite.data.hindsight import GoalRewards, HindsightSampler
 from ding_lite.data.minibatches import minibatches
 from ding_lite.data.mixtures import Buffers, sampler
-from ding_lite.data.prioritized import PrioritizedReplayBuffer
+from ding_lite.data.prioritized_replay import PrioritizedReplayBuffer
 from ding_lite.data.replay import ReplayBuffer
 from ding_lite.data.rollouts import Order, RolloutBuffer, Trajectories
 from ding_lite.data.sequences import SequenceWindow

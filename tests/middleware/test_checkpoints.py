@@ -24,7 +24,7 @@ from ding_lite.contexts import OfflineRLContext, OnlineRLContext
 from ding_lite.data import PrioritizedReplayBuffer, ReplayBuffer
 from ding_lite.data.column_arrays import to_objects
 from ding_lite.engine import PipelineError, UnsavedError, WriteError, contract_of, deferrals, load_checkpoint
-from ding_lite.middleware import CkptSaver, checkpoints, online_logger
+from ding_lite.middleware import CkptSaver, checkpoints, online_logger, run_savers
 
 
 @dataclasses.dataclass
@@ -253,7 +253,7 @@ class TestRefusingDisk:
 
     def test_if_any_operation_on_files_fails_the_run_continues_and_all_files_are_whole(self, tmp_path, monkeypatch):
         """Of the checkpoints, the state of the run with its rows, the manifest and run.json."""
-        monkeypatch.setattr(checkpoints, "_SHARE", math.inf)  # of the time, for saving the run
+        monkeypatch.setattr(run_savers, "_SHARE", math.inf)  # of the time, for saving the run
         monkeypatch.setattr(row_files, "_SMALLEST", 64)
         monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # no power is cut here, and a busy disk would take long
         failed = {}
@@ -571,7 +571,7 @@ def test_a_save_of_the_run_writes_only_new_transitions_of_replay_buffers(tmp_pat
         if ctx.total_step == 5:
             buffers[0].clear()
 
-    monkeypatch.setattr(checkpoints, "_SHARE", math.inf)  # save the run each time
+    monkeypatch.setattr(run_savers, "_SHARE", math.inf)  # save the run each time
     done = run([push, CkptSaver(weight_of(0.0), tmp_path, train_freq=1)], 24, Context(), **mode)
     state, path = RunFiles(tmp_path).load()
     assert (len(saves) > 5, path, state["done"], done.ctx.total_step) == (True, saves[-1], 24, 23)
@@ -591,15 +591,15 @@ def test_many_new_transitions_are_written_over_several_iterations(tmp_path, mode
     buffers = [ReplayBuffer(1000), ReplayBuffer(1000)]
     for buffer in buffers:
         buffer.push({"x": np.arange(500)})  # 4,000 bytes
-    calls, written = [], []  # per save_run: the row files that it wrote, and whether it saved the state
-    save_run, write, save = CkptSaver.save_run, row_files.RowFiles._write, RunFiles.save
+    calls, written = [], []  # per save: the row files that it wrote, and whether it saved the state
+    save_run, write, save = run_savers.RunSaver.save, row_files.RowFiles._write, RunFiles.save
 
     def one_save(saver):
         written.clear()
         save_run(saver)
         calls.append(tuple(written))
 
-    monkeypatch.setattr(CkptSaver, "save_run", one_save)
+    monkeypatch.setattr(run_savers.RunSaver, "save", one_save)
     monkeypatch.setattr(row_files.RowFiles, "_write", lambda *args: written.append("rows") or write(*args))
     monkeypatch.setattr(RunFiles, "save", lambda *args: written.append("state") or save(*args))
 
@@ -622,7 +622,7 @@ def test_many_new_transitions_are_written_over_several_iterations(tmp_path, mode
 def test_a_run_that_adds_more_transitions_per_iteration_than_a_file_holds_is_saved(tmp_path, monkeypatch):
     monkeypatch.setattr(row_files, "_SMALLEST", 300)
     monkeypatch.setattr(row_files, "_LARGEST", 600)
-    monkeypatch.setattr(checkpoints, "_SHARE", math.inf)
+    monkeypatch.setattr(run_savers, "_SHARE", math.inf)
     buffer, saves, save = ReplayBuffer(100_000), [], RunFiles.save
     monkeypatch.setattr(RunFiles, "save", lambda *args: saves.append(save(*args)) or saves[-1])
 
@@ -652,7 +652,7 @@ def test_the_best_weights_that_could_not_be_written_are_written_by_a_resumed_run
 
 @pytest.mark.parametrize("mode", [{}, {"max_lag": 1}], ids=["plain", "lag"])
 def test_a_run_after_one_that_ended_by_an_error_is_saved_at_intervals_again(tmp_path, mode, monkeypatch):
-    monkeypatch.setattr(checkpoints, "_SHARE", math.inf)  # save the run each time
+    monkeypatch.setattr(run_savers, "_SHARE", math.inf)  # save the run each time
 
     @contract(stage="record")
     def fail_once(ctx):
@@ -701,7 +701,7 @@ def collect(ctx):
 
 class TestDeferredWork:
     def test_a_regular_save_waits_for_an_iteration_without_it(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(checkpoints, "_SHARE", math.inf)
+        monkeypatch.setattr(run_savers, "_SHARE", math.inf)
         go_on, loop, busy, save = threading.Event(), Task(), [], RunFiles.save
         monkeypatch.setattr(RunFiles, "save", lambda *args: busy.append(loop.has_deferred_work) or save(*args))
 
@@ -719,7 +719,7 @@ class TestDeferredWork:
 
     def test_work_that_does_not_end_is_named_instead_of_a_hang(self, tmp_path, monkeypatch):
         monkeypatch.setattr(deferrals, "_SETTLE_S", 0.2)
-        monkeypatch.setattr(checkpoints, "_LONGEST_WAIT_S", 0.05)
+        monkeypatch.setattr(run_savers, "_LONGEST_WAIT_S", 0.05)
         loop = Task()
 
         def until_the_end():

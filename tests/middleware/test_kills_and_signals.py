@@ -21,7 +21,7 @@ from ding_lite.basics import RunFiles
 from ding_lite.config import DQNConfig
 from ding_lite.contexts import OnlineRLContext
 from ding_lite.engine import load_checkpoint
-from ding_lite.middleware import CkptSaver, checkpoints, online_logger
+from ding_lite.middleware import CkptSaver, online_logger, run_savers
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -70,7 +70,7 @@ def train(folder, resume=None, begun=lambda: None, train_freq=1, **mode):
 
 def live(folder, mode, pipe):
     """The process of a run: it writes a byte when an iteration begins, and ends with the status of a script."""
-    checkpoints._SHARE = math.inf  # of the time, for saving the run
+    run_savers._SHARE = math.inf  # of the time, for saving the run
     os.fsync = lambda descriptor: None  # no power is cut here, and a busy disk would take long
     devnull = os.open(os.devnull, os.O_WRONLY)
     os.dup2(devnull, 1)

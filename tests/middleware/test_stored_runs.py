@@ -25,7 +25,7 @@ from ding_lite.config import DQNConfig, from_command_line
 from ding_lite.contexts import OnlineRLContext
 from ding_lite.engine import load_checkpoint
 from ding_lite.envs import make_envs
-from ding_lite.middleware import CkptSaver, StepCollector, checkpoints, online_logger
+from ding_lite.middleware import CkptSaver, StepCollector, online_logger, run_savers
 from ding_lite.policy import DQNPolicy, load_policy
 from ding_lite.rollout import evaluate_run
 
@@ -36,7 +36,7 @@ ITERATIONS = 60
 def quick(monkeypatch, tmp_path):
     """Runs in a folder of the test, that save as often as they can, and try again without waits."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(checkpoints, "_SHARE", float("inf"))
+    monkeypatch.setattr(run_savers, "_SHARE", float("inf"))
     monkeypatch.setattr(run_copies, "_FIRST_WAIT_S", 0.0)
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 

@@ -1,4 +1,4 @@
-"""Explorers: the epsilon schedule, the probability of random actions while collecting."""
+"""The schedule of epsilon, the probability of random actions while collecting."""
 
 from __future__ import annotations
 
