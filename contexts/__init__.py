@@ -4,6 +4,12 @@ from ding_lite.contexts.multi_agent import AgentsContext
 from ding_lite.contexts.offline import OfflineRLContext
 from ding_lite.contexts.online import OnlineRLContext
 from ding_lite.contexts.populations import PopulationContext
-from ding_lite.contexts.train_outputs import TrainOutput, train_output_of
+from ding_lite.contexts.train_outputs import TrainOutput
 
-__all__ = ["AgentsContext", "OfflineRLContext", "OnlineRLContext", "PopulationContext", "TrainOutput", "train_output_of"]
+__all__ = [
+    "AgentsContext",
+    "OfflineRLContext",
+    "OnlineRLContext",
+    "PopulationContext",
+    "TrainOutput",
+]

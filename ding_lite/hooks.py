@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from ding_lite import policy, policy_base, policy_check, policy_state, run_configs
+from ding_lite import policy, policy_base, policy_check, policy_parts, policy_state, run_configs
 from ding_lite.envs import arrays
 
 _RENAMED = {
@@ -22,15 +22,22 @@ _RENAMED = {
 }
 _ELSEWHERE: dict[str, ModuleType] = {
     "available_device": policy_base,
+    "critic_regression": policy_parts,
     "like_before": policy_check,
+    "map_columns": policy_check,
+    "mean_stats": policy_parts,
     "optimizer_state": policy_state,
     "pendulum_envs": run_configs,
+    "quantile_regression": policy_parts,
+    "repeated_steps": policy_parts,
     "require_count": policy_state,
     "require_like": policy_state,
     "require_optimizer_state": policy_state,
     "require_part": policy_state,
     "require_range": policy_state,
     "state_like_before": policy_check,
+    "states_in": policy_parts,
+    "time_major": policy_parts,
     "to_arrays": arrays,
 }
 

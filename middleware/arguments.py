@@ -11,7 +11,8 @@ from gymnasium.vector import VectorEnv
 
 from ding_lite.basics import Config
 from ding_lite.config import RunConfig
-from ding_lite.envs import VectorEnvAdapter, stepper
+from ding_lite.envs import stepper
+from ding_lite.envs.autoreset import VectorEnvAdapter
 from ding_lite.policy import CollectMode, EvalMode, LearnMode, Policy, PolicyConfig
 
 RUN_CONFIG = "the run's configuration, such as DQNConfig"

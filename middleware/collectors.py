@@ -31,11 +31,11 @@ from ding_lite.rollout import (
     AgentRollout,
     AgentWorker,
     EpisodeRollout,
+    EpisodeUnit,
     LocalWorker,
     Rollout,
     SplitAgentWorker,
     SplitWorker,
-    Unit,
     make_worker,
 )
 
@@ -236,7 +236,7 @@ class EpisodeCollector:
         policy: CollectMode,
         env: VectorEnv[Any, Any, Any],
         collect_kwargs: Mapping[str, Any] | None = None,
-        unit: Unit = "episodes",
+        unit: EpisodeUnit = "episodes",
     ) -> None:
         if unit not in ("episodes", "steps"):
             raise ValueError(f"EpisodeCollector(unit={unit!r}): unknown unit, use 'episodes' or 'steps'.")
@@ -248,7 +248,7 @@ class EpisodeCollector:
         self._settings = ActingSettings("EpisodeCollector", [policy], collect_kwargs)
         self._acting: Acting[LocalWorker, SplitWorker] = Acting(make_worker(env, policy))
         self._count: int = getattr(cfg.policy.collect, setting)
-        self._unit: Unit = unit
+        self._unit: EpisodeUnit = unit
         asks = self._acting.elsewhere is not None
         contract(
             reads=("collect_kwargs", "env_step", "env_episode"),

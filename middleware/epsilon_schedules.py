@@ -7,7 +7,7 @@ from collections.abc import Callable
 from ding_lite.config import RunConfig
 from ding_lite.contexts import OnlineRLContext
 from ding_lite.engine import contract
-from ding_lite.functional import decayed
+from ding_lite.functional import decayed_value
 from ding_lite.middleware.arguments import policy_settings, require, require_settings
 
 
@@ -33,7 +33,7 @@ def eps_greedy_handler(cfg: RunConfig) -> Callable[[OnlineRLContext], None]:
         stage="explore",
     )
     def handle(ctx: OnlineRLContext) -> None:
-        ctx.collect_kwargs = {**ctx.collect_kwargs, "eps": decayed(eps.start, eps.end, eps.decay, ctx.env_step, eps.type)}
+        ctx.collect_kwargs = {**ctx.collect_kwargs, "eps": decayed_value(eps.start, eps.end, eps.decay, ctx.env_step, eps.type)}
 
     return handle
 

@@ -13,7 +13,7 @@ from ding_lite.config import EnvConfig, RunConfig
 from ding_lite.engine import Deferred
 from ding_lite.envs import ChangingEnvs, EpisodeResult
 from ding_lite.envs.names import name_of_envs, threshold_of_envs
-from ding_lite.metrics import mean_of
+from ding_lite.metrics.sums import mean_of
 from ding_lite.middleware.arguments import RUN_CONFIG, require, require_evaluations, require_mode
 from ding_lite.middleware.evaluation_schedules import Evaluation, ScheduledEvaluator
 from ding_lite.middleware.foreign_names import ARGUMENTS

@@ -10,9 +10,10 @@ from typing import Any
 
 from ding_lite.basics import foreign_arguments
 from ding_lite.config import RunConfig
-from ding_lite.contexts import OnlineRLContext, train_output_of
-from ding_lite.data import BatchPrefetcher, Buffers, Tree, nested, sampler
-from ding_lite.data.batches import PreparedBatch
+from ding_lite.contexts import OnlineRLContext
+from ding_lite.contexts.train_outputs import train_output_of
+from ding_lite.data import Buffers, Tree, nested, sampler
+from ding_lite.data.batches import BatchPrefetcher, PreparedBatch
 from ding_lite.data.trees import has_leaf
 from ding_lite.engine import contract, current_task
 from ding_lite.middleware.arguments import policy_settings, require_mode, require_settings

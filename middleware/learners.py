@@ -13,8 +13,8 @@ import torch
 from ding_lite.basics import foreign_arguments
 from ding_lite.config import RunConfig
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext, TrainOutput
-from ding_lite.data import Buffers, is_tree
-from ding_lite.data.trees import has_leaf
+from ding_lite.data import Buffers
+from ding_lite.data.trees import has_leaf, is_tree
 from ding_lite.engine import contract
 from ding_lite.metrics import MetricsLogger
 from ding_lite.middleware.arguments import (

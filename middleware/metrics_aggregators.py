@@ -7,9 +7,11 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ding_lite.contexts import OfflineRLContext, OnlineRLContext, TrainOutput, train_output_of
+from ding_lite.contexts import OfflineRLContext, OnlineRLContext, TrainOutput
+from ding_lite.contexts.train_outputs import train_output_of
 from ding_lite.data import flatten
-from ding_lite.metrics import MetricsLogger, SystemUse
+from ding_lite.metrics import MetricsLogger
+from ding_lite.metrics.systems import SystemUse
 from ding_lite.middleware.outputs import Outputs
 from ding_lite.rollout import EpisodeHistory
 

@@ -12,7 +12,7 @@ from ding_lite.contexts import AgentsContext, OnlineRLContext
 from ding_lite.engine import NestedContext, PendingWork, contract
 from ding_lite.envs import EpisodeResult
 from ding_lite.envs.agent_bases import AgentVectorBase
-from ding_lite.metrics import mean_of
+from ding_lite.metrics.sums import mean_of
 from ding_lite.middleware.acting_settings import ActingSettings
 from ding_lite.middleware.arguments import RUN_CONFIG, require, require_evaluations, require_info_columns, require_modes
 from ding_lite.middleware.collectors import Acting, total_steps

@@ -10,8 +10,8 @@ import torch
 from ding_lite.basics import foreign_arguments
 from ding_lite.config import RunConfig
 from ding_lite.contexts import OnlineRLContext
-from ding_lite.data import EpisodeReplayBuffer, Episodes, ReplayBuffer, SequenceWindow, Trajectories
-from ding_lite.data.sequences import cut_sequences
+from ding_lite.data import EpisodeReplayBuffer, Episodes, ReplayBuffer, Trajectories
+from ding_lite.data.sequences import SequenceWindow, cut_sequences
 from ding_lite.data.trees import map_leaves
 from ding_lite.engine import contract
 from ding_lite.functional import sequence_priority

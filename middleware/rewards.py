@@ -10,8 +10,8 @@ import torch
 
 from ding_lite.config import RunConfig
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
-from ding_lite.data import Trajectories, Tree, is_tree, nested
-from ding_lite.data.trees import has_leaf, map_leaves
+from ding_lite.data import Trajectories, Tree, nested
+from ding_lite.data.trees import has_leaf, is_tree, map_leaves
 from ding_lite.engine import contract
 from ding_lite.metrics import MetricsLogger
 from ding_lite.middleware.arguments import require

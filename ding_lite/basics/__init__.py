@@ -1,4 +1,7 @@
-"""Basics: messages, configurations, checkpoint files and nesting, used by all other packages."""
+"""Basics: messages, configurations, checkpoint files and nesting, used by all other packages.
+
+Internal: its names may change in any version; `ding_lite.engine` and `ding_lite.config` have those for users.
+"""
 
 from ding_lite.basics.checkpoints import (
     CheckpointError,

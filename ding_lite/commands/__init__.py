@@ -1,4 +1,7 @@
-"""Commands: `ding-lite report`, `plot`, `watch`, `eval`, `play` and `replay`."""
+"""Commands: `ding-lite report`, `plot`, `watch`, `eval`, `play` and `replay`.
+
+Internal: its names may change in any version.
+"""
 
 from ding_lite.commands.programs import main
 

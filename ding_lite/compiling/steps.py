@@ -19,7 +19,7 @@ from ding_lite.compiling.verification import Saved, reference_step, require_equa
 from ding_lite.data import Tree, nested
 from ding_lite.policy_check import LossError
 
-MOST_FORMS = 6
+MAX_FORMS = 6
 """Programs of the gradient step of a policy that are compiled."""
 
 AUTO_STEPS = 10_000
@@ -155,14 +155,14 @@ class CompiledSteps:
         why = next(filter(None, (other.misfit(policy, columns) for other in reversed(self._forms))), "it is another one")
         if history.add_values(form, is_replaced=len(self._forms) < before) > _MOST_VALUES:
             raise NotCompiledError(f"it had {_MOST_VALUES} values of what its loss reads. In this step, {why}.")
-        if digest not in self._known and len(self._known) < MOST_FORMS:
+        if digest not in self._known and len(self._known) < MAX_FORMS:
             self._known[digest] = policy.train_iter + AUTO_STEPS if history.is_auto else 0
         form.begins = history.begins(digest)
         if digest in history.failed:
             self._warn(policy, f"{history.failed[digest]} Such gradient steps are not compiled.")
         elif form.begins == math.inf:
             self._warn(
-                policy, f"{MOST_FORMS} forms of its gradient step are compiled, and others are not. In this one, {why}.", True
+                policy, f"{MAX_FORMS} forms of its gradient step are compiled, and others are not. In this one, {why}.", True
             )
         form.package, form.is_verified = self._packages.get(digest), digest in self._verified
         if form.package is None and form.begins < math.inf:

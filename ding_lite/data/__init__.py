@@ -3,7 +3,6 @@
 from typing import TYPE_CHECKING
 
 from ding_lite.basics import unflatten
-from ding_lite.data.batches import BatchPrefetcher
 from ding_lite.data.column_arrays import Leaf as Leaf
 from ding_lite.data.column_arrays import LeafSpec, Spec, allocate
 from ding_lite.data.device_transfers import to_device
@@ -15,15 +14,12 @@ from ding_lite.data.mixtures import Buffers, sampler
 from ding_lite.data.prioritized_replay import PrioritizedReplayBuffer
 from ding_lite.data.replay import ReplayBuffer
 from ding_lite.data.rollouts import Order, RolloutBuffer, Trajectories
-from ding_lite.data.sequences import SequenceWindow
-from ding_lite.data.sum_trees import SumTree
-from ding_lite.data.trees import Tree, flatten, is_tree, nested, tree
+from ding_lite.data.trees import Tree, flatten, nested, tree
 
 if not TYPE_CHECKING:  # hidden from type checkers, which would otherwise allow any name
     from ding_lite.data.foreign_names import __getattr__ as __getattr__
 
 __all__ = [
-    "BatchPrefetcher",
     "Buffers",
     "EpisodeReplayBuffer",
     "Episodes",
@@ -34,15 +30,12 @@ __all__ = [
     "PrioritizedReplayBuffer",
     "ReplayBuffer",
     "RolloutBuffer",
-    "SequenceWindow",
     "Spec",
-    "SumTree",
     "Trajectories",
     "Tree",
     "Within",
     "allocate",
     "flatten",
-    "is_tree",
     "minibatches",
     "nested",
     "sampler",

@@ -7,7 +7,6 @@ from ding_lite.datasets.minari_files import read_minari, write_minari
 from ding_lite.datasets.offline_datasets import OfflineDataset
 from ding_lite.datasets.opening import open_dataset
 from ding_lite.datasets.scores import REFERENCE_RETURNS, normalized_score
-from ding_lite.datasets.space_checks import find_space_mismatch
 from ding_lite.datasets.writers import DatasetWriter, write_dataset
 
 __all__ = [
@@ -16,7 +15,6 @@ __all__ = [
     "DatasetWriter",
     "Epochs",
     "OfflineDataset",
-    "find_space_mismatch",
     "normalized_score",
     "open_dataset",
     "read_d4rl",

@@ -2,14 +2,14 @@
 
 from ding_lite.distributed.clusters import Resources, connect
 from ding_lite.distributed.exploring import Choices, Range, explored
-from ding_lite.distributed.members import Member, Pipeline, reset_config
+from ding_lite.distributed.members import Member, PipelineBuilder, reset_config
 from ding_lite.distributed.populations import Population, PopulationError, Score, member_configs
 from ding_lite.distributed.tune import as_trainable
 
 __all__ = [
     "Choices",
     "Member",
-    "Pipeline",
+    "PipelineBuilder",
     "Population",
     "PopulationError",
     "Range",

@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
-from ding_lite.engine import Context, Task, contract, opened_for
+from ding_lite.engine import Context, Task, contract
+from ding_lite.engine.tasks import opened_for
 from ding_lite.middleware.metrics_aggregators import COUNTERS, MetricsAggregator, evaluation_of
 from ding_lite.policy_base import FixedSettingError, Policy, live_changes, settings_of, values_of
 from ding_lite.run_configs import OfflineRunConfig, RunConfig
 
-Pipeline = Callable[..., Policy]
+PipelineBuilder = Callable[..., Policy]
 """A function of a run's configuration that adds the middleware of a run to the opened task, and returns the policy.
 
 It does not start or run the task. With a second parameter it gets the task; `ding_lite.task.use` adds to it too.
@@ -82,7 +83,7 @@ class Member:
     """A run that is driven in slices: it gives the same result as the same pipeline run alone.
 
     Args:
-        pipeline: adds the middleware, and returns the policy; see `Pipeline`.
+        pipeline: adds the middleware, and returns the policy; see `PipelineBuilder`.
         cfg: the configuration of the run. The member has its own copy, `member.cfg`.
         ctx: context of the first iteration; None for an OnlineRLContext, or an OfflineRLContext with an OfflineRunConfig.
 
@@ -95,7 +96,7 @@ class Member:
         400
     """
 
-    def __init__(self, pipeline: Pipeline, cfg: RunConfig, ctx: Context | None = None) -> None:
+    def __init__(self, pipeline: PipelineBuilder, cfg: RunConfig, ctx: Context | None = None) -> None:
         self.cfg = copy.deepcopy(cfg)
         self.task = Task()
         self.is_finished = False
@@ -227,7 +228,7 @@ class Member:
             stack.callback(self.task.stop)
 
 
-def _takes_task(pipeline: Pipeline) -> bool:
+def _takes_task(pipeline: PipelineBuilder) -> bool:
     try:
         inspect.signature(pipeline).bind(None, None)
     except TypeError:

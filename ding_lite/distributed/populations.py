@@ -19,7 +19,7 @@ import numpy as np
 from ding_lite.basics import ConfigError, add_note, did_you_mean, require_extra, write_atomically
 from ding_lite.config import PopulationConfig
 from ding_lite.distributed.exploring import as_mutation, drawn_values, explored
-from ding_lite.distributed.members import Member, Pipeline
+from ding_lite.distributed.members import Member, PipelineBuilder
 from ding_lite.engine import current_task
 from ding_lite.policy_base import settings_of
 from ding_lite.processes import Host, LocalHost, LostValueError, ProcessHost, Shared, WorkerDied, release_hosts
@@ -108,7 +108,7 @@ class Population:
     def __init__(
         self,
         cfg: PopulationConfig,
-        pipeline: Pipeline,
+        pipeline: PipelineBuilder,
         configs: Sequence[RunConfig],
         hyperparam_mutations: Mapping[str, Any],
         custom_explore_fn: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
@@ -482,7 +482,7 @@ def _read(path: Path) -> list[dict[str, Any]]:
 # Functions that run on the hosts.
 
 
-def _make(objects: dict[str, Any], pipeline: Pipeline, cfg: RunConfig) -> None:
+def _make(objects: dict[str, Any], pipeline: PipelineBuilder, cfg: RunConfig) -> None:
     objects["member"] = Member(pipeline, cfg)
 
 

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from ding_lite.basics import ConfigError, RunFiles, did_you_mean, require_extra
-from ding_lite.distributed.members import Member, Pipeline
+from ding_lite.distributed.members import Member, PipelineBuilder
 from ding_lite.policy_base import FixedSettingError
 from ding_lite.run_configs import RunConfig
 
 
 def as_trainable(
-    pipeline: Pipeline, config: RunConfig | type[RunConfig], iterations: int = 10, name: str | None = None
+    pipeline: PipelineBuilder, config: RunConfig | type[RunConfig], iterations: int = 10, name: str | None = None
 ) -> type[Any]:
     """A subclass of `ray.tune.Trainable`, for a Tuner. Each trial is a `Member`, a run in slices.
 
@@ -103,7 +103,7 @@ class Trial:
         ConfigError: a name does not exist, or a value is out of range or of the wrong type.
     """
 
-    def __init__(self, pipeline: Pipeline, default: RunConfig, values: Mapping[str, Any], folder: str) -> None:
+    def __init__(self, pipeline: PipelineBuilder, default: RunConfig, values: Mapping[str, Any], folder: str) -> None:
         self._pipeline, self._default = pipeline, default
         self._begin(values, folder)
 

@@ -15,12 +15,11 @@ from ding_lite.engine.deferrals import BrokenOff as BrokenOff
 from ding_lite.engine.deferrals import Deferred, WorkCancelled
 from ding_lite.engine.endings import EndReason
 from ding_lite.engine.interrupts import RunInterrupted
-from ding_lite.engine.lanes import interpreter_released
 from ding_lite.engine.lanes import released as released
 from ding_lite.engine.roles import Role
 from ding_lite.engine.run_states import RunStateError
-from ding_lite.engine.tasks import Task, current_task, opened_for, task
-from ding_lite.engine.watchdogs import OutOfMemoryError, RunStuck
+from ding_lite.engine.tasks import Task, current_task, task
+from ding_lite.engine.watchdogs import OutOfMemoryError, RunStuckError
 from ding_lite.pipeline import (
     Context,
     Contract,
@@ -53,7 +52,7 @@ __all__ = [
     "Role",
     "RunInterrupted",
     "RunStateError",
-    "RunStuck",
+    "RunStuckError",
     "Task",
     "UndeclaredFieldError",
     "UnsavedError",
@@ -62,9 +61,7 @@ __all__ = [
     "contract",
     "contract_of",
     "current_task",
-    "interpreter_released",
     "load_checkpoint",
-    "opened_for",
     "ranged_field",
     "run_inside",
     "save_checkpoint",

@@ -26,7 +26,7 @@ _LOOK_S = 1.0  # seconds between two looks
 _MEGABYTE = 2**20
 
 
-class RunStuck(SystemExit):
+class RunStuckError(SystemExit):
     """A run made no progress for too long. It ends a program with status 75."""
 
     def __init__(self, message: str) -> None:
@@ -120,7 +120,7 @@ class Watchdog:
             faulthandler.dump_traceback(sys.stderr, all_threads=True)
             print(f"watchdog: {message}", file=sys.stderr, flush=True)
         if self._home is threading.main_thread() and self._interrupts.replaces_handlers:
-            self._interrupts.raise_next = RunStuck(message)
+            self._interrupts.raise_next = RunStuckError(message)
             signal.pthread_kill(self._home.ident or 0, signal.SIGINT)
             if self._is_done.wait(_GRACE_S):
                 return

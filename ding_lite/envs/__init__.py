@@ -6,10 +6,9 @@ from ding_lite.envs.action_masks import ActionMask, ActionMaskError, action_mask
 from ding_lite.envs.agent_making import make_agent_envs
 from ding_lite.envs.agent_slots import AgentSlots
 from ding_lite.envs.atari import AtariPreprocessing
-from ding_lite.envs.autoreset import VectorEnvAdapter
 from ding_lite.envs.bit_flip import BitFlip
 from ding_lite.envs.changes import ChangingEnvs
-from ding_lite.envs.env_data_checks import EnvDataError, is_number
+from ding_lite.envs.env_data_checks import EnvDataError
 from ding_lite.envs.episode_starts import Episode as Episode
 from ding_lite.envs.episode_starts import EpisodeResult
 from ding_lite.envs.error_locations import EnvLocation
@@ -19,10 +18,9 @@ from ding_lite.envs.making import env_factory, make_envs, rendering, stepper
 from ding_lite.envs.multi_agent import AgentVectorEnv
 from ding_lite.envs.partial_observations import OnlyElements as OnlyElements
 from ding_lite.envs.partial_observations import PartialObservation
-from ding_lite.envs.pieces import ENV
 from ding_lite.envs.replays import ReplayError, replay_error, save_env_error
 from ding_lite.envs.spaces import SpaceError
-from ding_lite.envs.steps import RunningEpisode, Step, Stepper
+from ding_lite.envs.steps import RunningEpisode
 from ding_lite.envs.vectors import LocalVectorEnv
 from ding_lite.envs.worker_envs import SplitVectorEnv
 
@@ -30,7 +28,6 @@ if not TYPE_CHECKING:  # hidden from type checkers, which would otherwise allow 
     from ding_lite.envs.foreign_names import __getattr__ as __getattr__
 
 __all__ = [
-    "ENV",
     "INFO",
     "ActionMask",
     "ActionMaskError",
@@ -48,13 +45,9 @@ __all__ = [
     "RunningEpisode",
     "SpaceError",
     "SplitVectorEnv",
-    "Step",
-    "Stepper",
-    "VectorEnvAdapter",
     "action_masks",
     "env_factory",
     "goal_rewards",
-    "is_number",
     "make_agent_envs",
     "make_envs",
     "rendering",

@@ -25,7 +25,7 @@ from ding_lite.envs.names import name_of_envs
 from ding_lite.envs.recipes import recipe_of
 from ding_lite.envs.saved_states import only_piece_of
 from ding_lite.envs.steps import RunningEpisode
-from ding_lite.metrics import mean_of
+from ding_lite.metrics.sums import mean_of
 
 AgentEnvFactory = Callable[..., Any]
 

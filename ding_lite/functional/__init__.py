@@ -1,9 +1,8 @@
 """Returns, losses, distributions and schedules as pure functions."""
 
-from ding_lite.functional.advantages import discounted_sum, gae, normalized
+from ding_lite.functional.advantages import discounted_sum, gae, normalize_advantage
 from ding_lite.functional.corrections import VTrace, vtrace
 from ding_lite.functional.distributions import (
-    as_index,
     bernoulli_kl,
     bernoulli_log_prob,
     categorical_entropy,
@@ -13,7 +12,7 @@ from ding_lite.functional.distributions import (
     sample_categorical,
     squashed_gaussian_log_prob,
     squashed_gaussian_sample,
-    unsquashed,
+    unsquash,
 )
 from ding_lite.functional.losses import (
     advantage_weight,
@@ -32,14 +31,14 @@ from ding_lite.functional.off_policy import doubly_robust, effective_sample_size
 from ding_lite.functional.priorities import importance_weight, sequence_priority
 from ding_lite.functional.rescaling import rescale_value, unrescale_value
 from ding_lite.functional.returns import NStep, discounted_return, nstep_return
-from ding_lite.functional.schedules import decayed, piecewise
+from ding_lite.functional.schedules import decayed_value, piecewise_linear
 from ding_lite.functional.traces import is_traced, tracing
 from ding_lite.functional.updates import polyak_
 from ding_lite.functional.value_distributions import (
-    atoms_of,
     categorical_loss,
     categorical_mean,
     categorical_projection,
+    gather_atoms,
     quantile_huber_loss,
     quantile_midpoints,
 )
@@ -48,8 +47,6 @@ __all__ = [
     "NStep",
     "VTrace",
     "advantage_weight",
-    "as_index",
-    "atoms_of",
     "bernoulli_kl",
     "bernoulli_log_prob",
     "categorical_entropy",
@@ -57,7 +54,7 @@ __all__ = [
     "categorical_loss",
     "categorical_mean",
     "categorical_projection",
-    "decayed",
+    "decayed_value",
     "discounted_return",
     "discounted_sum",
     "doubly_robust",
@@ -65,6 +62,7 @@ __all__ = [
     "expectile_loss",
     "explained_variance",
     "gae",
+    "gather_atoms",
     "gaussian_kl",
     "gaussian_log_prob",
     "huber",
@@ -72,9 +70,9 @@ __all__ = [
     "importance_weight",
     "is_traced",
     "masked_mean",
-    "normalized",
+    "normalize_advantage",
     "nstep_return",
-    "piecewise",
+    "piecewise_linear",
     "policy_gradient_loss",
     "polyak_",
     "ppo_policy_loss",
@@ -90,7 +88,7 @@ __all__ = [
     "temperature_loss",
     "tracing",
     "unrescale_value",
-    "unsquashed",
+    "unsquash",
     "vtrace",
     "weighted_mean",
     "weighted_standard_error",

@@ -116,7 +116,7 @@ def discounted_sum(x: Array, decay: Array) -> Array:
     return x
 
 
-def normalized(advantage: Tensor, valid: Tensor | None = None) -> Tensor:
+def normalize_advantage(advantage: Tensor, valid: Tensor | None = None) -> Tensor:
     """Advantages with mean 0 and standard deviation 1, so that the policy's step size does not depend on the scale of rewards.
 
     Args:
@@ -130,7 +130,7 @@ def normalized(advantage: Tensor, valid: Tensor | None = None) -> Tensor:
         Huang et al. (2022), "The 37 Implementation Details of Proximal Policy Optimization", detail 7.
 
     Example:
-        >>> normalized(torch.tensor([1.0, 2.0, 3.0])).tolist()
+        >>> normalize_advantage(torch.tensor([1.0, 2.0, 3.0])).tolist()
         [-1.0, 0.0, 1.0]
     """
     if valid is None:

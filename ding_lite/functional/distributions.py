@@ -102,7 +102,7 @@ def squashed_gaussian_log_prob(mean: Tensor, log_std: Tensor, raw: Tensor) -> Te
     return gaussian_log_prob(mean, log_std, raw) - shrinkage.sum(-1)
 
 
-def unsquashed(action: Tensor, margin: float = 1e-6) -> Tensor:
+def unsquash(action: Tensor, margin: float = 1e-6) -> Tensor:
     """The number before tanh: atanh of actions, clipped to [-1 + margin, 1 - margin], so that it is finite.
 
     Recorded actions are often exactly at a bound, where atanh is infinite. With the default margin, a bound becomes +-7.25.
@@ -112,7 +112,7 @@ def unsquashed(action: Tensor, margin: float = 1e-6) -> Tensor:
         margin: distance from the bounds.
 
     Example:
-        >>> unsquashed(torch.tensor([-1.0, 0.0, 1.0]), 0.1)
+        >>> unsquash(torch.tensor([-1.0, 0.0, 1.0]), 0.1)
         tensor([-1.4722,  0.0000,  1.4722])
     """
     return action.clamp(-1 + margin, 1 - margin).atanh()

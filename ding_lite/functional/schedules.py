@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Literal
 
 
-def decayed(start: float, end: float, decay: float, step: float, kind: Literal["exp", "linear"] = "exp") -> float:
+def decayed_value(start: float, end: float, decay: float, step: float, kind: Literal["exp", "linear"] = "exp") -> float:
     """A value that changes from `start` to `end`.
 
         exp:    end + (start - end) * e^(-step / decay)
@@ -22,7 +22,7 @@ def decayed(start: float, end: float, decay: float, step: float, kind: Literal["
         kind: form of the schedule.
 
     Example:
-        >>> decayed(1.0, 0.1, 100, 50, "linear")
+        >>> decayed_value(1.0, 0.1, 100, 50, "linear")
         0.55
     """
     if kind == "linear":
@@ -30,7 +30,7 @@ def decayed(start: float, end: float, decay: float, step: float, kind: Literal["
     return end + (start - end) * math.exp(-step / decay)
 
 
-def piecewise(points: Sequence[tuple[float, float]], step: float) -> float:
+def piecewise_linear(points: Sequence[tuple[float, float]], step: float) -> float:
     """A piecewise linear value, constant before the first and after the last point.
 
     Args:
@@ -41,12 +41,12 @@ def piecewise(points: Sequence[tuple[float, float]], step: float) -> float:
         ValueError: there are no points, or they are not sorted.
 
     Example:
-        >>> [piecewise([(0, 1.0), (100, 0.0)], step) for step in (-1, 25, 100, 200)]
+        >>> [piecewise_linear([(0, 1.0), (100, 0.0)], step) for step in (-1, 25, 100, 200)]
         [1.0, 0.75, 0.0, 0.0]
     """
     steps = [at for at, _ in points]
     if not steps or not all(before <= after for before, after in pairwise(steps)):
-        raise ValueError(f"piecewise() wants one point (step, value) or more, sorted by step, got {list(points)}.")
+        raise ValueError(f"piecewise_linear() wants one point (step, value) or more, sorted by step, got {list(points)}.")
     after = bisect_right(steps, step)
     if after in (0, len(points)):
         return points[max(after - 1, 0)][1]

@@ -181,7 +181,7 @@ def categorical_mean(prob: Tensor, *, v_min: float, v_max: float) -> Tensor:
     return prob @ torch.linspace(v_min, v_max, prob.shape[-1], device=prob.device, dtype=prob.dtype)
 
 
-def atoms_of(value: Tensor, index: Tensor) -> Tensor:
+def gather_atoms(value: Tensor, index: Tensor) -> Tensor:
     """The N atoms or quantiles of one action of each row.
 
     Args:
@@ -192,7 +192,7 @@ def atoms_of(value: Tensor, index: Tensor) -> Tensor:
         [B, N].
 
     Example:
-        >>> atoms_of(torch.arange(6).reshape(1, 3, 2), torch.tensor([1])).tolist()
+        >>> gather_atoms(torch.arange(6).reshape(1, 3, 2), torch.tensor([1])).tolist()
         [[2, 3]]
     """
     return value.gather(1, index.view(-1, 1, 1).expand(-1, 1, value.shape[2])).squeeze(1)

@@ -5,21 +5,8 @@ from ding_lite.metrics.extremes import MaxStats, MinStats
 from ding_lite.metrics.kinds import DEFAULT_STATS_CLS_LOOKUP
 from ding_lite.metrics.loggers import MetricsLogger
 from ding_lite.metrics.series import ItemSeriesStats, ItemStats, PercentilesStats
-from ding_lite.metrics.sums import mean_of
-from ding_lite.metrics.systems import SystemUse
 from ding_lite.metrics.totals import EmaStats, LifetimeSumStats, MeanStats, SumStats
-from ding_lite.sinks import (
-    Console,
-    Csv,
-    JsonLines,
-    LiveConsole,
-    Sink,
-    SinkGroup,
-    TensorBoard,
-    WeightsAndBiases,
-    format_duration,
-    make_console,
-)
+from ding_lite.sinks import Console, Csv, JsonLines, LiveConsole, Sink, SinkGroup, TensorBoard, WeightsAndBiases
 
 __all__ = [
     "DEFAULT_STATS_CLS_LOOKUP",
@@ -40,10 +27,6 @@ __all__ = [
     "SinkGroup",
     "StatsBase",
     "SumStats",
-    "SystemUse",
     "TensorBoard",
     "WeightsAndBiases",
-    "format_duration",
-    "make_console",
-    "mean_of",
 ]

@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from ding_lite.nn.action_bounds import ActionBounds, clipped_actions
-from ding_lite.nn.action_masks import mask_in, masked
+from ding_lite.nn.action_bounds import ActionBounds, clip_actions
+from ding_lite.nn.action_masks import get_action_mask, masked
 from ding_lite.nn.actor_critics import ActorCritic, make_actor_critic
 from ding_lite.nn.attention import AttentionBlock, AttentionFeatures, SetEncoder
 from ding_lite.nn.bounded_actor_critics import (
@@ -11,13 +11,13 @@ from ding_lite.nn.bounded_actor_critics import (
     BoundedActorCritic,
     GaussianActor,
     SquashedGaussianActor,
-    StateValue,
     TanhActor,
+    ValueCritic,
     make_bounded_actor_critic,
     make_state_value,
 )
 from ding_lite.nn.decision_transformers import DecisionTransformer
-from ding_lite.nn.distributions import ActionDistribution, BoundDistribution, action_distribution
+from ding_lite.nn.distributions import ActionDistribution, ParametrizedDistribution, action_distribution
 from ding_lite.nn.eager_optimizers import Adam, RMSprop
 from ding_lite.nn.encoders import ConvLayers, EncoderAndHead, make_encoder, make_network
 from ding_lite.nn.ensembles import EnsembleMLP
@@ -34,7 +34,7 @@ from ding_lite.nn.recurrent_networks import (
     make_recurrent_actor_critic,
     make_recurrent_q_network,
 )
-from ding_lite.nn.value_distributions import AtomHead, CosineEmbedding, ImplicitQuantileNetwork, make_atom_network
+from ding_lite.nn.value_distributions import CategoricalHead, CosineEmbedding, ImplicitQuantileNetwork, make_atom_network
 
 if not TYPE_CHECKING:  # hidden from type checkers, which would otherwise allow any name
     from ding_lite.nn.foreign_names import __getattr__ as __getattr__
@@ -47,11 +47,10 @@ __all__ = [
     "ActionDistribution",
     "ActorCritic",
     "Adam",
-    "AtomHead",
     "AttentionBlock",
     "AttentionFeatures",
-    "BoundDistribution",
     "BoundedActorCritic",
+    "CategoricalHead",
     "ConvLayers",
     "CosineEmbedding",
     "DecisionTransformer",
@@ -63,6 +62,7 @@ __all__ = [
     "NoisyLinear",
     "NoisyMLP",
     "Normalized",
+    "ParametrizedDistribution",
     "QEnsemble",
     "RMSprop",
     "RecurrentActorCritic",
@@ -71,10 +71,11 @@ __all__ = [
     "RunningNorm",
     "SetEncoder",
     "SquashedGaussianActor",
-    "StateValue",
     "TanhActor",
+    "ValueCritic",
     "action_distribution",
-    "clipped_actions",
+    "clip_actions",
+    "get_action_mask",
     "make_actor_critic",
     "make_atom_network",
     "make_attention_actor_critic",
@@ -87,7 +88,6 @@ __all__ = [
     "make_recurrent_actor_critic",
     "make_recurrent_q_network",
     "make_state_value",
-    "mask_in",
     "masked",
     "noise",
     "normalized_inputs",

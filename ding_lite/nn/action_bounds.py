@@ -53,7 +53,7 @@ class ActionBounds(nn.Module):
         return action if self._is_unit else (action - self.middle) * self.per_reach
 
 
-def clipped_actions(space: gymnasium.Space[Any], action: Any) -> Any:
+def clip_actions(space: gymnasium.Space[Any], action: Any) -> Any:
     """Actions as the environment gets them: numbers of Box parts clipped to their bounds.
 
     Args:
@@ -62,7 +62,7 @@ def clipped_actions(space: gymnasium.Space[Any], action: Any) -> Any:
     """
     parts = subspaces(space)
     if parts is not None:
-        return {name: clipped_actions(part, action[name]) for name, part in parts.items()}
+        return {name: clip_actions(part, action[name]) for name, part in parts.items()}
     if not isinstance(space, spaces.Box):
         return action
     low, high = (torch.as_tensor(bound, dtype=action.dtype, device=action.device) for bound in (space.low, space.high))

@@ -13,7 +13,7 @@ from ding_lite.data.trees import has_leaf
 from ding_lite.envs.action_masks import ACTION_MASK
 
 
-def mask_in(obs: Any) -> Any:
+def get_action_mask(obs: Any) -> Any:
     """The `action_mask` of observations, [..., n]; None if they have none."""
     if isinstance(obs, Tensor) or not isinstance(obs, (Mapping, Tree)) or not has_leaf(obs, ACTION_MASK):
         return None
@@ -43,7 +43,7 @@ def masked(value: Tensor, obs: Any) -> Tensor:
         >>> masked(torch.zeros(1, 3), obs).softmax(-1).tolist()
         [[0.5, 0.0, 0.5]]
     """
-    mask = mask_in(obs)
+    mask = get_action_mask(obs)
     if mask is None:
         return value
     if mask.shape != value.shape:

@@ -102,7 +102,7 @@ class GaussianActor(nn.Module):
         self.log_std.clamp_(*GAUSSIAN_LOG_STD_RANGE)
 
 
-class StateValue(nn.Module):
+class ValueCritic(nn.Module):
     """A critic V(s).
 
     Args:
@@ -176,7 +176,7 @@ def make_state_value(
     *,
     normalizer: nn.Module | None = None,
     layer_norm: bool = False,
-) -> StateValue:
+) -> ValueCritic:
     """Make a critic V(s).
 
     Args:
@@ -185,7 +185,7 @@ def make_state_value(
         normalizer: normalises observations, for example that of the actor; None for no normalisation.
     """
     network: nn.Module = make_network(observation_space, hidden_sizes, 1, activation, conv_layers, layer_norm)
-    return StateValue(network if normalizer is None else nn.Sequential(normalizer, network))
+    return ValueCritic(network if normalizer is None else nn.Sequential(normalizer, network))
 
 
 def make_bounded_actor_critic(

@@ -15,7 +15,6 @@ from torch import Generator, Tensor, nn
 from ding_lite.envs import SpaceError
 from ding_lite.envs.spaces import subspaces
 from ding_lite.functional import (
-    as_index,
     bernoulli_kl,
     bernoulli_log_prob,
     categorical_entropy,
@@ -24,6 +23,7 @@ from ding_lite.functional import (
     gaussian_log_prob,
     sample_categorical,
 )
+from ding_lite.functional.distributions import as_index
 
 
 class ActionDistribution(nn.Module, abc.ABC):
@@ -54,7 +54,7 @@ class ActionDistribution(nn.Module, abc.ABC):
         """KL(p || q) [B] in nats, where p has the parameters `logit` and q has `other`, each [B, width]."""
 
 
-class BoundDistribution:
+class ParametrizedDistribution:
     """A distribution over actions together with its parameters.
 
     Args:
@@ -63,7 +63,7 @@ class BoundDistribution:
         generator: default random generator of `sample`, on the device of the logit; None for torch's default generator.
 
     Example:
-        >>> bound = BoundDistribution(action_distribution(spaces.Discrete(2)), torch.zeros(3, 2))
+        >>> bound = ParametrizedDistribution(action_distribution(spaces.Discrete(2)), torch.zeros(3, 2))
         >>> bound.logp(torch.zeros(3, dtype=torch.int64)).exp()
         tensor([0.5000, 0.5000, 0.5000])
     """
@@ -81,7 +81,7 @@ class BoundDistribution:
         """The entropy, [B], in nats."""
         return self.distribution.evaluate(self.logit, self.mode())[1]
 
-    def kl(self, other: BoundDistribution) -> Tensor:
+    def kl(self, other: ParametrizedDistribution) -> Tensor:
         """KL(self || other), [B], in nats."""
         return self.distribution.kl(self.logit, other.logit)
 

@@ -15,7 +15,7 @@ from ding_lite.nn.layers import MLP
 from ding_lite.nn.normalization import normalized_inputs
 
 
-class AtomHead(nn.Module):
+class CategoricalHead(nn.Module):
     """A head with N numbers for each of A actions: logits of atoms, or quantiles.
 
     With `value`, the head is dueling: Z(s, a) = V(s) + A(s, a) - mean_a' A(s, a'), for each atom.
@@ -83,10 +83,10 @@ def make_atom_network(
     network: nn.Module
     if dueling:
         encoder, width = make_network(space, hidden_sizes, None, *options), hidden_sizes[-1]
-        head = AtomHead(num_actions, nn.Linear(width, num_actions * num_atoms), nn.Linear(width, num_atoms))
+        head = CategoricalHead(num_actions, nn.Linear(width, num_actions * num_atoms), nn.Linear(width, num_atoms))
         network = EncoderAndHead(encoder, head)
     else:
-        network = AtomHead(num_actions, make_network(space, hidden_sizes, num_actions * num_atoms, *options))
+        network = CategoricalHead(num_actions, make_network(space, hidden_sizes, num_actions * num_atoms, *options))
     return normalized_inputs(space, network, normalize_obs)
 
 

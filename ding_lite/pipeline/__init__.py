@@ -1,4 +1,7 @@
-"""The pipeline: contexts, middleware and their contracts, and what can be known of them before anything runs."""
+"""The pipeline: contexts, middleware and their contracts, and what can be known of them before anything runs.
+
+Internal: its names may change in any version; `ding_lite` and `ding_lite.engine` have those for users.
+"""
 
 from ding_lite.pipeline.contexts import Context, UndeclaredFieldError
 from ding_lite.pipeline.contracts import Contract, NestedContext, contract, contract_of

@@ -47,7 +47,7 @@ from ding_lite.policy.r2d2 import R2D2Config, R2D2Policy, R2D2PolicyConfig
 from ding_lite.policy.rainbow import RainbowConfig, RainbowPolicy, RainbowPolicyConfig
 from ding_lite.policy.reinforce import REINFORCEConfig, REINFORCEPolicy, REINFORCEPolicyConfig
 from ding_lite.policy.sac import SACConfig, SACMuJoCoConfig, SACPolicy, SACPolicyConfig
-from ding_lite.policy.saved_policies import checkpoint_path, load_policy, saved_names
+from ding_lite.policy.saved_policies import load_policy
 from ding_lite.policy.td3 import TD3Config, TD3MuJoCoConfig, TD3Policy, TD3PolicyConfig
 from ding_lite.policy.td3_bc import TD3BCConfig, TD3BCPolicy, TD3BCPolicyConfig
 from ding_lite.policy_base import (
@@ -60,6 +60,7 @@ from ding_lite.policy_base import (
     EvalConfig,
     EvalMode,
     EvaluatorConfig,
+    FixedSettingError,
     LearnConfig,
     LearnMode,
     ModelConfig,
@@ -72,7 +73,7 @@ from ding_lite.policy_base import (
     WeightsSnapshot,
     build_policy,
 )
-from ding_lite.policy_check import ColumnError, HookError, LossError, ObservationError, map_columns
+from ding_lite.policy_check import ColumnError, HookError, LossError, ObservationError
 from ding_lite.policy_parts import (
     ActorCriticLearning,
     AdvantageWeightedActing,
@@ -107,14 +108,7 @@ from ding_lite.policy_parts import (
     advantage_weighted_loss,
     bootstrap_discount,
     compute_advantages,
-    critic_regression,
     episode_starts,
-    limited_share,
-    mean_stats,
-    quantile_regression,
-    repeated_steps,
-    states_in,
-    time_major,
     weighted_loss,
 )
 from ding_lite.policy_parts import GreedyActing as GreedyActing
@@ -180,6 +174,7 @@ __all__ = [
     "EvaluatorConfig",
     "ExplorationConfig",
     "ExportError",
+    "FixedSettingError",
     "GaussianNoiseActing",
     "GaussianNoiseCollectConfig",
     "GreedyPolicy",
@@ -260,19 +255,9 @@ __all__ = [
     "advantage_weighted_loss",
     "bootstrap_discount",
     "build_policy",
-    "checkpoint_path",
     "compute_advantages",
-    "critic_regression",
     "episode_starts",
     "export_policy",
-    "limited_share",
     "load_policy",
-    "map_columns",
-    "mean_stats",
-    "quantile_regression",
-    "repeated_steps",
-    "saved_names",
-    "states_in",
-    "time_major",
     "weighted_loss",
 ]

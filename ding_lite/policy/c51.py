@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ding_lite.basics import ConfigError, ranged_field
 from ding_lite.data import Tree
 from ding_lite.data.trees import first_leaf
-from ding_lite.functional import atoms_of, categorical_loss, categorical_mean, categorical_projection
+from ding_lite.functional import categorical_loss, categorical_mean, categorical_projection, gather_atoms
 from ding_lite.nn import make_atom_network, masked
 from ding_lite.policy.dqn import DQNModelConfig, DQNPolicyConfig
 from ding_lite.policy_base import Policy
@@ -128,12 +128,12 @@ class C51Policy(EpsilonGreedyActing, TargetNetwork, ScheduledLearningRate, Polic
             next_logit = self.logits(self.target_model, batch.next_obs)
             choosing_logit = self.logits(self.model, batch.next_obs) if self.cfg.double else next_logit
             best = masked(self.mean(choosing_logit), batch.next_obs).argmax(-1)
-            next_prob = atoms_of(next_logit, best).softmax(-1)
+            next_prob = gather_atoms(next_logit, best).softmax(-1)
             gamma = bootstrap_discount(batch, self.cfg.discount_factor)
             target = categorical_projection(
                 next_prob, batch.reward, batch.terminated, v_min=model.v_min, v_max=model.v_max, gamma=gamma
             )
-        log_prob = atoms_of(self.logits(self.model, batch.obs), self.action_index(batch.action)).log_softmax(-1)
+        log_prob = gather_atoms(self.logits(self.model, batch.obs), self.action_index(batch.action)).log_softmax(-1)
         loss = categorical_loss(log_prob, target)
         mean_loss, stats = weighted_loss(loss, lambda: loss.detach() + torch.xlogy(target, target).sum(-1), batch)
         mean_prob = log_prob.detach().exp().mean(0)

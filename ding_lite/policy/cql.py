@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ding_lite.basics import ranged_field
 from ding_lite.data import Tree, nested
 from ding_lite.data.trees import has_leaf, map_leaves
-from ding_lite.functional import squashed_gaussian_log_prob, squashed_gaussian_sample, unsquashed, weighted_mean
+from ding_lite.functional import squashed_gaussian_log_prob, squashed_gaussian_sample, unsquash, weighted_mean
 from ding_lite.nn import masked
 from ding_lite.policy.dqn import DQNPolicy, DQNPolicyConfig
 from ding_lite.policy.sac import SACLearnConfig, SACPolicy, SACPolicyConfig
@@ -263,7 +263,7 @@ class CQLPolicy(SACPolicy):
             loss = mean(alpha * log pi(b|s) - log pi(a|s)) if train_iter < bc_steps
 
         The likelihood of an action at a bound is infinite, so actions are clipped 1e-6 inside of [-1, 1] for it, see
-        `unsquashed`.
+        `unsquash`.
 
         Args:
             batch, alpha: see `SACPolicy.actor_loss`.
@@ -279,5 +279,5 @@ class CQLPolicy(SACPolicy):
         mean, log_std = self.model.actor(batch.obs)
         noise = torch.randn(mean.shape, generator=self.generator, dtype=mean.dtype, device=mean.device)
         log_prob = squashed_gaussian_sample(mean, log_std, noise)[1]
-        likelihood = squashed_gaussian_log_prob(mean, log_std, unsquashed(self.model.bounds.to_unit(batch.action)))
+        likelihood = squashed_gaussian_log_prob(mean, log_std, unsquash(self.model.bounds.to_unit(batch.action)))
         return (alpha * log_prob - likelihood).mean(), log_prob

@@ -19,7 +19,7 @@ from ding_lite.basics import Config, di_engine_settings, ranged_field
 from ding_lite.data import Tree, flatten, nested, tree
 from ding_lite.data.trees import first_leaf, has_leaf, map_leaves, merge_leading_dims, with_leaves
 from ding_lite.functional import masked_mean
-from ding_lite.nn import DecisionTransformer, clipped_actions
+from ding_lite.nn import DecisionTransformer, clip_actions
 from ding_lite.policy.bc import imitation_errors
 from ding_lite.policy_base import LearnConfig, Policy, PolicyConfig
 from ding_lite.policy_check import dummy_elements
@@ -227,7 +227,7 @@ class DecisionTransformerPolicy(ScheduledLearningRate, Policy):
         timestep = (known.unsqueeze(1) - age).clamp(min=0)
         logit = self.model(window["obs"], window["action"], returns, timestep, valid)[:, -1]
         action, _, outputs = self.drawn(logit, (), explore)
-        taken = clipped_actions(self.action_space, nested(action))
+        taken = clip_actions(self.action_space, nested(action))
         window["action"] = map_leaves(_with_last, window["action"], taken)
         steps = [leaf[:, 1:] for _, leaf in flatten(window)]
         return action, [*steps, returns[:, 1:], to_go, known + 1], outputs
@@ -235,7 +235,7 @@ class DecisionTransformerPolicy(ScheduledLearningRate, Policy):
     def _set_last_action(self, known_steps: list[Any], action: Any, known: Tensor) -> None:
         """Replace the last of the actions that are known by the one that the environment got, which may have noise."""
         given = map_leaves(lambda leaf: torch.as_tensor(leaf, device=self.device), nested(action))
-        leaves = [leaf for _, leaf in flatten(clipped_actions(self.action_space, given))]
+        leaves = [leaf for _, leaf in flatten(clip_actions(self.action_space, given))]
         for place, leaf in zip(range(len(known_steps) - len(leaves), len(known_steps)), leaves, strict=True):
             steps = known_steps[place]
             is_known = (known > 0).view(-1, *[1] * (steps.ndim - 1))

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ding_lite.basics import ranged_field
 from ding_lite.data import Tree
 from ding_lite.data.trees import first_leaf
-from ding_lite.functional import atoms_of, quantile_midpoints
+from ding_lite.functional import gather_atoms, quantile_midpoints
 from ding_lite.nn import MLP, CosineEmbedding, DuelingHead, ImplicitQuantileNetwork, make_network, masked, normalized_inputs
 from ding_lite.policy.dqn import DQNModelConfig
 from ding_lite.policy.qrdqn import QRDQNPolicyConfig
@@ -129,9 +129,9 @@ class IQNPolicy(EpsilonGreedyActing, TargetNetwork, ScheduledLearningRate, Polic
             choosing_value = self.mean(self.model if self.cfg.double else self.target_model, batch.next_obs)
             best = masked(choosing_value, batch.next_obs).argmax(-1)
             next_tau = self.drawn_places(len(best), model.num_target_quantiles)
-            next_value = atoms_of(self.target_model(batch.next_obs, next_tau), best)
+            next_value = gather_atoms(self.target_model(batch.next_obs, next_tau), best)
         tau = self.drawn_places(len(best), model.num_quantiles)
-        value = atoms_of(self.model(batch.obs, tau), self.action_index(batch.action))
+        value = gather_atoms(self.model(batch.obs, tau), self.action_index(batch.action))
         return quantile_regression(value, next_value, tau, batch, gamma=self.cfg.discount_factor, kappa=self.cfg.kappa)
 
     def drawn_places(self, rows: int, n: int) -> Tensor:

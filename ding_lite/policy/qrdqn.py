@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ding_lite.basics import ranged_field
 from ding_lite.data import Tree
 from ding_lite.data.trees import first_leaf
-from ding_lite.functional import atoms_of, quantile_midpoints
+from ding_lite.functional import gather_atoms, quantile_midpoints
 from ding_lite.nn import make_atom_network, masked
 from ding_lite.policy.dqn import DQNModelConfig, DQNPolicyConfig
 from ding_lite.policy_base import Policy, next_step
@@ -109,7 +109,7 @@ class QRDQNPolicy(EpsilonGreedyActing, TargetNetwork, ScheduledLearningRate, Pol
         with torch.no_grad():
             next_value = self.target_model(batch.next_obs)
             choosing_value = self.model(batch.next_obs) if self.cfg.double else next_value
-            next_value = atoms_of(next_value, masked(choosing_value.mean(-1), batch.next_obs).argmax(-1))
-        value = atoms_of(self.model(batch.obs), self.action_index(batch.action))
+            next_value = gather_atoms(next_value, masked(choosing_value.mean(-1), batch.next_obs).argmax(-1))
+        value = gather_atoms(self.model(batch.obs), self.action_index(batch.action))
         tau = quantile_midpoints(value.shape[1], value.device, value.dtype)
         return quantile_regression(value, next_value, tau, batch, gamma=self.cfg.discount_factor, kappa=self.cfg.kappa)

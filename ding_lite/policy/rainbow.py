@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ding_lite.basics import ranged_field
 from ding_lite.data import nested
 from ding_lite.data.trees import first_leaf
-from ding_lite.nn import AtomHead, EncoderAndHead, NoisyMLP, make_network, noise, normalized_inputs
+from ding_lite.nn import CategoricalHead, EncoderAndHead, NoisyMLP, make_network, noise, normalized_inputs
 from ding_lite.policy.c51 import C51ModelConfig, C51Policy, C51PolicyConfig
 from ding_lite.policy_parts import HeadModelConfig, PriorityConfig
 from ding_lite.run_configs import RunConfig
@@ -77,7 +77,7 @@ class RainbowPolicy(C51Policy):
         widths, options = [hidden[-1], *model.head_hidden_size_list], (model.activation, model.noise_sigma, model.layer_norm)
         value = NoisyMLP([*widths, model.n_atom], *options) if model.dueling else None
         advantage = NoisyMLP([*widths, actions * model.n_atom], *options)
-        network = EncoderAndHead(encoder, AtomHead(actions, advantage, value))
+        network = EncoderAndHead(encoder, CategoricalHead(actions, advantage, value))
         return normalized_inputs(self.observation_space, network, model.normalize_obs)
 
     def logits(self, network: nn.Module, obs: Any) -> Tensor:

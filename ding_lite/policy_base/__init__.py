@@ -1,4 +1,7 @@
-"""Base of all policies: hooks, configuration, weights, state, and the modes that middleware receive."""
+"""Base of all policies: hooks, configuration, weights, state, and the modes that middleware receive.
+
+Internal: its names may change in any version; `ding_lite.policy` has those for policies of your own.
+"""
 
 from ding_lite.policy_base.acting import ActMode, CollectMode, EvalMode
 from ding_lite.policy_base.builders import build_policy

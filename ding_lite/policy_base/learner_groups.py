@@ -19,7 +19,7 @@ from ding_lite.basics.global_random import global_random_states, set_global_rand
 from ding_lite.basics.torch_modes import torch_modes_here
 from ding_lite.data import Tree, flatten, nested
 from ding_lite.data.trees import map_leaves
-from ding_lite.engine import interpreter_released
+from ding_lite.engine.lanes import interpreter_released
 from ding_lite.policy_base.configs import LearnersConfig
 from ding_lite.policy_base.learner_sync_checks import Agreement, plain_settings
 from ding_lite.policy_base.learner_workers import (

@@ -8,8 +8,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from ding_lite.data import Tree, is_tree, nested, to_device, tree
+from ding_lite.data import Tree, nested, to_device, tree
 from ding_lite.data.device_transfers import CudaTransfer, StartTransfer
+from ding_lite.data.trees import is_tree
 from ding_lite.metrics import MetricsLogger
 from ding_lite.policy_base.configs import PolicyConfig
 from ding_lite.policy_base.learner_groups import LearnerGroup

@@ -20,7 +20,7 @@ from ding_lite.data.trees import first_leaf, has_leaf, holds_objects
 from ding_lite.envs import action_masks
 from ding_lite.envs.spaces import space_spec
 from ding_lite.metrics import MetricsLogger
-from ding_lite.nn import BoundDistribution, action_distribution, seeded
+from ding_lite.nn import ParametrizedDistribution, action_distribution, seeded
 from ding_lite.policy_base.acting import CollectMode
 from ding_lite.policy_base.configs import PolicyConfig
 from ding_lite.policy_base.constructions import Construction, ConstructorSignature
@@ -370,12 +370,12 @@ class Policy(PolicyState):
         """The result of the dry run; unknown columns before it."""
         return self.dry_run_results.get("reads") or HookReads(None, None)
 
-    def dist_class(self, logit: Tensor, model: nn.Module | None = None) -> BoundDistribution:
+    def dist_class(self, logit: Tensor, model: nn.Module | None = None) -> ParametrizedDistribution:
         """The distribution over actions with these parameters [..., width]."""
         distribution = getattr(model or self.model, "distribution", None)
         if distribution is None:
             distribution = action_distribution(self.action_space)
-        return BoundDistribution(distribution, logit, self.generator)
+        return ParametrizedDistribution(distribution, logit, self.generator)
 
     def loss_batch(self, batch: Tree) -> Tree:
         """The batch that `loss` takes: a rollout [T, B, ...] as rows [N, ...], without the steps where `valid` is False.

@@ -1,4 +1,7 @@
-"""The dry run of a policy, and checks of the arguments and results of its hooks."""
+"""The dry run of a policy, and checks of the arguments and results of its hooks.
+
+Internal: its names may change in any version; `ding_lite.policy` has the errors.
+"""
 
 from ding_lite.policy_check.batches import explain_learning, require_shapes, warn_of_misfit
 from ding_lite.policy_check.columns import STANDARD, ColumnError, HookReads, described, map_columns

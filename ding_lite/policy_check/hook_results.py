@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
-from ding_lite.data import Spec, flatten, is_tree
+from ding_lite.data import Spec, flatten
+from ding_lite.data.trees import is_tree
 from ding_lite.envs.spaces import integer_bounds, subspaces
 
 _ADVICE = "lower learn.learning_rate, clip gradients with learn.grad_clip_norm, or look for very large rewards or observations"

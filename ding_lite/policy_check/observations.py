@@ -10,7 +10,8 @@ import numpy as np
 from gymnasium import spaces
 from torch import Tensor
 
-from ding_lite.data import is_tree, nested
+from ding_lite.data import nested
+from ding_lite.data.trees import is_tree
 from ding_lite.envs.env_data_checks import all_finite
 from ding_lite.envs.spaces import integer_bounds, space_spec, subspaces
 

@@ -1,4 +1,7 @@
-"""Building blocks of algorithms: mixins, losses, and sections of configuration."""
+"""Building blocks of algorithms: mixins, losses, and sections of configuration.
+
+Internal: its names may change in any version; `ding_lite.policy` has those for policies of your own.
+"""
 
 from ding_lite.policy_parts.actor_critics import ActorCriticLearning, mean_stats
 from ding_lite.policy_parts.advantage_weighting import AdvantageWeightedActing, advantage_weighted_loss, limited_share

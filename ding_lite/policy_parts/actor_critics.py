@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ding_lite.data import Tree
 from ding_lite.data.trees import first_leaf, has_leaf
-from ding_lite.functional import explained_variance, normalized
+from ding_lite.functional import explained_variance, normalize_advantage
 from ding_lite.nn import action_distribution
 from ding_lite.policy_check import require_members, require_output
 from ding_lite.policy_parts.coefficient_schedules import EntropyCoeffSchedule, LearningRateSchedule
@@ -67,7 +67,7 @@ class ActorCriticLearning(LearningRateSchedule, EntropyCoeffSchedule, ValueNetwo
         learn: Any = self.cfg.learn
         if not learn.adv_norm:
             return advantage
-        return normalized(advantage, valid) if self.averaging is None else self.averaging.normalized(advantage, valid)
+        return normalize_advantage(advantage, valid) if self.averaging is None else self.averaging.normalized(advantage, valid)
 
     def actor_critic_loss(
         self, policy_loss: Tensor, vf_loss: Tensor | None, entropy: Tensor, penalty: Tensor | None = None, **logged: Tensor

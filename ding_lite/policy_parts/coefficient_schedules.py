@@ -16,7 +16,7 @@ import torch
 
 from ding_lite.basics import ConfigError
 from ding_lite.data import Tree
-from ding_lite.functional import piecewise
+from ding_lite.functional import piecewise_linear
 from ding_lite.policy_base import FixedSettingError, set_up_by_hooks
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class ScheduledLearningRate(Base):
 
     def _set_learning_rate(self) -> None:
         if self.lr_schedule is not None:
-            self.cur_lr = piecewise(self.lr_schedule, self.train_iter)
+            self.cur_lr = piecewise_linear(self.lr_schedule, self.train_iter)
         for group, ratio in zip(self.optimizer.param_groups, itertools.chain(self._rate_ratios, itertools.repeat(1.0))):
             group["lr"] = self.cur_lr * ratio
 
@@ -164,7 +164,7 @@ class EntropyCoeffSchedule(Base):
     def __init__(self, entropy_coeff: float, entropy_coeff_schedule: Points | None = None) -> None:
         self.entropy_coeff, self.entropy_coeff_schedule = entropy_coeff, entropy_coeff_schedule
         if entropy_coeff_schedule is not None:
-            self.entropy_coeff = piecewise(entropy_coeff_schedule, self.train_iter)
+            self.entropy_coeff = piecewise_linear(entropy_coeff_schedule, self.train_iter)
 
     def set_up(self) -> None:
         """Use `entropy_coeff` and `entropy_coeff_schedule` of the configuration."""
@@ -187,7 +187,7 @@ class EntropyCoeffSchedule(Base):
         """Set `entropy_coeff` for the gradient step."""
         super().before_step()
         if self.entropy_coeff_schedule is not None:
-            self.entropy_coeff = piecewise(self.entropy_coeff_schedule, self.train_iter)
+            self.entropy_coeff = piecewise_linear(self.entropy_coeff_schedule, self.train_iter)
 
     def state_dict(self) -> dict[str, Any]:
         """The policy's state, including the weight."""

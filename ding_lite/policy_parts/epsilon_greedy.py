@@ -14,8 +14,8 @@ from ding_lite.data.trees import first_leaf
 from ding_lite.envs import SpaceError
 from ding_lite.envs.action_masks import choose_allowed
 from ding_lite.envs.arrays import to_arrays
-from ding_lite.functional import as_index
-from ding_lite.nn import mask_in, masked
+from ding_lite.functional.distributions import as_index
+from ding_lite.nn import get_action_mask, masked
 from ding_lite.policy_check import require_output
 from ding_lite.policy_state import StateError, require_range
 
@@ -158,7 +158,7 @@ class EpsilonGreedyActing(Base):
         # numpy's argmax takes half of the time of torch's for a few rows
         action = to_arrays(masked(q_value, obs)).argmax(-1)
         if eps not in (0, _MASKED):
-            mask = mask_in(obs)
+            mask = get_action_mask(obs)
             action = self.exploration.mix(action, eps, None if mask is None else to_arrays(mask))
         return action + self.first_action if self.first_action else action
 

@@ -1,4 +1,7 @@
-"""Checks of a policy's saved state, and loading it completely or not at all."""
+"""Checks of a policy's saved state, and loading it completely or not at all.
+
+Internal: its names may change in any version; `ding_lite.policy` has the errors.
+"""
 
 from ding_lite.policy_state.identities import StateError, identity_of, require_alike, settings_in
 from ding_lite.policy_state.leaves import require_count, require_like, require_range, tensors_in

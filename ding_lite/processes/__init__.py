@@ -1,4 +1,7 @@
-"""Processes: child processes that hold objects, run functions on them, and end with their parent process."""
+"""Processes: child processes that hold objects, run functions on them, and end with their parent process.
+
+Internal: its names may change in any version.
+"""
 
 from ding_lite.processes.errors import WorkerDied, WorkerError, WorkerHangs, WorkerTraceback
 from ding_lite.processes.hosts import Host, LocalHost, gather_results, release_hosts

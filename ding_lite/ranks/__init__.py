@@ -1,4 +1,7 @@
-"""Ranks: processes that learn one policy together: those that torchrun starts, or the learners of a program."""
+"""Ranks: processes that learn one policy together: those that torchrun starts, or the learners of a program.
+
+Internal: its names may change in any version.
+"""
 
 from ding_lite.ranks.groups import (
     RankError,

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from ding_lite.basics import Config, ranged_field
 from ding_lite.data import Spec, Tree, flatten, nested
 from ding_lite.data.trees import has_leaf, map_leaves, with_leaves
-from ding_lite.functional import decayed
+from ding_lite.functional import decayed_value
 from ding_lite.policy_base import available_device
 from ding_lite.policy_check import LossError, are_finite
 from ding_lite.policy_state import (
@@ -224,7 +224,7 @@ class ExplorationBonus(RewardModel):
     def weight(self) -> float:
         """Current weight of the bonus."""
         start, over = self._bonus.bonus_weight, self._bonus.bonus_steps
-        return start if over is None else decayed(start, 0.0, over, self.steps, "linear")
+        return start if over is None else decayed_value(start, 0.0, over, self.steps, "linear")
 
     def _update_scale(self, square: Tensor) -> None:
         """Add the mean square of the error of a batch to the running one."""

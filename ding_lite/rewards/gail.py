@@ -23,7 +23,7 @@ from ding_lite.datasets import OfflineDataset, open_dataset
 from ding_lite.envs import SpaceError
 from ding_lite.envs.action_masks import without_mask
 from ding_lite.envs.spaces import space_spec
-from ding_lite.nn import MLP, Adam, clipped_actions, make_encoder, make_normalizer, seeded
+from ding_lite.nn import MLP, Adam, clip_actions, make_encoder, make_normalizer, seeded
 from ding_lite.rewards.bases import RewardModel, not_finite
 
 _REWARDS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -174,7 +174,7 @@ class GAILRewardModel(RewardModel):
     def _inputs(self, batch: Tree, for_learning: bool = False) -> Any:
         """Observations and actions as rows [N, ...]."""
         rows = self._rows(self._specs, batch, for_learning)
-        return {**rows, "action": clipped_actions(self._action_space, rows["action"])}
+        return {**rows, "action": clip_actions(self._action_space, rows["action"])}
 
     def _features(self, inputs: Any) -> Tensor:
         return self.discriminator[0](self.norm(inputs))  # type: ignore[no-any-return]

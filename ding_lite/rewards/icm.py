@@ -16,7 +16,7 @@ from ding_lite.basics import ranged_field, seed_of
 from ding_lite.data import Tree
 from ding_lite.data.trees import first_leaf
 from ding_lite.envs.spaces import space_spec
-from ding_lite.nn import MLP, Adam, action_distribution, clipped_actions, make_encoder, make_network, make_normalizer, seeded
+from ding_lite.nn import MLP, Adam, action_distribution, clip_actions, make_encoder, make_network, make_normalizer, seeded
 from ding_lite.rewards.bases import BonusConfig, ExplorationBonus
 
 
@@ -123,7 +123,7 @@ class ICMRewardModel(ExplorationBonus):
 
     def _rows_of(self, batch: Tree, for_learning: bool = False) -> dict[str, Any]:
         rows = self._rows(self._specs, batch, for_learning)
-        return {**rows, "action": clipped_actions(self._action_space, rows["action"])}
+        return {**rows, "action": clip_actions(self._action_space, rows["action"])}
 
     def _error(self, rows: dict[str, Any]) -> Tensor:
         """Mean squared error of the forward model over the features, [N]."""

@@ -3,7 +3,7 @@
 from ding_lite.rollout.collection import LocalWorker
 from ding_lite.rollout.episode_statistics import EpisodeHistory, summarize_episodes
 from ding_lite.rollout.evaluated_policies import log_prob_of
-from ding_lite.rollout.evaluation import Unit, play_episodes
+from ding_lite.rollout.evaluation import EpisodeUnit, play_episodes
 from ding_lite.rollout.fitted_q import FittedQ, FittedQConfig
 from ding_lite.rollout.multi_agent import AgentRollout, AgentWorker
 from ding_lite.rollout.off_policy_metrics import (
@@ -27,6 +27,7 @@ __all__ = [
     "AgentWorker",
     "EpisodeHistory",
     "EpisodeRollout",
+    "EpisodeUnit",
     "FittedQ",
     "FittedQConfig",
     "LocalWorker",
@@ -34,7 +35,6 @@ __all__ = [
     "RunEvaluation",
     "SplitAgentWorker",
     "SplitWorker",
-    "Unit",
     "VideoRecorder",
     "action_agreement",
     "action_error",

@@ -16,13 +16,15 @@ from ding_lite.data import Episodes, RolloutBuffer, allocate, flatten
 from ding_lite.data.column_arrays import available_bytes
 from ding_lite.data.episodes import cut_episodes
 from ding_lite.data.trees import map_leaves
-from ding_lite.envs import INFO, EpisodeResult, LocalVectorEnv, Step, VectorEnvAdapter, action_masks, stepper
+from ding_lite.envs import INFO, EpisodeResult, LocalVectorEnv, action_masks, stepper
+from ding_lite.envs.autoreset import VectorEnvAdapter
 from ding_lite.envs.episode_seeds import episode_seed
 from ding_lite.envs.saved_states import only_piece_of
 from ding_lite.envs.spaces import column_limits, space_spec
+from ding_lite.envs.steps import Step
 from ding_lite.metrics import MetricsLogger
 from ding_lite.policy import ActMode, EvalMode
-from ding_lite.rollout.evaluation import EpisodeBudget, Unit, play_episodes
+from ding_lite.rollout.evaluation import EpisodeBudget, EpisodeUnit, play_episodes
 from ding_lite.rollout.final_masks import FinalMasks, last_step
 from ding_lite.rollout.random_actions import RandomActions
 from ding_lite.rollout.recurrent_states import RecurrentState
@@ -153,7 +155,7 @@ class LocalWorker:
         return self._collect(num_steps, partial(self.act, random=random, **kwargs), random)
 
     def collect_episodes(
-        self, count: int | Sequence[int], random: bool = False, unit: Unit = "episodes", **kwargs: Any
+        self, count: int | Sequence[int], random: bool = False, unit: EpisodeUnit = "episodes", **kwargs: Any
     ) -> EpisodeRollout:
         """Act for `count` whole episodes, or for whole episodes with at least `count` steps.
 
@@ -327,7 +329,7 @@ class LocalWorker:
         return storage, episodes
 
 
-def _grow(storage: RolloutBuffer, unit: Unit) -> None:
+def _grow(storage: RolloutBuffer, unit: EpisodeUnit) -> None:
     """Double the number of steps, if there is enough memory."""
     columns = {"obs": storage.obs, **storage.outputs}
     needed, available = 2 * sum(leaf.nbytes for _, leaf in flatten(columns)), available_bytes()

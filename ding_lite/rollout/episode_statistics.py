@@ -11,7 +11,7 @@ from typing import Any
 from ding_lite.data import flatten
 from ding_lite.envs import EpisodeResult
 from ding_lite.envs.infos import as_float
-from ding_lite.metrics import mean_of
+from ding_lite.metrics.sums import mean_of
 
 _MOST = 10_000  # latest episodes of a cycle that are summarised
 _COUNTED_HERE = "episode"

@@ -11,10 +11,10 @@ import torch
 from gymnasium import spaces
 from torch import Generator, Tensor
 
-from ding_lite.data import Tree, is_tree, nested, to_device, tree
-from ding_lite.data.trees import map_leaves
-from ding_lite.functional import squashed_gaussian_log_prob, unsquashed
-from ding_lite.nn import ActionDistribution, clipped_actions, mask_in, masked
+from ding_lite.data import Tree, nested, to_device, tree
+from ding_lite.data.trees import is_tree, map_leaves
+from ding_lite.functional import squashed_gaussian_log_prob, unsquash
+from ding_lite.nn import ActionDistribution, clip_actions, get_action_mask, masked
 from ding_lite.policy import BoxActing, CollectMode, EpsilonGreedyActing, EvalMode, LearnMode, Policy
 from ding_lite.policy_check import require_shapes
 
@@ -101,7 +101,7 @@ class _Categorical(EvaluatedPolicy):
     def log_probs(self, obs: Any) -> Tensor:
         if self._eps is None:
             return self.actor.model.logits(obs).log_softmax(-1)  # type: ignore[no-any-return]
-        q_value, mask = self.actor.q_values(obs), mask_in(obs)
+        q_value, mask = self.actor.q_values(obs), get_action_mask(obs)
         allowed = torch.ones_like(q_value) if mask is None else mask.to(q_value)
         best = torch.zeros_like(q_value).scatter_(-1, masked(q_value, obs).argmax(-1, keepdim=True), 1.0)
         return ((1 - self._eps) * best + self._eps * allowed / allowed.sum(-1, keepdim=True)).log()
@@ -119,7 +119,7 @@ class _Distributed(EvaluatedPolicy):
     @torch.no_grad()
     def sample(self, obs: Any, generator: Generator) -> Any:
         model = self.actor.model
-        return clipped_actions(self.actor.action_space, model.distribution.sample(model.logits(obs), generator)[0])
+        return clip_actions(self.actor.action_space, model.distribution.sample(model.logits(obs), generator)[0])
 
     def _log_prob(self, obs: Any, action: Any) -> Tensor:
         log_prob: Tensor = self.actor.model.distribution.evaluate(self.actor.model.logits(obs), action)[0]
@@ -138,7 +138,7 @@ class _Squashed(EvaluatedPolicy):
         mean, log_std = model.actor(obs)
         # An element whose bounds are equal has one value, and no density.
         is_free = model.bounds.reach > 0
-        raw = unsquashed(model.bounds.to_unit(action))
+        raw = unsquash(model.bounds.to_unit(action))
         log_prob = squashed_gaussian_log_prob(mean[:, is_free], log_std[:, is_free], raw[:, is_free])
         # The density of the action of the environment is that of the unit action, divided by the reach of each element.
         log_reach: Tensor = model.bounds.reach[is_free].log().sum()
@@ -151,7 +151,7 @@ class _Deterministic(EvaluatedPolicy):
     @torch.no_grad()
     def sample(self, obs: Any, generator: Generator) -> Any:
         action = self.actor.compute_actions(obs, [], explore=False)[0]
-        return clipped_actions(self.actor.action_space, action)
+        return clip_actions(self.actor.action_space, action)
 
     def _log_prob(self, obs: Any, action: Any) -> Tensor:
         raise ValueError(

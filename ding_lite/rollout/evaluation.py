@@ -10,7 +10,8 @@ import torch
 
 from ding_lite.data import Spec, allocate
 from ding_lite.engine import WorkCancelled
-from ding_lite.envs import EpisodeResult, Step, Stepper
+from ding_lite.envs import EpisodeResult
+from ding_lite.envs.steps import Step, Stepper
 
 _MOST_STEPS = 1_000_000
 
@@ -25,7 +26,7 @@ def split_evenly(count: int, among: int) -> list[int]:
     return [count // among + (index < count % among) for index in range(among)]
 
 
-Unit = Literal["episodes", "steps"]
+EpisodeUnit = Literal["episodes", "steps"]
 """What the number of an `EpisodeBudget` counts."""
 
 
@@ -43,7 +44,7 @@ class EpisodeBudget:
         unit: whether `count` is a number of episodes or of steps.
     """
 
-    def __init__(self, count: int | Sequence[int], num_envs: int, first_env: int = 0, unit: Unit = "episodes") -> None:
+    def __init__(self, count: int | Sequence[int], num_envs: int, first_env: int = 0, unit: EpisodeUnit = "episodes") -> None:
         self.due = split_evenly(count, num_envs) if isinstance(count, int) else list(count)
         """What each environment still has to complete, in episodes or in steps."""
         self.completed = [0] * num_envs

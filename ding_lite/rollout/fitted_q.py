@@ -17,11 +17,12 @@ from torch import Tensor, nn
 
 from ding_lite.basics import Config, ranged_field, seed_field, seed_of
 from ding_lite.data import nested, to_device
-from ding_lite.datasets import OfflineDataset, find_space_mismatch
+from ding_lite.datasets import OfflineDataset
+from ding_lite.datasets.space_checks import find_space_mismatch
 from ding_lite.envs import SpaceError
 from ding_lite.envs.action_masks import without_mask
 from ding_lite.functional import polyak_, q_target
-from ding_lite.nn import Adam, clipped_actions, make_network, make_normalizer, seeded
+from ding_lite.nn import Adam, clip_actions, make_network, make_normalizer, seeded
 from ding_lite.policy import EvalMode
 from ding_lite.rollout.evaluated_policies import EvaluatedPolicy, evaluated_policy, require_eval_mode
 
@@ -225,7 +226,7 @@ class _Network(nn.Module):
         self.norm.update(obs if self.is_discrete else self._joined(obs, action))  # type: ignore[operator]
 
     def _joined(self, obs: Any, action: Any) -> Any:
-        return {"obs": obs, "action": clipped_actions(self._action_space, action)}
+        return {"obs": obs, "action": clip_actions(self._action_space, action)}
 
 
 def _location_and_scale(dataset: OfflineDataset, gamma: float) -> tuple[float, float]:

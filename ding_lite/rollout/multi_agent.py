@@ -14,10 +14,11 @@ from ding_lite.basics import add_note
 from ding_lite.data import RolloutBuffer, Trajectories, allocate
 from ding_lite.data.trees import map_leaves
 from ding_lite.engine import WorkCancelled
-from ding_lite.envs import INFO, AgentSlots, EpisodeResult, SpaceError, Step, action_masks
+from ding_lite.envs import INFO, AgentSlots, EpisodeResult, SpaceError, action_masks
 from ding_lite.envs.agent_bases import AgentVectorBase
 from ding_lite.envs.saved_states import only_piece_of
 from ding_lite.envs.spaces import column_limits
+from ding_lite.envs.steps import Step
 from ding_lite.metrics import MetricsLogger
 from ding_lite.policy import ActMode
 from ding_lite.rollout.evaluation import EpisodeBudget

@@ -16,7 +16,7 @@ from ding_lite.envs.arrays import actions_to_arrays
 from ding_lite.functional import doubly_robust as doubly_robust_terms
 from ding_lite.functional import effective_sample_size, weighted_standard_error
 from ding_lite.functional import importance_sampling as importance_sampling_terms
-from ding_lite.nn import ActionBounds, clipped_actions
+from ding_lite.nn import ActionBounds, clip_actions
 from ding_lite.policy import EvalMode
 from ding_lite.rollout.evaluated_policies import evaluated_policy
 from ding_lite.rollout.fitted_q import FittedQ, FittedQConfig, require_dataset, require_discount
@@ -192,7 +192,7 @@ def action_error(policy: EvalMode, dataset: OfflineDataset) -> float:
     bounds = ActionBounds(space)
 
     def square(rows: Any) -> Tensor:
-        unit = [bounds.to_unit(clipped_actions(space, actions[()])) for actions in _both_actions(policy, dataset, rows)]
+        unit = [bounds.to_unit(clip_actions(space, actions[()])) for actions in _both_actions(policy, dataset, rows)]
         return (unit[0] - unit[1]).square().mean(-1)
 
     return -float(_in_chunks(dataset, square).double().mean())

@@ -8,7 +8,8 @@ from itertools import count
 from time import perf_counter
 from typing import Any, Protocol
 
-from ding_lite.engine import WorkCancelled, interpreter_released
+from ding_lite.engine import WorkCancelled
+from ding_lite.engine.lanes import interpreter_released
 from ding_lite.envs import EpisodeResult
 from ding_lite.metrics import MetricsLogger
 from ding_lite.policy import ActMode, WeightsSnapshot

@@ -12,7 +12,7 @@ from typing import Any
 from ding_lite.basics import command_line, library_versions, seed_of
 from ding_lite.datasets import DatasetError, DatasetWriter, OfflineDataset
 from ding_lite.envs import LocalVectorEnv
-from ding_lite.policy import checkpoint_path
+from ding_lite.policy.saved_policies import checkpoint_path
 from ding_lite.reports import ReportError
 from ding_lite.rollout.collection import LocalWorker
 from ding_lite.rollout.noisy_actions import NoisyMode

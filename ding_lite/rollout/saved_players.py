@@ -12,7 +12,8 @@ from typing import Any
 from ding_lite.basics import did_you_mean
 from ding_lite.envs import LocalVectorEnv
 from ding_lite.envs.agent_bases import AgentVectorBase
-from ding_lite.policy import Policy, checkpoint_path, load_policy, saved_names
+from ding_lite.policy import Policy, load_policy
+from ding_lite.policy.saved_policies import checkpoint_path, saved_names
 from ding_lite.policy_base import ActMode
 from ding_lite.reports import ReportError
 from ding_lite.rollout.collection import LocalWorker

@@ -18,8 +18,8 @@ import numpy as np
 from ding_lite.basics import downloaded_run, is_uri, load_checkpoint, seed_of, temporary_beside, writing
 from ding_lite.envs import EpisodeResult, rendering
 from ding_lite.envs.names import name_of_envs
-from ding_lite.metrics import mean_of
-from ding_lite.policy import checkpoint_path
+from ding_lite.metrics.sums import mean_of
+from ding_lite.policy.saved_policies import checkpoint_path
 from ding_lite.reports import ReportError, bootstrap_band, iqm
 from ding_lite.rollout.saved_envs import assignment_of, extend_search_path, factory_of, new_envs, record_of, warn_of_statistics
 from ding_lite.rollout.saved_players import PolicyClass, SavedPlayers, with_eps

@@ -8,8 +8,8 @@ from typing import Any
 
 from ding_lite.data import Trajectories
 from ding_lite.data.column_arrays import concatenate_flags
-from ding_lite.envs import ENV
 from ding_lite.envs.agent_bases import AgentVectorBase
+from ding_lite.envs.pieces import ENV
 from ding_lite.envs.worker_agent_envs import SplitAgentVectorEnv
 from ding_lite.policy import ActMode
 from ding_lite.processes import Copied

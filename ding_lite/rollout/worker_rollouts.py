@@ -11,13 +11,14 @@ from gymnasium.vector import VectorEnv
 
 from ding_lite.data import Episodes, Trajectories
 from ding_lite.data.trees import map_leaves
-from ding_lite.envs import ENV, INFO, SplitVectorEnv
+from ding_lite.envs import INFO, SplitVectorEnv
 from ding_lite.envs.info_columns import require_same_columns
+from ding_lite.envs.pieces import ENV
 from ding_lite.envs.spaces import column_limits
 from ding_lite.policy import ActMode
 from ding_lite.processes import Copied
 from ding_lite.rollout.collection import LocalWorker
-from ding_lite.rollout.evaluation import Unit
+from ding_lite.rollout.evaluation import EpisodeUnit
 from ding_lite.rollout.piece_workers import PieceWorkers, episodes_of, rows_of
 from ding_lite.rollout.rollout_results import EpisodeRollout, Rollout
 
@@ -71,13 +72,13 @@ class SplitWorker(PieceWorkers):
         return Rollout(Trajectories(columns).with_limits(self.limits), episodes)
 
     def collect_episodes(
-        self, count: int | Sequence[int], random: bool = False, unit: Unit = "episodes", **kwargs: Any
+        self, count: int | Sequence[int], random: bool = False, unit: EpisodeUnit = "episodes", **kwargs: Any
     ) -> EpisodeRollout:
         """Act for whole episodes; see `LocalWorker.collect_episodes`."""
         return self.take_episodes(self.ask_episodes(count, random, unit, **kwargs))
 
     def ask_episodes(
-        self, count: int | Sequence[int], random: bool = False, unit: Unit = "episodes", **kwargs: Any
+        self, count: int | Sequence[int], random: bool = False, unit: EpisodeUnit = "episodes", **kwargs: Any
     ) -> list[Any]:
         """Begin `collect_episodes`. Returns the request, for `take_episodes` or `drop`; call these in the order of requests."""
         return self._submit(_collect_episodes, [(*share, random, unit, kwargs) for share in self._shares(count)])
@@ -132,7 +133,7 @@ def _collect(objects: dict[str, Any], worker: LocalWorker, num_steps: int, rando
 
 
 def _collect_episodes(
-    objects: dict[str, Any], worker: LocalWorker, due: Sequence[int], random: bool, unit: Unit, kwargs: Any
+    objects: dict[str, Any], worker: LocalWorker, due: Sequence[int], random: bool, unit: EpisodeUnit, kwargs: Any
 ) -> tuple[Any, ...]:
     rollout = worker.collect_episodes(due, random, unit, **kwargs)
     answers = rows_of(rollout.episodes), worker.reduce_metrics(), rollout.transitions.lengths, rollout.env_steps

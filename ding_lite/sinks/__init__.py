@@ -1,4 +1,7 @@
-"""Sinks: write metrics to files, to the console, and to services."""
+"""Sinks: write metrics to files, to the console, and to services.
+
+Internal: its names may change in any version; `ding_lite.metrics` has those for users.
+"""
 
 from ding_lite.sinks.consoles import Console, LiveConsole, format_duration, make_console, sparkline
 from ding_lite.sinks.end_lines import end_line, result_line

@@ -28,7 +28,7 @@ from interpreted_steps import (
 from pages import run_blocks
 from torch import nn
 
-from ding_lite.compiling import MOST_FORMS
+from ding_lite.compiling import MAX_FORMS
 from ding_lite.data import tree
 from ding_lite.data.trees import with_leaves
 from ding_lite.nn import Adam, make_q_network
@@ -291,8 +291,8 @@ def test_a_value_that_always_changes_ends_with_steps_that_are_not_compiled():
         policy.scale = 1.0 + step
 
     with pytest.warns(UserWarning, match=r"6 forms of its gradient step.*Loss.scale is 7.0, and was 6.0") as found:
-        policy, plain = pair(change, Loss, steps=3 * MOST_FORMS)
-    assert (compiled(policy), len(found)) == (MOST_FORMS, 1)
+        policy, plain = pair(change, Loss, steps=3 * MAX_FORMS)
+    assert (compiled(policy), len(found)) == (MAX_FORMS, 1)
     assert_close(policy, plain)
 
 

@@ -6,7 +6,8 @@ import pickle
 import pytest
 import torch
 
-from ding_lite.contexts import TrainOutput, train_output_of
+from ding_lite.contexts import TrainOutput
+from ding_lite.contexts.train_outputs import train_output_of
 
 
 def test_by_name_it_is_the_mean_over_the_steps_that_have_the_value():

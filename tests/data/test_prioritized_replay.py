@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from random_runs import case_count
 
-from ding_lite.data import LeafSpec, PrioritizedReplayBuffer, ReplayBuffer, SumTree, Trajectories, flatten, nested
+from ding_lite.data import LeafSpec, PrioritizedReplayBuffer, ReplayBuffer, Trajectories, flatten, nested
+from ding_lite.data.sum_trees import SumTree
 from ding_lite.engine import load_checkpoint, save_checkpoint
 from ding_lite.functional import importance_weight
 

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_runs import case_count
 
-from ding_lite.data import SequenceWindow, Trajectories, flatten
+from ding_lite.data import Trajectories, flatten
 from ding_lite.data.column_arrays import to_objects
-from ding_lite.data.sequences import cut_sequences
+from ding_lite.data.sequences import SequenceWindow, cut_sequences
 from ding_lite.engine import load_checkpoint, save_checkpoint
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from ding_lite.data import SumTree
+from ding_lite.data.sum_trees import SumTree
 
 CAPACITIES = [1, 2, 15, 16, 17, 300, 4096, 4097, 70_000]
 

@@ -5,7 +5,7 @@ import pytest
 from gymnasium import spaces
 
 from ding_lite.data import LeafSpec
-from ding_lite.datasets import find_space_mismatch
+from ding_lite.datasets.space_checks import find_space_mismatch
 
 BOX = spaces.Box(-2, 2, (1,), np.float32)
 IMAGE = spaces.Box(0, 255, (8, 8, 1), np.uint8)

@@ -43,7 +43,7 @@ def test_a_member_in_slices_gives_what_the_pipeline_gives_alone(case, mode, memb
         if case == "dqn":
             policy = pipeline(cfg, loop)
         else:
-            from ding_lite.engine import opened_for
+            from ding_lite.engine.tasks import opened_for
 
             with opened_for(loop):
                 policy = pipeline(cfg)

@@ -8,7 +8,8 @@ import psutil
 import pytest
 
 import ding_lite
-from ding_lite.engine import Context, Task, contract, contract_of, current_task, opened_for, task
+from ding_lite.engine import Context, Task, contract, contract_of, current_task, task
+from ding_lite.engine.tasks import opened_for
 
 
 @dataclasses.dataclass

@@ -11,7 +11,8 @@ from gymnasium.vector.utils import batch_space
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 from ding_lite.config import DQNConfig
-from ding_lite.envs import EnvDataError, SpaceError, VectorEnvAdapter, make_envs
+from ding_lite.envs import EnvDataError, SpaceError, make_envs
+from ding_lite.envs.autoreset import VectorEnvAdapter
 from ding_lite.policy import DQNPolicy, PPOPolicy
 from ding_lite.rollout import LocalWorker
 

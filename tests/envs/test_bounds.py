@@ -9,7 +9,8 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from ding_lite.envs import VectorEnvAdapter, make_agent_envs, make_envs
+from ding_lite.envs import make_agent_envs, make_envs
+from ding_lite.envs.autoreset import VectorEnvAdapter
 
 BOX = spaces.Box(-1, 1, (2,), np.float32)
 

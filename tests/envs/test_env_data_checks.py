@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from ding_lite.data import LeafSpec
-from ding_lite.envs import EnvDataError, VectorEnvAdapter, make_envs
+from ding_lite.envs import EnvDataError, make_envs
+from ding_lite.envs.autoreset import VectorEnvAdapter
 from ding_lite.envs.env_data_checks import require_finite, to_leaf
 
 FLOATS = spaces.Box(-10, 10, (2,), np.float32)

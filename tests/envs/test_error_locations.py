@@ -12,7 +12,8 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from ding_lite.envs import EnvDataError, SpaceError, VectorEnvAdapter, make_agent_envs, make_envs
+from ding_lite.envs import EnvDataError, SpaceError, make_agent_envs, make_envs
+from ding_lite.envs.autoreset import VectorEnvAdapter
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 pytestmark = pytest.mark.timeout(60)

@@ -14,7 +14,8 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from ding_lite.engine import save_checkpoint
-from ding_lite.envs import EnvLocation, ReplayError, VectorEnvAdapter, make_envs, replay_error, save_env_error
+from ding_lite.envs import EnvLocation, ReplayError, make_envs, replay_error, save_env_error
+from ding_lite.envs.autoreset import VectorEnvAdapter
 from ding_lite.envs.episode_seeds import episode_seed
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

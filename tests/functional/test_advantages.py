@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_runs import case_count
 
-from ding_lite.functional import discounted_sum, gae, normalized
+from ding_lite.functional import discounted_sum, gae, normalize_advantage
 
 NAMES = ("reward", "value", "next_value", "terminated", "truncated")
 unit = st.floats(0, 1)
@@ -253,11 +253,14 @@ def test_advantages_are_normalised_over_the_steps_that_count(shape, junk):
     rng = np.random.default_rng(0)
     advantage, valid = 3 * rng.normal(size=shape) + 7, rng.random(shape) < 0.7
     everything = np.ones(shape, bool)
-    found = normalized(torch.from_numpy(np.where(valid, advantage, junk)), torch.from_numpy(valid))
+    found = normalize_advantage(torch.from_numpy(np.where(valid, advantage, junk)), torch.from_numpy(valid))
 
     np.testing.assert_allclose(found, normalized_by_definition(advantage, valid), rtol=1e-12, atol=1e-14)
     np.testing.assert_allclose(
-        normalized(torch.from_numpy(advantage)), normalized_by_definition(advantage, everything), rtol=1e-12, atol=1e-14
+        normalize_advantage(torch.from_numpy(advantage)),
+        normalized_by_definition(advantage, everything),
+        rtol=1e-12,
+        atol=1e-14,
     )
 
 
@@ -266,9 +269,9 @@ def test_a_single_advantage_has_no_spread_and_stays_as_it_is(count):
     advantage = torch.full((count,), 3.0)
     one_of_three = torch.tensor([3.0, 5.0, 7.0]), torch.arange(3) < count
 
-    assert torch.equal(normalized(advantage), advantage)
-    assert normalized(*one_of_three).tolist() == [3.0 * count, 0.0, 0.0]
+    assert torch.equal(normalize_advantage(advantage), advantage)
+    assert normalize_advantage(*one_of_three).tolist() == [3.0 * count, 0.0, 0.0]
 
 
 def test_equal_advantages_are_all_zero():
-    assert normalized(torch.full((4,), 2.0)).tolist() == [0, 0, 0, 0]
+    assert normalize_advantage(torch.full((4,), 2.0)).tolist() == [0, 0, 0, 0]

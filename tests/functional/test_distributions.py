@@ -16,7 +16,7 @@ from ding_lite.functional import (
     gaussian_log_prob,
     sample_categorical,
     squashed_gaussian_log_prob,
-    unsquashed,
+    unsquash,
 )
 
 N = 40_000
@@ -295,6 +295,6 @@ def test_the_number_before_tanh_is_finite_at_the_bounds_and_beyond():
     action = torch.tensor([-1.5, -1.0, -0.5, 0.0, 0.5, 1.0], dtype=torch.float64)
     limit = math.atanh(1 - 1e-6)
 
-    found = unsquashed(action)
+    found = unsquash(action)
     np.testing.assert_allclose(found, [-limit, -limit, math.atanh(-0.5), 0.0, math.atanh(0.5), limit], rtol=1e-9)
-    assert unsquashed(action.float()).isfinite().all()
+    assert unsquash(action.float()).isfinite().all()

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ding_lite.functional import (
-    atoms_of,
     categorical_loss,
     categorical_mean,
     categorical_projection,
+    gather_atoms,
     quantile_huber_loss,
     quantile_midpoints,
     value_distributions,
@@ -323,12 +323,12 @@ def test_the_atoms_of_an_action_are_its_row():
     value, index = double(4, 3, 5), torch.tensor([2, 0, 1, 2])
     expected = [value[b, a].tolist() for b, a in enumerate(index.tolist())]
 
-    assert atoms_of(value, index).tolist() == expected
+    assert gather_atoms(value, index).tolist() == expected
 
 
 def test_the_gradient_goes_to_the_atoms_of_that_action_alone():
     value, index = double(4, 3, 5).requires_grad_(), torch.tensor([2, 0, 1, 2])
-    (atoms_of(value, index) * 2).sum().backward()
+    (gather_atoms(value, index) * 2).sum().backward()
     expected = torch.zeros(4, 3, 5, dtype=torch.float64)
     for b, a in enumerate(index.tolist()):
         expected[b, a] = 2

@@ -8,7 +8,8 @@ from ding_lite.config import IMPALAConfig, PPOConfig
 from ding_lite.contexts import OnlineRLContext
 from ding_lite.envs import make_envs
 from ding_lite.middleware import EpisodeCollector, gae_estimator, multistep_trainer, online_logger, onpolicy_data_fetcher
-from ding_lite.policy import IMPALAPolicy, PPOPolicy, mean_stats
+from ding_lite.policy import IMPALAPolicy, PPOPolicy
+from ding_lite.policy_parts import mean_stats
 
 PPO = PPOConfig().override({"policy.learn.batch_size": 16})
 IMPALA = IMPALAConfig().override({"policy.learn": {"epoch_per_collect": 3, "batch_size": 48}})

@@ -8,7 +8,7 @@ from torch import distributions
 
 from ding_lite.data import flatten
 from ding_lite.envs import SpaceError
-from ding_lite.nn import ActionDistribution, BoundDistribution, action_distribution
+from ding_lite.nn import ActionDistribution, ParametrizedDistribution, action_distribution
 
 N = 7
 ANY = np.inf
@@ -255,7 +255,7 @@ def test_the_divergence_is_torchs(space):
 @each
 def test_a_bound_distribution_is_the_distribution_with_its_numbers(space):
     distribution, logit, generator = made(space)
-    bound, other = BoundDistribution(distribution, logit), BoundDistribution(distribution, logit + 0.1)
+    bound, other = ParametrizedDistribution(distribution, logit), ParametrizedDistribution(distribution, logit + 0.1)
     action, log_prob = drawn(distribution, logit, torch.Generator().manual_seed(5))
     again = bound.sample(torch.Generator().manual_seed(5))
 

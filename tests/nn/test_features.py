@@ -7,7 +7,7 @@ from gymnasium import spaces
 from torch import nn
 
 from ding_lite.nn import (
-    AtomHead,
+    CategoricalHead,
     CosineEmbedding,
     EncoderAndHead,
     ImplicitQuantileNetwork,
@@ -30,7 +30,7 @@ NETWORKS = {
     "atoms": lambda space, norm: make_atom_network(space, 2, 3, [6, 7], normalize_obs=norm),
     "dueling atoms": lambda space, norm: make_atom_network(space, 2, 3, [6, 7], normalize_obs=norm, dueling=True),
     "noisy": lambda space, norm: normalized_inputs(
-        space, EncoderAndHead(make_network(space, [6, 7]), AtomHead(2, NoisyMLP([7, 6]))), norm
+        space, EncoderAndHead(make_network(space, [6, 7]), CategoricalHead(2, NoisyMLP([7, 6]))), norm
     ),
     "actor-critic": lambda space, norm: make_actor_critic(space, ACTIONS, [6, 7], share_encoder=True, normalize_obs=norm),
 }

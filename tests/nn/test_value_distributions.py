@@ -9,7 +9,7 @@ from gymnasium import spaces
 
 from ding_lite.nn import (
     MLP,
-    AtomHead,
+    CategoricalHead,
     CosineEmbedding,
     DuelingHead,
     ImplicitQuantileNetwork,
@@ -25,7 +25,7 @@ OBS = spaces.Box(-1, 1, (5,), np.float32)
 @pytest.mark.parametrize(("actions", "atoms"), [(1, 4), (3, 1), (3, 4)])
 def test_a_dueling_head_is_that_of_wang_for_each_atom(actions, atoms, lead):
     with seeded(0):
-        head = AtomHead(actions, torch.nn.Linear(7, actions * atoms), torch.nn.Linear(7, atoms)).double()
+        head = CategoricalHead(actions, torch.nn.Linear(7, actions * atoms), torch.nn.Linear(7, atoms)).double()
         features = torch.randn(*lead, 7, dtype=torch.float64)
     found = head(features)
     for n in range(atoms):
