@@ -152,12 +152,12 @@ class Replay:
 
     def learned(self, batch: Tree, output: Any) -> None:
         """Update the priorities of a batch's rows in prioritised buffers, from the output of learning."""
-        if self.takes_priorities and not _is_left_out(output):
+        if self.takes_priorities and not _is_skipped(output):
             self._source.update_priority(batch, _priority_in(output))
 
 
-def _is_left_out(output: Any) -> bool:
-    """Whether the gradient step was left out, because it was not finite; it has no priorities."""
+def _is_skipped(output: Any) -> bool:
+    """Whether the gradient step was skipped, because it was not finite; it has no priorities."""
     return isinstance(output, Mapping) and "priority" not in output and output.get(LEFT_OUT) == 1
 
 

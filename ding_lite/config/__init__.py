@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from ding_lite.basics import Config, ConfigError
+from ding_lite.basics import Config, ConfigError, ranged_field
 from ding_lite.config.command_line import from_command_line
 from ding_lite.config.data_parallel_runs import data_parallel
 from ding_lite.config.gail import GAILConfig
@@ -138,4 +138,5 @@ __all__ = [
     "TD3PolicyConfig",
     "data_parallel",
     "from_command_line",
+    "ranged_field",
 ]

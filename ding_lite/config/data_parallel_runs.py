@@ -33,7 +33,7 @@ def data_parallel(cfg: RunConfigType, timeout_s: float = 1800.0) -> Iterator[Run
         The configuration of this process.
 
     Raises:
-        RankError: another process has failed, or is not at the same place of the program.
+        RankError: another process has failed, or is not at the same point of the program.
         ValueError: the run is asynchronous or has a lag.
     """
     with joined(timeout_s, cfg.policy.device) as ranks:

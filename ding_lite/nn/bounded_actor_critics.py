@@ -130,16 +130,17 @@ class ActionCritic(nn.Module):
         super().__init__()
         self.encoder, self.critics = encoder, critics
 
-    def forward(self, obs: Any, unit: Tensor, *, frozen: bool = False) -> Tensor:
+    def forward(self, obs: Any, scaled_action: Tensor, *, frozen: bool = False) -> Tensor:
         """Compute the values [K, B] of unit actions.
 
         Args:
             obs: observations [B, *obs_shape], nested like the space.
-            unit: unit actions [B, A].
+            scaled_action: unit actions [B, A], scaled to [-1, 1].
             frozen: block gradients to the weights of encoder and critics; gradients still reach the actions.
         """
         features: Tensor = self.encoder(obs)
-        values: Tensor = self.critics(torch.cat((features.detach() if frozen else features, unit), -1), frozen=frozen)
+        inputs = torch.cat((features.detach() if frozen else features, scaled_action), -1)
+        values: Tensor = self.critics(inputs, frozen=frozen)
         return values.squeeze(-1)
 
 

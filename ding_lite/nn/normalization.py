@@ -24,6 +24,7 @@ class RunningNorm(nn.Module):
 
     Statistics are merged in float64, so they do not depend on how the data is split into batches, and stay accurate for
     billions of numbers. Before the first update, the mean is 0 and the variance is 1. Only `update` changes them.
+    By default, `Hooks.after_learning` calls it after each batch that a policy learns from.
 
     Args:
         shape: shape of one element; each of its numbers has its own statistics.

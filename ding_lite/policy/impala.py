@@ -191,7 +191,7 @@ class IMPALAPolicy(RecurrentActorCriticMixin, ActorCriticLearning, Policy):
         Returns:
             The means of the statistics of `loss` over all gradient steps, and the result of `stats`.
         """
-        learn, steps, left_out = self.cfg.learn, [], self._left_out
+        learn, steps, skipped = self.cfg.learn, [], self._skipped
         names = [name for name in (*self.columns_for_loss(batch), "valid") if has_leaf(batch, name)]
         columns = {name: map_leaves(lambda leaf: leaf[:1], batch[name]) if _is_state(name) else batch[name] for name in names}
         mixed = columns if self._replay is None else self._replay.mix(columns)
@@ -204,7 +204,7 @@ class IMPALAPolicy(RecurrentActorCriticMixin, ActorCriticLearning, Policy):
             by_env = {name: map_leaves(lambda leaf: leaf.transpose(0, 1), nested(leaf)) for name, leaf in mixed.items()}
             for part in minibatches(by_env, envs, self.generator):
                 steps.append(self.gradient_step(map_leaves(lambda leaf: leaf.transpose(0, 1), part)))
-        if self._replay is not None and self._left_out == left_out:  # otherwise it may hold numbers that are not finite
+        if self._replay is not None and self._skipped == skipped:  # otherwise it may hold numbers that are not finite
             self._replay.push(columns)
         return {**mean_stats(steps), **self.stats(batch)}
 

@@ -1,4 +1,7 @@
-"""The hooks of a policy, in the order in which they are called, with their defaults."""
+"""The hooks of a policy, in the order in which they are called, with their defaults.
+
+At the end of the file are the hooks of `reset_config` and of the dry run.
+"""
 
 from __future__ import annotations
 
@@ -138,38 +141,13 @@ class Hooks:
             model.distribution = action_distribution(self.action_space)
         return model
 
-    def check_model(self, obs: Any) -> None:
-        """Check the outputs of the model for dummy observations [B, *obs_shape]. Called by the dry run, if the constructor was
-        called with `model`.
-
-        Raises:
-            HookError: an output has another shape than the hooks expect.
-        """
-
     def make_optimizer(self, params: list[nn.Parameter]) -> Optimizer:
         """Make the optimizer. By default, the one of `cfg.learn.optimizer`: Adam or RMSProp with `cfg.learn.learning_rate`."""
         return configured_optimizer(self.cfg.learn, params)
 
-    def settings_changed(self, names: frozenset[str]) -> None:
-        """Called by `reset_config`, when the configuration has changed: update what was made from it. By default, the
-        parameter groups of the optimizer are.
-
-        Hooks that read `self.cfg` when they are called need nothing. An error undoes the change.
-
-        Args:
-            names: dotted names of the settings that have changed, such as "learn.learning_rate".
-        """
-
-    def require_effect(self, names: frozenset[str]) -> None:
-        """Called by `reset_config` after `settings_changed`: raise FixedSettingError if a change has no effect, for example
-        because another setting takes precedence.
-
-        Args:
-            names: dotted names of the settings that have changed.
-        """
-
     def before_loss_init(self) -> None:
-        """Called in the constructor, before the loss is first called. By default, calls `set_up` of each mixin that has it."""
+        """Called in the constructor, after the model and the optimizer have been created. By default, calls `set_up` of each
+        mixin that has it."""
         for base in type(self).__mro__:
             if "set_up" in vars(base):
                 vars(base)["set_up"](self)
@@ -235,9 +213,8 @@ class Hooks:
         but their values must not be changed in place: other middleware use them."""
         return batch
 
-    def loss(self, batch: Tree) -> tuple[Tensor, dict[str, Any]]:
-        """The scalar loss of a batch, and a dict to log: detached scalars on the device. May return the loss alone."""
-        raise NotImplementedError(f"{type(self).__name__} has no loss: override loss or learn_on_batch.")
+    def before_step(self) -> None:
+        """Called before each gradient step, for example to set a learning rate."""
 
     def step_variant(self) -> Hashable:
         """The value, derived from `train_iter`, on which `loss` branches, such as whether the actor learns in this step. With
@@ -245,17 +222,9 @@ class Hooks:
         changes in each step."""
         return ()
 
-    def compute_gradients(self, loss: Tensor) -> dict[str, Any]:
-        """Set `param.grad` of each parameter. Returns a dict to log."""
-        loss.backward()  # type: ignore[no-untyped-call]
-        if self.averaging is not None:
-            self.averaging.average(self.params)
-        return self.gradients(self.params)
-
-    def gradients(self, params: list[nn.Parameter]) -> dict[str, Tensor]:
-        """Change the gradients in place. By default, clip their norm to `cfg.learn.grad_clip_norm`. Returns a dict to log."""
-        limit = self.cfg.learn.grad_clip_norm
-        return {} if limit is None else {"grad_norm": clip_gradients(params, limit)}
+    def loss(self, batch: Tree) -> tuple[Tensor, dict[str, Any]]:
+        """The scalar loss of a batch, and a dict to log: detached scalars on the device. May return the loss alone."""
+        raise NotImplementedError(f"{type(self).__name__} has no loss: override loss or learn_on_batch.")
 
     def batch_mean(self, values: Tensor) -> Tensor:
         """The mean of values over the batch of a gradient step, of all processes that learn together.
@@ -268,8 +237,17 @@ class Hooks:
         """
         return values.detach().mean() if self.averaging is None else self.averaging.mean(values)
 
-    def before_step(self) -> None:
-        """Called before each gradient step, for example to set a learning rate."""
+    def compute_gradients(self, loss: Tensor) -> dict[str, Any]:
+        """Set `param.grad` of each parameter. Returns a dict to log."""
+        loss.backward()  # type: ignore[no-untyped-call]
+        if self.averaging is not None:
+            self.averaging.average(self.params)
+        return self.gradients(self.params)
+
+    def gradients(self, params: list[nn.Parameter]) -> dict[str, Tensor]:
+        """Change the gradients in place. By default, clip their norm to `cfg.learn.grad_clip_norm`. Returns a dict to log."""
+        limit = self.cfg.learn.grad_clip_norm
+        return {} if limit is None else {"grad_norm": clip_gradients(params, limit)}
 
     def after_step(self) -> None:
         """Called after each gradient step, for example to update a target network."""
@@ -295,6 +273,36 @@ class Hooks:
         for part in [columns] if "obs" in columns else columns.values():  # a batch, or batches of several buffers
             if isinstance(part, dict) and "obs" in part:
                 normalizer.update(_valid_rows(part["obs"], part.get("valid")))
+
+    # Hooks of `reset_config`.
+
+    def settings_changed(self, names: frozenset[str]) -> None:
+        """Called by `reset_config`, when the configuration has changed: update what was made from it. By default, the
+        parameter groups of the optimizer are.
+
+        Hooks that read `self.cfg` when they are called need nothing. An error undoes the change.
+
+        Args:
+            names: dotted names of the settings that have changed, such as "learn.learning_rate".
+        """
+
+    def require_effect(self, names: frozenset[str]) -> None:
+        """Called by `reset_config` after `settings_changed`: raise FixedSettingError if a change has no effect, for example
+        because another setting takes precedence.
+
+        Args:
+            names: dotted names of the settings that have changed.
+        """
+
+    # Hooks of the dry run.
+
+    def check_model(self, obs: Any) -> None:
+        """Check the outputs of the model for dummy observations [B, *obs_shape]. Called by the dry run, if the constructor was
+        called with `model`.
+
+        Raises:
+            HookError: an output has another shape than the hooks expect.
+        """
 
     def dummy_batch(self, batch: Tree) -> Tree:
         """The dummy batch of the dry run, changed as the pipeline changes its batches: a rollout, or rows of a rollout."""

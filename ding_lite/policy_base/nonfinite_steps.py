@@ -1,4 +1,4 @@
-"""Gradient steps that are not finite: leaving them out, or restoring earlier weights."""
+"""Gradient steps that are not finite: skipping them, or restoring earlier weights."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from ding_lite.metrics import MetricsLogger
 from ding_lite.policy_check import LossError
 from ding_lite.policy_state import networks_of
 
-LEFT_OUT = "left_out"
-"""Key in the output of a gradient step: 1.0 if it was left out, otherwise 0.0."""
-_MOST_IN_ROW = 10  # steps in a row that are left out without an error
+LEFT_OUT = "skipped_fraction"
+"""Key in the output of a gradient step: 1.0 if it was skipped, otherwise 0.0. The mean of several is a fraction."""
+_MOST_IN_ROW = 10  # steps in a row that are skipped without an error
 _COPY_EVERY = 100  # gradient steps between two copies of the weights
 _MOST_RESTORES = 3  # from one copy
 
@@ -49,11 +49,11 @@ class SteppedPolicy(Protocol):
 class NonfiniteSteps:
     """Takes gradient steps, and handles those whose loss, gradient or resulting weights are not finite.
 
-    "skip" leaves a step out if its loss or gradient is not finite: weights, buffers and optimizer stay as they are.
+    "skip" skips a step if its loss or gradient is not finite: weights, buffers and optimizer stay as they are.
 
     "restore" goes back to a copy in memory of all networks and optimizers of the policy. The copy is made before the first
-    step, before every 100th gradient step, and when the weights were changed from outside. Steps are left out that made loss,
-    gradient or weights not finite. Counters, random generators and data go on.
+    step, before every 100th gradient step, and when the weights were changed from outside. Steps that made loss, gradient or
+    weights not finite are skipped. Counters, random generators and data go on.
 
     Copies and counts are part of the policy's state.
 
@@ -67,7 +67,7 @@ class NonfiniteSteps:
     def __init__(self, restores: bool) -> None:
         self._restores = restores
         self.count = 0
-        """Steps left out since the policy was made."""
+        """Steps skipped since the policy was made."""
         self.is_taking = False
         """Whether a step is being taken."""
         self._in_row, self._since_copy = 0, 0
@@ -84,7 +84,7 @@ class NonfiniteSteps:
             step: takes the step; raises LossError before any change of the weights if loss or gradient is not finite.
 
         Raises:
-            LossError: more than 10 steps in a row were left out; or the weights were restored three times since the last copy,
+            LossError: more than 10 steps in a row were skipped; or the weights were restored three times since the last copy,
                 and would have to be restored again.
         """
         if self._restores:
@@ -105,22 +105,22 @@ class NonfiniteSteps:
                 with torch.no_grad():
                     for buffer, before in zip(policy.model.buffers(), buffers):
                         buffer.copy_(before)
-            self._leave_out(policy, error)
-            is_left_out, output = True, {}
+            self._skip(policy, error)
+            is_skipped, output = True, {}
         else:
-            is_left_out, self._in_row = False, 0
+            is_skipped, self._in_row = False, 0
         finally:
             self.is_taking = False
         self._version = policy.version
         metrics = policy.hook_metrics
-        metrics.log_value("restores" if self._restores else "skipped_steps", int(is_left_out), reduce="lifetime_sum")
-        return {**output, LEFT_OUT: float(is_left_out)}
+        metrics.log_value("restores" if self._restores else "skipped_steps", int(is_skipped), reduce="lifetime_sum")
+        return {**output, LEFT_OUT: float(is_skipped)}
 
     def drop_copy(self) -> None:
         """Make a new copy before the next step, because the optimizer has other settings."""
         self._copy = None
 
-    def _leave_out(self, policy: SteppedPolicy, error: LossError) -> None:
+    def _skip(self, policy: SteppedPolicy, error: LossError) -> None:
         self.count += 1
         self._in_row += 1
         found = error.found or str(error)
@@ -134,8 +134,8 @@ class NonfiniteSteps:
             self._restore(policy)
         if not self._has_warned:
             self._has_warned = True
-            what = f"the weights of gradient step {self._copied_at} are restored" if self._restores else "the step is left out"
-            warnings.warn(f"{found}: {what}, and learning goes on. Later ones are only counted.", stacklevel=6)
+            what = f"the weights of gradient step {self._copied_at} are restored" if self._restores else "the step is skipped"
+            warnings.warn(f"{found}: {what}, and the run continues. Later ones are only counted.", stacklevel=6)
 
     def _copy_weights(self, policy: SteppedPolicy) -> None:
         """Copy the weights if it is time."""

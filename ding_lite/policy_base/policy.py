@@ -407,13 +407,13 @@ class Policy(PolicyState):
 
     def learn(self, batch: Tree) -> dict[str, Any]:
         """Postprocess a batch and learn from it; called by `learn_mode.forward`. Returns a dict to log."""
-        left_out, before, self.num_steps = self._left_out, self.train_iter, {}
+        skipped, before, self.num_steps = self._skipped, self.train_iter, {}
         self._require_equal_weights()
         try:
             processed = self.postprocess(tree(nested(batch)))  # a tree of its own, so that it may assign columns
             require_batch(f"postprocess of {type(self).__name__}", processed)
             output = self.learn_on_batch(processed)
-            if self._left_out == left_out:  # otherwise the batch may hold numbers that are not finite
+            if self._skipped == skipped:  # otherwise the batch may hold numbers that are not finite
                 self.after_learning(batch)
         except Exception as error:
             known = (
@@ -436,8 +436,8 @@ class Policy(PolicyState):
     def gradient_step(self, batch: Tree) -> dict[str, Any]:
         """Compute the loss and the gradients, and take one step of the optimizer. Returns a dict to log.
 
-        With "skip" or "restore" as `cfg.learn.on_nonfinite`, the output has `left_out`: 1.0 if the step was left out because
-        its loss or gradient is not finite, otherwise 0.0.
+        With "skip" or "restore" as `cfg.learn.on_nonfinite`, the output has `skipped_fraction`: 1.0 if the step was skipped
+        because its loss or gradient is not finite, otherwise 0.0.
 
         Raises:
             LossError: the loss, or the norm of a clipped gradient, is not finite. No step was taken. On a GPU, only one in 64
@@ -555,8 +555,8 @@ class Policy(PolicyState):
             ranks.require_equal(f"{self.train_iter} gradient steps of {type(self).__name__}", self.weights)
 
     @property
-    def _left_out(self) -> int:
-        """Gradient steps that were left out because they were not finite."""
+    def _skipped(self) -> int:
+        """Gradient steps that were skipped because they were not finite."""
         return 0 if self._nonfinite_steps is None else self._nonfinite_steps.count
 
     def _stats_of_weights(self, stats: Mapping[str, Any]) -> Sequence[str]:
@@ -633,7 +633,7 @@ def _counting(fn: Callable[..., Any], is_learning: bool) -> Callable[..., Any]:
     @functools.wraps(fn)
     def called(self: Policy, *args: Any, **kwargs: Any) -> Any:
         version, steps, before, result = self.version, self.train_iter, _progress(self) if is_learning else None, None
-        left_out = self._left_out if is_learning else 0
+        skipped = self._skipped if is_learning else 0
         if not is_learning and self.being_loaded is None:
             self.take_from_learners()
         is_step = False
@@ -641,8 +641,8 @@ def _counting(fn: Callable[..., Any], is_learning: bool) -> Callable[..., Any]:
             result = fn(self, *args, **kwargs)
         finally:  # some of the weights may have changed before an error
             if self.version == version or self.train_iter == steps:  # it has not counted by itself, as `gradient_step` does
-                has_progressed, is_left_out = _has_progressed(self, before), is_learning and self._left_out != left_out
-                is_step = not is_learning or not self.has_loss or (not is_left_out and (bool(result) or has_progressed))
+                has_progressed, is_skipped = _has_progressed(self, before), is_learning and self._skipped != skipped
+                is_step = not is_learning or not self.has_loss or (not is_skipped and (bool(result) or has_progressed))
                 if self.version == version and (is_step or has_progressed):
                     self.bump_version()
         if is_step and is_learning and self.train_iter == steps:

@@ -144,7 +144,10 @@ class BoxActing(ParamGroupsMixin):
         actor = "actor(obs) -> (mean, log_std)" if self.stochastic else "actor(obs) -> [B, A]"
         if self.stochastic and self.squashed:
             actor += ", and actor.sample(obs, generator)"
-        members = {"actor": f"{actor}, for actions scaled to [-1, 1]", "critic": "critic(obs, unit, frozen=False) -> [K, B]"}
+        members = {
+            "actor": f"{actor}, for actions scaled to [-1, 1]",
+            "critic": "critic(obs, scaled_action, frozen=False) -> [K, B]",
+        }
         require_members(self, model, members)
         if not hasattr(model, "bounds"):
             model.bounds = ActionBounds(self.action_space)
@@ -159,12 +162,12 @@ class BoxActing(ParamGroupsMixin):
         unit = torch.zeros(count, width, device=self.device)
         value = self.model.critic(obs, unit, frozen=True)
         critics = 1 if self.num_critics == 1 else None  # the losses of two critics take any number of them
-        require_output(self, "critic(obs, unit)", value, (critics, count), "the values [K, B] of K critics")
+        require_output(self, "critic(obs, scaled_action)", value, (critics, count), "the values [K, B] of K critics")
         if value.requires_grad:
             raise HookError(
                 f"the model of {type(self).__name__}, a {type(self.model).__name__}, does not block the gradients to the "
-                "weights of the critic in critic(obs, unit, frozen=True), so the loss of the actor would train the critic: "
-                "detach them there, as ding_lite.nn.ActionCritic does."
+                "weights of the critic in critic(obs, scaled_action, frozen=True), so the loss of the actor would train the "
+                "critic: detach them there, as ding_lite.nn.ActionCritic does."
             )
 
     def param_groups(self) -> Mapping[str, tuple[Iterable[nn.Parameter], float]]:

@@ -51,43 +51,43 @@ class Ranks:
         self._is_over = self._is_disconnected = False
         self._learning: dict[int, tuple[str, Callable[[], Sequence[Tensor]]]] = {}
 
-    def exchange(self, what: str, numbers: Sequence[float] | Tensor = ()) -> Tensor:
-        """The numbers of all processes, [rank, n] float64. All of them pass as many.
+    def exchange(self, description: str, values: Sequence[float] | Tensor = ()) -> Tensor:
+        """The values of all processes, [rank, n] float64. All of them pass the same number of values.
 
         Args:
-            what: what it is for, such as "gradient step 7"; the same in all processes.
-            numbers: the numbers of this process.
+            description: the purpose, such as "gradient step 7"; the same in all processes.
+            values: the values of this process.
 
         Raises:
-            RankError: another process has failed, has ended, is elsewhere, or passes another number of numbers; or it does not
+            RankError: another process has failed, has ended, is elsewhere, or passes another number of values; or it does not
                 answer in time.
         """
-        values = torch.as_tensor(numbers, dtype=torch.float64, device="cpu").reshape(-1)
+        own = torch.as_tensor(values, dtype=torch.float64, device="cpu").reshape(-1)
         row = torch.zeros(_INLINE + 3, dtype=torch.float64)
-        row[0], row[1], row[2] = _RUNS, zlib.crc32(what.encode()), len(values)
-        if len(values) <= _INLINE:
-            row[3 : 3 + len(values)] = values
-        with self._explained(what):
+        row[0], row[1], row[2] = _RUNS, zlib.crc32(description.encode()), len(own)
+        if len(own) <= _INLINE:
+            row[3 : 3 + len(own)] = own
+        with self._explained(description):
             rows = self._gathered(row)
-            self._require_all(rows, what)
-            return rows[:, 3 : 3 + len(values)] if len(values) <= _INLINE else self._gathered(values)
+            self._require_all(rows, description)
+            return rows[:, 3 : 3 + len(own)] if len(own) <= _INLINE else self._gathered(own)
 
-    def texts(self, what: str, text: str) -> list[str]:
+    def texts(self, description: str, text: str) -> list[str]:
         """The texts of all processes, by rank."""
-        self.exchange(what)
-        with self._explained(what):
+        self.exchange(description)
+        with self._explained(description):
             return self._gathered_texts(text)
 
-    def add(self, what: str, flat: Tensor) -> None:
+    def add(self, description: str, flat: Tensor) -> None:
         """Replace the numbers of a tensor by their sums over all processes. Its length was compared before, by `exchange`."""
-        with self._explained(what):
+        with self._explained(description):
             dist.all_reduce(flat)
 
-    def moments(self, what: str, count: float, mean: Tensor, squares: Tensor) -> tuple[float, Tensor, Tensor]:
+    def moments(self, description: str, count: float, mean: Tensor, squares: Tensor) -> tuple[float, Tensor, Tensor]:
         """Merge the moments of the data of all processes.
 
         Args:
-            what: what they are of.
+            description: what they are of.
             count: number of elements of this process, may be 0.
             mean: their mean, any shape, float64.
             squares: their sum of squared distances from it, the same shape.
@@ -99,7 +99,7 @@ class Ranks:
             Chan, Golub and LeVeque (1983), "Algorithms for Computing the Sample Variance".
         """
         parts = torch.stack([mean.double().reshape(-1), squares.double().reshape(-1)]).cpu()
-        found = self.exchange(what, torch.cat([torch.tensor([count], dtype=torch.float64), parts.reshape(-1)]))
+        found = self.exchange(description, torch.cat([torch.tensor([count], dtype=torch.float64), parts.reshape(-1)]))
         counts, means, distances = found[:, :1], *found[:, 1:].reshape(self.size, 2, -1).unbind(1)
         total = counts.sum()
         merged = (counts * means).sum(0) / total.clamp(min=1)
@@ -122,11 +122,11 @@ class Ranks:
             )
         return steps
 
-    def require_equal(self, what: str, values: Sequence[Tensor], owner: str = "") -> None:
+    def require_equal(self, description: str, values: Sequence[Tensor], owner: str = "") -> None:
         """Check that tensors, such as weights, are equal in all processes, up to the precision of their sums.
 
         Args:
-            what: the place; the same in all processes.
+            description: the point of the program; the same in all processes.
             values: the tensors.
             owner: what they belong to, for the message.
 
@@ -135,13 +135,13 @@ class Ranks:
         """
         sums = [(it.detach().double().sum().item(), it.detach().double().abs().sum().item()) for it in values]
         own, size = map(sum, zip(*sums)) if sums else (0.0, 0.0)
-        found = self.exchange(what, [own, size])
+        found = self.exchange(description, [own, size])
         apart = (found[:, 0] - found[0, 0]).abs() > _COMPARED_TO * found[0, 1] + 1e-12
         if apart.any():
             other, of = int(apart.nonzero()[0]), f" in {owner}" if owner else ""
             self._is_over = True
             raise RankError(
-                f"the weights of rank 0 and rank {other} differ at {what}{of}: their sums are {found[0, 0]:.6g} and "
+                f"the weights of rank 0 and rank {other} differ at {description}{of}: their sums are {found[0, 0]:.6g} and "
                 f"{found[other, 0]:.6g}. All processes begin with the same weights: make networks with the policy's seed, or "
                 "load the same file. Afterwards only gradient_step may change them, which averages the gradients."
             )
@@ -150,14 +150,14 @@ class Ranks:
         """Note a policy that the processes learn together, for `require_equal_weights`."""
         self._learning.setdefault(id(policy), (type(policy).__name__, weights))
 
-    def require_equal_weights(self, what: str) -> None:
+    def require_equal_weights(self, description: str) -> None:
         """Check that all policies that learn have the same weights in all processes: before they are saved, and at the end.
 
         Raises:
             RankError: they have not.
         """
         for name, weights in self._learning.values():
-            self.require_equal(what, weights(), name)
+            self.require_equal(description, weights(), name)
 
     def fail(self, error: BaseException) -> None:
         """Tell the other processes that this one ends by an error. Does nothing if they know, or cannot be reached."""
@@ -185,13 +185,13 @@ class Ranks:
         dist.all_gather_object(texts, text[:_LONGEST_TEXT])
         return texts
 
-    def _require_all(self, rows: Tensor, what: str, error: str = "") -> None:
+    def _require_all(self, rows: Tensor, description: str, error: str = "") -> None:
         """Check that all processes run and have passed the same description and as many numbers."""
         failed = [rank for rank in range(self.size) if rows[rank, 0] == _FAILS]
         if not failed and bool((rows[:, 1:3] == rows[0, 1:3]).all()):
             return
         self._is_over = True
-        place = f"{what}, in iteration {self.iteration}, after {self.steps} gradient steps"
+        place = f"{description}, in iteration {self.iteration}, after {self.steps} gradient steps"
         if bool((rows[:, 1] == rows[0, 1]).all()):
             place += f", with {rows[self.rank, 2]:.0f} numbers"
         texts = self._gathered_texts(error or place)
@@ -199,14 +199,14 @@ class Ranks:
             raise RankError(f"rank {failed[0]} has ended by an error, so rank {self.rank} ends too: {texts[failed[0]]}")
         places = "; ".join(f"rank {rank} is at {text}" for rank, text in enumerate(texts))
         raise RankError(
-            f"the processes are not at the same place: {places}. Each process must run the same pipeline, with the same number "
+            f"the processes are not at the same point: {places}. Each process must run the same pipeline, with the same number "
             "of iterations and of gradient steps: compare the settings of the ranks, and the code that depends on their data."
         )
 
     @contextlib.contextmanager
-    def _explained(self, what: str) -> Iterator[None]:
+    def _explained(self, description: str) -> Iterator[None]:
         if self._is_over:
-            raise RankError(f"rank {self.rank} cannot reach the other processes at {what}: the run has failed before.")
+            raise RankError(f"rank {self.rank} cannot reach the other processes at {description}: the run has failed before.")
         try:
             yield
         except RankError:
@@ -216,7 +216,7 @@ class Ranks:
             is_late = "timed out" in str(error).lower()
             cause = f"has not come here within {self._timeout_s:g} s" if is_late else "has ended, or cannot be reached"
             raise RankError(
-                f"rank {self.rank} got no answer at {what}: another process {cause}. Its own messages say why. "
+                f"rank {self.rank} got no answer at {description}: another process {cause}. Its own messages say why. "
                 f"(torch.distributed: {str(error).partition(chr(10))[0]:.200})"
             ) from error
 
@@ -234,14 +234,14 @@ def is_first_rank() -> bool:
     return _current is None or _current.rank == 0
 
 
-def total(what: str, number: int) -> int:
+def total(description: str, number: int) -> int:
     """The sum of a number over all processes; the number itself if this process learns alone."""
-    return number if _current is None else round(float(_current.exchange(what, [number]).sum()))
+    return number if _current is None else round(float(_current.exchange(description, [number]).sum()))
 
 
-def in_all_ranks(what: str, is_so: bool) -> bool:
+def in_all_ranks(description: str, is_so: bool) -> bool:
     """Whether something is so in all processes; the argument itself if this process learns alone."""
-    return is_so if _current is None else bool(_current.exchange(what, [is_so]).all())
+    return is_so if _current is None else bool(_current.exchange(description, [is_so]).all())
 
 
 def seed_of_rank(seed: int, rank: int) -> int:

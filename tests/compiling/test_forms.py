@@ -451,12 +451,12 @@ def test_a_step_that_is_not_finite_changes_nothing(kind, clip):
 
 @pytest.mark.parametrize("first", [0, 2])
 @pytest.mark.parametrize("on_nonfinite", ["skip", "restore"])
-def test_steps_that_are_not_finite_are_left_out_as_without_compilation(on_nonfinite, first):
+def test_steps_that_are_not_finite_are_skipped_as_without_compilation(on_nonfinite, first):
     found = []
     for mode in ("on", "off"):
         policy = made(compiles=mode, **{"learn.on_nonfinite": on_nonfinite})
         with interpreting(), warnings.catch_warnings():
-            warnings.filterwarnings("ignore", ".*learning goes on")
+            warnings.filterwarnings("ignore", ".*the run continues")
             for step in range(6):
                 policy.gradient_step(broken(step) if step in (first, 4) else batch_of(step))
         found.append(policy)

@@ -117,7 +117,7 @@ def gradient_steps(rank, folder):
             rows["advantage"][0] = torch.nan
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            found["left_out"] = policy.gradient_step(tree(rows))["left_out"]
+            found["skipped_fraction"] = policy.gradient_step(tree(rows))["skipped_fraction"]
         found["unchanged"] = all(map(torch.equal, before, policy.params))
         pair = [learner("ppo", **{"policy.learn.compile": mode}) for mode in ("on", "off")]
         with warnings.catch_warnings(record=True) as caught:

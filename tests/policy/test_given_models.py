@@ -92,11 +92,11 @@ class Critic(nn.Module):
         super().__init__()
         self.layer = nn.Linear(5, count)
 
-    def forward(self, obs, unit, *, frozen=False):
+    def forward(self, obs, scaled_action, *, frozen=False):
         weight, bias = self.layer.weight, self.layer.bias
         if frozen:
             weight, bias = weight.detach(), bias.detach()
-        return nn.functional.linear(torch.cat([obs, unit], -1), weight, bias).T
+        return nn.functional.linear(torch.cat([obs, scaled_action], -1), weight, bias).T
 
 
 class Acting(nn.Module):
@@ -195,7 +195,7 @@ def test_every_algorithm_acts_and_learns_with_it_and_a_file_of_it_is_loaded_with
         (IQNPolicy, lambda: Values(2), r"IQNPolicy, a Values, fails on a dummy batch .*TypeError"),
         (IQNPolicy, lambda: Quantiles(3), r"\[3, 3, 5\] from forward\(obs, tau\) .* \[3, 2, 5\]: quantiles"),
         (R2D2Policy, lambda: RecurrentQNetwork(memory(), nn.Linear(5, 3)), r"\[3, 3\] from step\(obs, state\) .* \[3, 2\]"),
-        (DDPGPolicy, lambda: Acting(2), r"\[2, 3\] from critic\(obs, unit\) .* \[1, 3\]: the values"),
+        (DDPGPolicy, lambda: Acting(2), r"\[2, 3\] from critic\(obs, scaled_action\) .* \[1, 3\]: the values"),
         (TD3Policy, lambda: Acting(2, stochastic=True), r"a tuple from actor\(obs\) .* \[3, 2\]: unit actions"),
         (PPOPolicy, lambda: Policies(3), r"\[3, 3\] from logits\(obs\) .* \[3, 2\]: the logit .* Categorical"),
         ("ppo_lstm", lambda: make_recurrent_actor_critic(OBS, spaces.Discrete(4), [4], 5), r"\[3, 4\] from step"),
@@ -214,7 +214,7 @@ def test_a_critic_that_lets_gradients_through_is_refused():
     model.critic = ActionCritic(nn.Identity(), EnsembleMLP(2, [5, 4, 1]))
     made(TD3Policy, model).dry_run()
     forward = model.critic.forward
-    model.critic.forward = lambda obs, unit, frozen=False: forward(obs, unit)
+    model.critic.forward = lambda obs, scaled_action, frozen=False: forward(obs, scaled_action)
     with pytest.raises(HookError, match=r"a Acting, does not block the gradients to the weights of the critic"):
         made(TD3Policy, model).dry_run()
 

@@ -62,25 +62,25 @@ def learned(policy):
 
 def learn(policy, *batches):
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*learning goes on")
+        warnings.filterwarnings("ignore", message=".*the run continues")
         return [policy.learn_mode.forward(batch) for batch in batches]
 
 
 @pytest.mark.parametrize("reward", [NAN, INF], ids=["NaN", "infinity"])
 @pytest.mark.parametrize("prioritized", [False, True])
-def test_skip_leaves_out_the_step_and_nothing_else(digest, reward, prioritized):
+def test_skip_skips_the_step_and_nothing_else(digest, reward, prioritized):
     policy, other = dqn("skip"), dqn("raise")
     weight = {"weight": torch.ones(16)} if prioritized else {}
     before = learned(policy)
     (output,) = learn(policy, rows(0, reward=reward, **weight))
 
-    assert output == {"left_out": 1.0, "cur_lr": torch.tensor(1e-3)}
+    assert output == {"skipped_fraction": 1.0, "cur_lr": torch.tensor(1e-3)}
     assert digest(learned(policy)) == digest(before)
     assert (policy.train_iter, policy.version) == (0, 0)
     assert all(param.grad is None for param in policy.params)
     good = [rows(seed, **weight) for seed in range(1, 6)]
     outputs = learn(policy, *good[:3], rows(0, reward=reward, **weight), *good[3:])
-    assert [output["left_out"] for output in outputs] == [0, 0, 0, 1, 0, 0]
+    assert [output["skipped_fraction"] for output in outputs] == [0, 0, 0, 1, 0, 0]
     learn(other, *good)
     assert digest(learned(policy)) == digest(learned(other))
     assert (policy.train_iter, policy.version) == (other.train_iter, other.version)
@@ -108,7 +108,7 @@ class Spoiled(DQNPolicy):
 
 
 @pytest.mark.parametrize("clip", [None, 10.0])
-def test_skip_leaves_out_a_step_whose_gradient_alone_is_not_finite(digest, clip):
+def test_skip_skips_a_step_whose_gradient_alone_is_not_finite(digest, clip):
     policy = Spoiled(
         DQNConfig().override({"policy.learn.on_nonfinite": "skip", "policy.learn.grad_clip_norm": clip}).policy, OBS, DISCRETE
     )
@@ -116,9 +116,9 @@ def test_skip_leaves_out_a_step_whose_gradient_alone_is_not_finite(digest, clip)
     policy.calls, policy.spoiled = 0, {1}
     learn(policy, rows(1))
     before = learned(policy)
-    assert learn(policy, rows(2))[0]["left_out"] == 1
+    assert learn(policy, rows(2))[0]["skipped_fraction"] == 1
     assert digest(learned(policy)) == digest(before)
-    assert learn(policy, rows(2))[0]["left_out"] == 0
+    assert learn(policy, rows(2))[0]["skipped_fraction"] == 0
     assert digest(learned(policy)) != digest(before)
 
 
@@ -141,9 +141,9 @@ def test_skip_keeps_the_buffers_that_the_loss_has_changed(digest):
     assert digest(learned(policy)) == digest(before)
 
 
-def test_the_first_step_that_is_left_out_is_a_warning_and_too_many_in_a_row_are_an_error():
+def test_the_first_skipped_step_is_a_warning_and_too_many_in_a_row_are_an_error():
     policy = dqn("skip")
-    with pytest.warns(UserWarning, match=r"loss of DQNPolicy is nan in gradient step 0: the step is left out, and learn"):
+    with pytest.warns(UserWarning, match=r"loss of DQNPolicy is nan in gradient step 0: the step is skipped, and the run"):
         policy.learn_mode.forward(rows(reward=NAN))
     learn(policy, *[rows(reward=NAN)] * 9, rows())
     learn(policy, *[rows(reward=NAN)] * 10)
@@ -166,7 +166,7 @@ def test_restore_goes_back_to_the_weights_of_the_last_hundredth_step(digest):
     version = policy.version
     (output,) = learn(policy, rows(0, reward=NAN))
 
-    assert output == {"left_out": 1.0, "cur_lr": torch.tensor(1e-3)}
+    assert output == {"skipped_fraction": 1.0, "cur_lr": torch.tensor(1e-3)}
     assert digest(learned(policy)) == digest(before)
     assert policy.train_iter == 150
     assert policy.version > version
@@ -180,9 +180,9 @@ def test_restore_goes_back_after_a_step_that_made_the_weights_infinite(digest):
     learn(policy, rows(1))
     for group in policy.optimizer.param_groups:
         group["lr"] = math.inf
-    assert learn(policy, rows(2))[0]["left_out"] == 1
+    assert learn(policy, rows(2))[0]["skipped_fraction"] == 1
     assert digest(learned(policy)) == digest(before)
-    assert learn(policy, rows(2))[0]["left_out"] == 0
+    assert learn(policy, rows(2))[0]["skipped_fraction"] == 0
 
 
 def test_restore_includes_networks_in_lists():
@@ -250,7 +250,7 @@ def test_states_fit_policies_with_another_setting(digest):
 
 
 @pytest.mark.parametrize("all_bad", [False, True])
-def test_the_minibatches_of_a_rollout_are_left_out_one_by_one(digest, all_bad):
+def test_the_minibatches_of_a_rollout_are_skipped_one_by_one(digest, all_bad):
     cfg = PPOConfig().override(
         {"policy.learn.on_nonfinite": "skip", "policy.learn.batch_size": 32, "policy.learn.epoch_per_collect": 2}
     )
@@ -268,7 +268,7 @@ def test_the_minibatches_of_a_rollout_are_left_out_one_by_one(digest, all_bad):
 
     taken = 0 if all_bad else 2
     assert (policy.train_iter, policy.version) == (taken, taken)
-    assert float(output["left_out"]) == 1 - taken / 4
+    assert float(output["skipped_fraction"]) == 1 - taken / 4
     assert (digest(learned(policy)) == digest(before)) == all_bad
     assert ("total_loss" in output) != all_bad
     assert all_bad or math.isfinite(output["total_loss"])
@@ -283,7 +283,7 @@ class CountingBuffer(PrioritizedReplayBuffer):
 
 
 @pytest.mark.parametrize("how", ["learner", "fetcher"])
-def test_a_step_that_is_left_out_changes_no_priorities(how, digest):
+def test_a_skipped_step_changes_no_priorities(how, digest):
     cfg = DQNConfig().override(
         {"policy.learn.on_nonfinite": "skip", "policy.learn.learning_starts": 16, "policy.learn.update_per_collect": 1}
     )
@@ -293,7 +293,7 @@ def test_a_step_that_is_left_out_changes_no_priorities(how, digest):
     seen = []
     loop = Task()
     with loop.start(ctx=OnlineRLContext()), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*learning goes on")
+        warnings.filterwarnings("ignore", message=".*the run continues")
         loop.use(eps_greedy_handler(cfg))
         loop.use(StepCollector(cfg, policy.collect_mode, envs)).use(data_pusher(cfg, buffer_))
         if how == "learner":
@@ -319,7 +319,7 @@ def test_overlapping_iterations_have_the_same_result(mode, max_lag, digest, tmp_
         buffer_ = ReplayBuffer(10_000, seed=0)
         loop = Task()
         with loop.start(async_mode=async_mode, max_lag=max_lag, ctx=OnlineRLContext()), warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=".*learning goes on")
+            warnings.filterwarnings("ignore", message=".*the run continues")
             loop.use(eps_greedy_handler(cfg))
             loop.use(StepCollector(cfg, policy.collect_mode, envs))
             loop.use(data_pusher(cfg, buffer_))
@@ -350,6 +350,6 @@ def test_a_whole_ppo_run_goes_on_after_bad_rewards():
     with loop.start(ctx=OnlineRLContext()):
         loop.use(StepCollector(cfg, policy.collect_mode, envs)).use(gae_estimator(cfg, policy.collect_mode))
         loop.use(spoil).use(multistep_trainer(cfg, policy.learn_mode))
-        with pytest.warns(UserWarning, match="learning goes on"):
+        with pytest.warns(UserWarning, match="the run continues"):
             loop.run(max_step=3)
     assert policy.train_iter == loop.ctx.train_iter == 2 * 4

@@ -56,9 +56,9 @@ def test_every_policy_learns_in_two_processes_as_in_one(ran, case):
     assert stats
 
 
-def test_a_step_that_is_not_finite_in_one_process_is_left_out_in_all(ran):
+def test_a_step_that_is_not_finite_in_one_process_is_skipped_in_all(ran):
     for result in ran[1]["gradient_steps"]:
-        assert result["left_out"] == 1.0
+        assert result["skipped_fraction"] == 1.0
         assert result["unchanged"]
 
 
