@@ -20,7 +20,7 @@ from ding_lite.middleware.arguments import policy_settings, require_mode, requir
 from ding_lite.middleware.collected import COLLECTED_TERMS, collected_data, copied_batch
 from ding_lite.middleware.foreign_names import ARGUMENTS
 from ding_lite.policy import LearnMode
-from ding_lite.policy_base import LEFT_OUT
+from ding_lite.policy_base import SKIPPED_FRACTION
 from ding_lite.ranks import current_ranks, in_all_ranks
 
 
@@ -158,7 +158,7 @@ class Replay:
 
 def _is_skipped(output: Any) -> bool:
     """Whether the gradient step was skipped, because it was not finite; it has no priorities."""
-    return isinstance(output, Mapping) and "priority" not in output and output.get(LEFT_OUT) == 1
+    return isinstance(output, Mapping) and "priority" not in output and output.get(SKIPPED_FRACTION) == 1
 
 
 def _require_room(batch_size: int, buffers: Sequence[Any]) -> None:

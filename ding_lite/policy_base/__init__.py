@@ -25,13 +25,13 @@ from ding_lite.policy_base.devices import available_device
 from ding_lite.policy_base.hooks import set_up_by_hooks
 from ding_lite.policy_base.learning import LearnMode
 from ding_lite.policy_base.live_settings import FixedSettingError, live_changes, settings_of, values_of
-from ding_lite.policy_base.nonfinite_steps import LEFT_OUT
+from ding_lite.policy_base.nonfinite_steps import SKIPPED_FRACTION
 from ding_lite.policy_base.optimizers import clip_gradients, configured_optimizer
 from ding_lite.policy_base.policy import Policy
 from ding_lite.policy_base.weights import WeightsSnapshot
 
 __all__ = [
-    "LEFT_OUT",
+    "SKIPPED_FRACTION",
     "ActMode",
     "ActorCriticLearnConfig",
     "ActorCriticModelConfig",

@@ -14,7 +14,7 @@ from ding_lite.metrics import MetricsLogger
 from ding_lite.policy_check import LossError
 from ding_lite.policy_state import networks_of
 
-LEFT_OUT = "skipped_fraction"
+SKIPPED_FRACTION = "skipped_fraction"
 """Key in the output of a gradient step: 1.0 if it was skipped, otherwise 0.0. The mean of several is a fraction."""
 _MOST_IN_ROW = 10  # steps in a row that are skipped without an error
 _COPY_EVERY = 100  # gradient steps between two copies of the weights
@@ -77,7 +77,7 @@ class NonfiniteSteps:
         self._has_buffers: bool | None = None
 
     def take(self, policy: SteppedPolicy, step: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """Take a gradient step of a policy. Returns its output, with LEFT_OUT.
+        """Take a gradient step of a policy. Returns its output, with SKIPPED_FRACTION.
 
         Args:
             policy: the policy.
@@ -114,7 +114,7 @@ class NonfiniteSteps:
         self._version = policy.version
         metrics = policy.hook_metrics
         metrics.log_value("restores" if self._restores else "skipped_steps", int(is_skipped), reduce="lifetime_sum")
-        return {**output, LEFT_OUT: float(is_skipped)}
+        return {**output, SKIPPED_FRACTION: float(is_skipped)}
 
     def drop_copy(self) -> None:
         """Make a new copy before the next step, because the optimizer has other settings."""
