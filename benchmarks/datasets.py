@@ -18,7 +18,7 @@ from gymnasium import spaces
 from measure import one_thread, report
 
 from ding_lite.data import Trajectories
-from ding_lite.datasets import DatasetWriter, Epochs, OfflineDataset, offline_datasets
+from ding_lite.datasets import DatasetWriter, Epochs, OfflineDataset, stored_columns
 from ding_lite.policy import TD3BCPolicy
 
 STEPS, ENVS, LONGEST, BATCH = 1_000_000, 8, 1000, 256
@@ -66,7 +66,7 @@ def read(folder: Path, is_mapped: bool) -> None:
     policy.dry_run()
     columns, before = policy.columns, resident()
     if is_mapped:
-        offline_datasets._IN_MEMORY = 0
+        stored_columns._IN_MEMORY = 0
     begun = time.perf_counter()
     dataset = OfflineDataset(folder)
     opened = time.perf_counter()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import numbers
-import tempfile
 from collections import ChainMap
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -36,9 +35,8 @@ from ding_lite.datasets.chunks import (
 from ding_lite.datasets.concatenations import JoinedColumns, joined_index, joined_name
 from ding_lite.datasets.indexes import Index, read_index
 from ding_lite.datasets.space_checks import find_space_mismatch, misfit_in_numbers
+from ding_lite.datasets.stored_columns import Checksum, StoredColumns
 from ding_lite.envs.space_records import recorded_space
-
-_IN_MEMORY = 64 << 20  # bytes of a column that are read into memory; longer ones are unpacked to disk and mapped
 
 _RESERVED = (LENGTHS, "valid", "timestep", "return_to_go")  # of files, and of windows
 _WIDER = {np.dtype(np.uint16): np.int32, np.dtype(np.uint32): np.int64, np.dtype(np.uint64): np.int64}
@@ -74,12 +72,12 @@ class OfflineDataset:
         for chunk, part in zip(index.chunks, lengths):
             if part.sum() != chunk.steps or (part < 1).any():
                 raise DatasetError(f"{Path(path) / chunk.file} does not fit the index: its episodes have {part.sum():,} steps.")
-        self._set_up(index, whole, _Files(Path(path), index), str(path))
+        self._set_up(index, whole, StoredColumns(Path(path), index), str(path))
 
     def _set_up(self, index: Index, lengths: np.ndarray[Any, Any], columns: Mapping[str, Any], name: str) -> None:
         self.name = name
         """Its folder, or what else it was made of."""
-        self._index, self._columns, self._content = index, columns, _Content(columns)
+        self._index, self._columns, self._content = index, columns, Checksum(columns)
         self._parts: tuple[OfflineDataset, ...] = ()
         self._changed: dict[str, np.ndarray[Any, Any]] = {}
         self._stored_lengths = lengths
@@ -584,7 +582,7 @@ class OfflineDataset:
         for chunk in self._index.chunks:
             digest.update(chunk.sha256.encode())
         if self._changed:
-            digest.update(_Content(self._changed).digest.encode())
+            digest.update(Checksum(self._changed).digest.encode())
         if not self._parts and not self._index.chunks:
             digest.update(self._content.digest.encode())
         return digest.hexdigest()
@@ -593,70 +591,8 @@ class OfflineDataset:
         return f"OfflineDataset({self.name!r}, {len(self):,} transitions in {self.num_episodes:,} episodes)"
 
 
-class _Content:
-    """A checksum of arrays in memory, computed when it is first used, and shared by all datasets of the same arrays.
-
-    Args:
-        columns: the arrays by name.
-    """
-
-    def __init__(self, columns: Mapping[str, Any]) -> None:
-        self._columns = columns
-
-    @cached_property
-    def digest(self) -> str:
-        digest = hashlib.sha256()
-        for name in sorted(self._columns):
-            array = self._columns[name]
-            digest.update(f"{name} {array.dtype.str} {array.shape} ".encode())
-            digest.update(np.ascontiguousarray(array).data)
-        return digest.hexdigest()
-
-
 def _is_share(value: object) -> bool:
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
-
-
-class _Files(Mapping[str, Any]):
-    """The columns of a dataset in a folder, read when they are first used."""
-
-    def __init__(self, folder: Path, index: Index) -> None:
-        self._folder, self._index = folder, index
-        self._read: Arrays = {}
-        self._are_verified = False
-
-    def __len__(self) -> int:
-        return len(self._index.columns)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._index.columns)
-
-    def __getitem__(self, name: str) -> np.ndarray[Any, Any]:
-        if name not in self._read:
-            self._read[name] = self._column(name)
-        return self._read[name]
-
-    def _column(self, name: str) -> np.ndarray[Any, Any]:
-        index, spec = self._index, self._index.columns[name]
-        rows = index.steps + (index.episodes if is_obs(name) else 0)
-        are_verified, self._are_verified = self._are_verified, True
-        parts = (read_chunk(self._folder, chunk, index.columns, [name], are_verified)[name] for chunk in index.chunks)
-        size = rows * int(np.prod(spec.shape)) * spec.dtype.itemsize
-        if size <= _IN_MEMORY:
-            return np.concatenate([np.empty((0, *spec.shape), spec.dtype), *parts])
-        with _unnamed_file(self._folder) as file:
-            for part in parts:
-                file.write(np.ascontiguousarray(part).data)
-            file.flush()
-            return np.asarray(np.memmap(file, spec.dtype, "r", shape=(rows, *spec.shape)))
-
-
-def _unnamed_file(folder: Path) -> Any:
-    """A file that is gone when nothing uses it any more, in this folder, or in that for temporary files."""
-    try:
-        return tempfile.TemporaryFile(dir=folder)
-    except OSError:
-        return tempfile.TemporaryFile()
 
 
 def _as_tensor(array: np.ndarray[Any, Any]) -> torch.Tensor:

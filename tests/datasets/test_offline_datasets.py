@@ -11,8 +11,7 @@ from recordings import SPACES, Recording, fingerprint, stacked
 
 from ding_lite.data import ReplayBuffer, flatten, nested
 from ding_lite.data.trees import map_leaves
-from ding_lite.datasets import DatasetError, DatasetWriter, Epochs, OfflineDataset, open_dataset
-from ding_lite.datasets import offline_datasets as reading
+from ding_lite.datasets import DatasetError, DatasetWriter, Epochs, OfflineDataset, open_dataset, stored_columns
 from ding_lite.datasets import writers as writers_module
 from ding_lite.envs.spaces import space_spec
 
@@ -37,7 +36,7 @@ def small_files(monkeypatch):
 @pytest.mark.parametrize("kind", SPACES)
 def test_rows_are_the_steps_of_the_episodes(kind, is_mapped, tmp_path, small_files, monkeypatch):
     if is_mapped:
-        monkeypatch.setattr(reading, "_IN_MEMORY", 1)
+        monkeypatch.setattr(stored_columns, "_IN_MEMORY", 1)
     recorded(tmp_path, kind, seed=7)
     dataset = OfflineDataset(tmp_path)
     steps = [map_leaves(lambda leaf, t=t: leaf[t], episode) for episode in dataset for t in range(len(episode.reward))]
@@ -182,7 +181,7 @@ def test_only_the_columns_in_use_are_taken_and_read(tmp_path):
 def test_a_mapped_column_takes_no_memory_and_leaves_no_file(tmp_path, monkeypatch):
     recorded(tmp_path)
     before = sorted(tmp_path.iterdir())
-    monkeypatch.setattr(reading, "_IN_MEMORY", 1)
+    monkeypatch.setattr(stored_columns, "_IN_MEMORY", 1)
     dataset = OfflineDataset(tmp_path)
     dataset.take([1])
     assert isinstance(dataset._columns["obs"].base, np.memmap)
@@ -191,15 +190,15 @@ def test_a_mapped_column_takes_no_memory_and_leaves_no_file(tmp_path, monkeypatc
 
 def test_a_read_only_folder_is_read(tmp_path, monkeypatch):
     recorded(tmp_path)
-    monkeypatch.setattr(reading, "_IN_MEMORY", 1)
-    real = reading.tempfile.TemporaryFile
+    monkeypatch.setattr(stored_columns, "_IN_MEMORY", 1)
+    real = stored_columns.tempfile.TemporaryFile
 
     def refusing(dir=None):
         if dir is not None:
             raise PermissionError(13, "Permission denied", str(dir))
         return real()
 
-    monkeypatch.setattr(reading.tempfile, "TemporaryFile", refusing)
+    monkeypatch.setattr(stored_columns.tempfile, "TemporaryFile", refusing)
     assert len(OfflineDataset(tmp_path).take([1, 2]).obs) == 2
 
 
