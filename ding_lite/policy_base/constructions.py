@@ -110,8 +110,12 @@ def _can_be_pickled(value: Any) -> bool:
 
 
 class ConstructorSignature:
-    """The attribute `__signature__` of a class with a `__new__` for any arguments: those of its `__init__`, as help() shows."""
+    """The attribute `__signature__` of a class with a `__new__` for any arguments: those of its `__init__`, as help() shows.
+
+    Constructors of mixins that hooks call are skipped, see `set_up_by_hooks`.
+    """
 
     def __get__(self, instance: object, owner: type) -> inspect.Signature:
-        signature = inspect.signature(owner.__init__)  # type: ignore[misc]
+        constructors = (vars(kind)["__init__"] for kind in owner.__mro__ if "__init__" in vars(kind))
+        signature = inspect.signature(next(init for init in constructors if not getattr(init, "is_called_by_hooks", False)))
         return signature.replace(parameters=list(signature.parameters.values())[1:])

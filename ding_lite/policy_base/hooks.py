@@ -36,6 +36,7 @@ def set_up_by_hooks(init: Callable[..., None]) -> Callable[..., None]:
             owner: Any = next(kind for kind in type(self).__mro__ if vars(kind).get("__init__") is __init__)
             super(owner, self).__init__(*args, **kwargs)
 
+    __init__.is_called_by_hooks = True  # type: ignore[attr-defined]
     return __init__
 
 

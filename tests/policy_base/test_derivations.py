@@ -1,13 +1,16 @@
 """What users write where a hook takes a function: defaults and rates of their own, several losses, forgotten columns."""
 
+import inspect
+
 import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
 from torch import nn
 
+from ding_lite import policy as policies
 from ding_lite.data import nested, tree
-from ding_lite.policy import DQNPolicy, PPOPolicy
+from ding_lite.policy import DQNPolicy, Policy, PPOPolicy
 from ding_lite.policy_base import build_policy
 from ding_lite.policy_check import ColumnError, HookError
 from ding_lite.policy_parts import LearningRateSchedule
@@ -316,3 +319,16 @@ def test_an_optimizer_may_have_a_schedule_of_torch():
 
     policy = Scheduled(None, spaces.Box(-1.0, 1.0, (3,)), spaces.Discrete(2))
     assert isinstance(policy.optimizer, torch.optim.Adam)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *(one for name in policies.__all__ if isinstance(one := getattr(policies, name), type) and issubclass(one, Policy)),
+        PPOPolicy.with_updates(name="Mine"),
+        build_policy("Scheduled", loss_fn=lambda policy, model, dist_class, batch: None, mixins=[LearningRateSchedule]),
+    ],
+    ids=lambda kind: kind.__name__,
+)
+def test_help_shows_the_arguments_of_the_policy_and_not_those_of_its_mixins(kind):
+    assert list(inspect.signature(kind).parameters) == ["cfg", "observation_space", "action_space", "model"]
