@@ -28,7 +28,7 @@ from pathlib import Path
 
 from references import REFERENCES, Reference
 
-from ding_lite.sinks import read_row
+from ding_lite.metrics import read_row
 
 ROOT = Path(__file__).resolve().parent.parent
 KEPT = ROOT / "docs" / "learning"

@@ -29,7 +29,7 @@ from pathlib import Path
 from collect_datasets import KINDS, collect
 
 from ding_lite.datasets import OfflineDataset
-from ding_lite.sinks import read_row
+from ding_lite.metrics import read_row
 
 ROOT = Path(__file__).resolve().parent.parent
 DATASETS = ROOT / "datasets"

@@ -43,6 +43,13 @@ def test_documents_and_examples_import_public_names_alone(path):
                 assert set(names) <= {*importlib.import_module(module).__all__}, module
 
 
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_documents_mention_no_internal_package_as_the_address_of_a_name(path):
+    named = set(re.findall(r"(?:of|in|from)\s`ding_lite\.(\w+)", path.read_text(encoding="utf-8")))
+
+    assert named & (PACKAGES - PUBLIC) == set()
+
+
 def imports_of(block):
     """The modules of ding_lite that a block of code imports from, with the names."""
     try:

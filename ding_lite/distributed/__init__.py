@@ -5,6 +5,7 @@ from ding_lite.distributed.exploring import Choices, Range, explored
 from ding_lite.distributed.members import Member, PipelineBuilder, reset_config
 from ding_lite.distributed.populations import Population, PopulationError, Score, member_configs
 from ding_lite.distributed.tune import as_trainable
+from ding_lite.ranks import is_first_rank
 
 __all__ = [
     "Choices",
@@ -18,6 +19,7 @@ __all__ = [
     "as_trainable",
     "connect",
     "explored",
+    "is_first_rank",
     "member_configs",
     "reset_config",
 ]

@@ -23,6 +23,7 @@ from ding_lite.envs.spaces import SpaceError
 from ding_lite.envs.steps import RunningEpisode
 from ding_lite.envs.vectors import LocalVectorEnv
 from ding_lite.envs.worker_envs import SplitVectorEnv
+from ding_lite.processes import WorkerDied, WorkerError, WorkerHangs
 
 if not TYPE_CHECKING:  # hidden from type checkers, which would otherwise allow any name
     from ding_lite.envs.foreign_names import __getattr__ as __getattr__
@@ -45,6 +46,9 @@ __all__ = [
     "RunningEpisode",
     "SpaceError",
     "SplitVectorEnv",
+    "WorkerDied",
+    "WorkerError",
+    "WorkerHangs",
     "action_masks",
     "env_factory",
     "goal_rewards",

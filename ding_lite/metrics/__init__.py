@@ -6,7 +6,7 @@ from ding_lite.metrics.kinds import DEFAULT_STATS_CLS_LOOKUP
 from ding_lite.metrics.loggers import MetricsLogger
 from ding_lite.metrics.series import ItemSeriesStats, ItemStats, PercentilesStats
 from ding_lite.metrics.totals import EmaStats, LifetimeSumStats, MeanStats, SumStats
-from ding_lite.sinks import Console, Csv, JsonLines, LiveConsole, Sink, SinkGroup, TensorBoard, WeightsAndBiases
+from ding_lite.sinks import Console, Csv, JsonLines, LiveConsole, Sink, SinkGroup, TensorBoard, WeightsAndBiases, read_row
 
 __all__ = [
     "DEFAULT_STATS_CLS_LOOKUP",
@@ -29,4 +29,5 @@ __all__ = [
     "SumStats",
     "TensorBoard",
     "WeightsAndBiases",
+    "read_row",
 ]

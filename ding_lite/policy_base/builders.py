@@ -50,8 +50,8 @@ def build_policy(
             call. The dry run finds out whether it does; if not, the gradients are computed before the call.
         optimizer_fn: (policy, config) or (policy) -> torch optimizer of `policy.params`.
         make_model: (policy, observation_space, action_space, config) -> module; the default is an actor and a critic.
-        before_init, before_loss_init, after_init: (policy, observation_space, action_space, config): called before anything is
-            created; before the loss is first called, to set up mixins; at the end of the constructor.
+        before_init, before_loss_init, after_init: (policy, observation_space, action_space, config): called before the
+            networks are created; before the loss is first called, to set up mixins; at the end of the constructor.
         mixins: classes whose methods override those of the base class, such as `LearningRateSchedule`.
         get_default_config: () -> configuration, typed or a mapping such as {"lr": 1e-3, "gamma": 0.99}.
         base: the base class.
