@@ -225,6 +225,12 @@ class RulePolicy(Policy):
         raise NotImplementedError("this policy does not learn")
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let long tests begin first: the other processes take over what waits behind them."""
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, Any, Any]:
     """What was imported and collected stays until the end: half a million objects that no garbage collection looks at again."""

@@ -31,6 +31,7 @@ def test_the_guide_promises_errors():
     assert len(PROMISE.findall((ROOT / "docs/guide.md").read_text(encoding="utf-8"))) >= 3
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)  # it learns
 def test_the_readme_solves_cartpole(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
