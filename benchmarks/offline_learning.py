@@ -206,10 +206,9 @@ def keep(results: Results) -> None:
         "`data` is the mean return of the episodes in the dataset, and its highest one. `mixed` datasets have half of their",
         "transitions from the medium and half from the expert policy; see `benchmarks/collect_datasets.py`.",
         "",
-        "Imitation alone can be behind its data: on pendulum_replay, behaviour cloning averages random actions and those of",
-        "an expert; and the best tenth of the episodes of Pendulum-v1 are those that begin upright, which do not show how to",
-        "swing up. Rows of Hopper-v5 with one seed say little: behaviour cloning on hopper_replay reached 60 to 490 with other",
-        "widths and learning rates.",
+        "Imitation alone can be behind its data: on replay datasets, behaviour cloning averages random actions and those of an",
+        "expert; and the best tenth of the episodes of Pendulum-v1 are those that begin upright, which do not show how to swing",
+        "up. Rows of Hopper-v5 with one seed say little: a policy that falls a little earlier has half the return.",
         "",
     ]
     for name, task in TASKS.items():
