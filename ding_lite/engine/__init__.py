@@ -15,7 +15,7 @@ from ding_lite.engine.deferrals import BrokenOff as BrokenOff
 from ding_lite.engine.deferrals import Deferred, WorkCancelled
 from ding_lite.engine.endings import EndReason
 from ding_lite.engine.interrupts import RunInterrupted
-from ding_lite.engine.lanes import interpreter_released as interpreter_released
+from ding_lite.engine.lanes import interpreter_released
 from ding_lite.engine.lanes import released as released
 from ding_lite.engine.roles import Role
 from ding_lite.engine.run_states import RunStateError
@@ -62,6 +62,7 @@ __all__ = [
     "contract",
     "contract_of",
     "current_task",
+    "interpreter_released",
     "load_checkpoint",
     "ranged_field",
     "run_inside",
