@@ -14,7 +14,7 @@ from typing import Any
 
 from ding_lite.basics.files import write_atomically
 
-_PLAIN = (int, float, str, bool, complex, type(None))
+_PLAIN = frozenset({int, float, str, bool, complex, type(None)})
 _DEEPEST = 200  # lists and dicts in one another
 _KEYS = (str, int, float, bool)
 
@@ -59,9 +59,14 @@ def plain(state: Any, where: str = "state", inside: tuple[int, ...] = ()) -> Any
         for key in state:
             if type(key) not in _KEYS:
                 raise TypeError(f"{where} has the key {key!r} of type {type(key).__name__}: use strings or numbers as keys.")
-        return {key: plain(value, f"{where}[{key!r}]", inside) for key, value in state.items()}
+        return {
+            key: value if type(value) in _PLAIN else plain(value, f"{where}[{key!r}]", inside) for key, value in state.items()
+        }
     if isinstance(state, (list, tuple)):
-        items = [plain(value, f"{where}[{position}]", inside) for position, value in enumerate(state)]
+        items = [
+            value if type(value) in _PLAIN else plain(value, f"{where}[{position}]", inside)
+            for position, value in enumerate(state)
+        ]
         return tuple(items) if isinstance(state, tuple) else items
     if type(state) in _PLAIN:
         return state

@@ -41,8 +41,9 @@ def save_global_random() -> dict[str, Any]:
     import torch
 
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+    version, words, next_gauss = random.getstate()
     return {
-        "random": random.getstate(),
+        "random": (version, np.array(words, np.uint32), next_gauss),  # files of 625 numbers are slow to write and to read
         "numpy": np.random.get_state(legacy=False),  # noqa: NPY002
         "torch": torch.get_rng_state(),
         "cuda": cuda,
@@ -54,7 +55,8 @@ def load_global_random(state: Mapping[str, Any]) -> None:
     import numpy as np
     import torch
 
-    random.setstate(state["random"])
+    version, words, next_gauss = state["random"]  # words: an array, or a tuple in files of earlier versions
+    random.setstate((version, tuple(np.asarray(words).tolist()), next_gauss))
     np.random.set_state(state["numpy"])  # noqa: NPY002
     torch.set_rng_state(state["torch"])
     if state["cuda"] and torch.cuda.is_available() and torch.cuda.device_count() == len(state["cuda"]):

@@ -8,7 +8,8 @@ from typing import Any
 
 _DICTS: dict[str, Any] = {"OrderedDict": OrderedDict, "Counter": Counter}
 _ARRAY = "ndarray"
-_SAME = {int, float, str, bool, complex, type(None), list, tuple, dict, *_DICTS.values()}
+_SCALARS = frozenset({int, float, str, bool, complex, type(None)})
+_SAME = {*_SCALARS, list, tuple, dict, *_DICTS.values()}
 
 
 def types_of(state: Any, path: tuple[Any, ...] = ()) -> Iterator[dict[str, Any]]:
@@ -23,10 +24,12 @@ def types_of(state: Any, path: tuple[Any, ...] = ()) -> Iterator[dict[str, Any]]
         if type(state).__name__ in _DICTS and type(state) is _DICTS[type(state).__name__]:
             yield {"path": list(path), "type": type(state).__name__}
         for key, value in state.items():
-            yield from types_of(value, (*path, key))
+            if type(value) not in _SCALARS:
+                yield from types_of(value, (*path, key))
     elif isinstance(state, (list, tuple)):
         for position, value in enumerate(state):
-            yield from types_of(value, (*path, position))
+            if type(value) not in _SCALARS:
+                yield from types_of(value, (*path, position))
 
 
 def with_types(state: Any, types: Sequence[Mapping[str, Any]]) -> Any:

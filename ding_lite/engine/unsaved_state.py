@@ -13,10 +13,10 @@ from typing import Any
 
 from ding_lite.basics.closures import closure_of
 from ding_lite.engine.run_parts import environments_of, has_state, holder_of
-from ding_lite.pipeline.contexts import Context
+from ding_lite.pipeline.contexts import SCALARS, Context
 from ding_lite.pipeline.contracts import state_groups
 from ding_lite.pipeline.entries import Entry
-from ding_lite.pipeline.fingerprints import Print, changed, fingerprint, is_data, usual_parts
+from ding_lite.pipeline.fingerprints import MOST_PARTS, Print, changed, fingerprint, is_data, usual_parts
 from ding_lite.pipeline.suggestions import objects_inside
 from ding_lite.pipeline.used_middleware import UsedMiddleware, middleware_of
 
@@ -27,6 +27,8 @@ _PLAIN_MODULES = {
     *("numpy", "torch", "treetensor"),
 }
 """Top-level modules whose objects hold data, or random numbers."""
+_NO_OBJECTS = frozenset({*SCALARS, ModuleType, FunctionType})
+"""Classes of values that are neither saved nor hold what is saved."""
 
 
 class Memories:
@@ -85,7 +87,14 @@ def _saved_by(used: Sequence[UsedMiddleware], pipeline: Sequence[Entry]) -> dict
 
 
 def _usual_objects(value: Any) -> list[Any]:
-    return [inner for _, inner in usual_parts(value) if not isinstance(inner, (ModuleType, type, FunctionType))]
+    inside: Sequence[Any]
+    if type(value) in (list, tuple):  # most are such, and the names that `usual_parts` makes are not needed
+        inside = value[:MOST_PARTS]
+    elif type(value) is dict:
+        inside = [*list(value.values())[:MOST_PARTS], *list(value)[:MOST_PARTS]]
+    else:
+        inside = [inner for _, inner in usual_parts(value)]
+    return [inner for inner in inside if not (type(inner) in _NO_OBJECTS or isinstance(inner, type))]
 
 
 def _inside(saved: Container[int], value: Any) -> Parts | None:

@@ -14,14 +14,14 @@ import random
 import sys
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from types import BuiltinFunctionType, FunctionType, GeneratorType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
 from ding_lite.basics.closures import closure_of
-from ding_lite.pipeline.contexts import Context, is_scalar
+from ding_lite.pipeline.contexts import SCALARS, Context, is_scalar
 
-_MOST_PARTS = 20_000
+MOST_PARTS = 20_000
 """Maximum number of compared values inside one value."""
 _MOST_BYTES = 1 << 20
 """Maximum size of a fully compared array; of a larger one, every n-th element is compared."""
@@ -54,6 +54,7 @@ class InnerValue(NamedTuple):
     """Whether it is inside a nested context, whose fields have their own owners."""
 
 
+_part: Callable[[tuple[Any, ...]], InnerValue] = functools.partial(tuple.__new__, InnerValue)  # faster than the class itself
 Print = dict[int, InnerValue]
 """A fingerprint. The key of a part is computed from its name and the key of the outer value."""
 
@@ -88,14 +89,15 @@ def fingerprint(
     while levels:
         inside, parent, is_private, is_inner = levels[-1]
         for name, inner in inside:
-            if len(found) >= _MOST_PARTS:
+            if len(found) >= MOST_PARTS:
                 return found
             key = hash((parent, name))
             mine = is_private or name.startswith("._")
-            if is_scalar(inner):  # most of them
-                found[key] = InnerValue(None, 0, repr(inner), name, parent, mine, is_inner)
+            cls = type(inner)
+            if cls in SCALARS or cls is _Bytes:  # most of them
+                found[key] = _part((None, 0, inner if cls is _Bytes else repr(inner), name, parent, mine, is_inner))
                 continue
-            kind = _KINDS.get(type(inner)) or _kind_of(type(inner))
+            kind = _KINDS.get(id(cls)) or _kind_of(cls)
             if data_alone and not kind.is_data:
                 found[key] = InnerValue(None, 0, "an object", name, parent, mine, is_inner)
                 continue
@@ -109,7 +111,7 @@ def fingerprint(
             elif not more:
                 continue
             nested = is_inner or name.startswith(_SHARED_BY_DESIGN)
-            found[key] = InnerValue(*kind.content(inner), name, parent, mine, nested)
+            found[key] = _part((*kind.content(inner), name, parent, mine, nested))
             held[id(inner)] = inner
             if more:
                 levels.append((iter(more), key, mine, nested))
@@ -121,12 +123,12 @@ def fingerprint(
 
 def usual_parts(value: Any) -> list[tuple[str, Any]]:
     """The values inside a value, by name, as `fingerprint` finds them."""
-    return (_KINDS.get(type(value)) or _kind_of(type(value))).parts(value)
+    return (_KINDS.get(id(type(value))) or _kind_of(type(value))).parts(value)
 
 
 def is_data(value: Any) -> bool:
     """Whether a value is a number, a string, a container, an array or a torch module."""
-    return is_scalar(value) or (_KINDS.get(type(value)) or _kind_of(type(value))).is_data
+    return is_scalar(value) or (_KINDS.get(id(type(value))) or _kind_of(type(value))).is_data
 
 
 def changed(before: Print, now: Print, private: str = "arrays") -> str | None:
@@ -210,7 +212,10 @@ class _Kind:
         cls: the class.
     """
 
-    __slots__ = ("content", "has_attributes", "inside", "is_data", "is_ignored", "is_skipped", "mark", "slots")
+    __slots__ = ("alive", "content", "has_attributes", "inside", "is_data", "is_ignored", "is_skipped", "mark", "slots")
+
+    alive: weakref.ref[type[Any]]
+    """Removes it when the class is gone."""
 
     def __init__(self, cls: type[Any]) -> None:
         self.is_skipped = issubclass(cls, _SKIPPED)
@@ -232,11 +237,14 @@ class _Kind:
         return found
 
 
-_KINDS: MutableMapping[type[Any], _Kind] = weakref.WeakKeyDictionary()
+_KINDS: dict[int, _Kind] = {}
+"""By the id of the class, which is found faster than in a dict with weak keys."""
 
 
 def _kind_of(cls: type[Any]) -> _Kind:
-    found = _KINDS[cls] = _Kind(cls)
+    found, key = _Kind(cls), id(cls)
+    found.alive = weakref.ref(cls, lambda _: _KINDS.pop(key, None))
+    _KINDS[key] = found
     return found
 
 
@@ -346,12 +354,12 @@ def _is_array(value: Any) -> bool:
 
 def _items(value: Any) -> _Parts:
     steady = list(value) if isinstance(value, deque) else value  # another thread may append meanwhile
-    return [(f"[{index}]", inner) for index, inner in enumerate(itertools.islice(steady, _MOST_PARTS))]
+    return [(f"[{index}]", inner) for index, inner in enumerate(itertools.islice(steady, MOST_PARTS))]
 
 
 def _entries(value: Any) -> _Parts:
     found: _Parts = []
-    for index, (key, inner) in enumerate(itertools.islice(list(value.items()), _MOST_PARTS)):
+    for index, (key, inner) in enumerate(itertools.islice(list(value.items()), MOST_PARTS)):
         found.append((f"[{_shown(key, index)}]", inner))
         if not is_scalar(key):
             found.append((f".keys()[{index}]", key))
@@ -395,7 +403,7 @@ def _storage_of(value: Any) -> Any:
 
 def _attributes_of(value: Any) -> dict[str, Any]:
     attributes = getattr(value, "__dict__", None)
-    if not isinstance(attributes, Mapping):
+    if not (type(attributes) is dict or isinstance(attributes, Mapping)):
         return {}
     return {name: inner for name, inner in list(attributes.items()) if name not in _OF_THE_ENGINE}
 
@@ -419,7 +427,11 @@ def _state_of_numpy(value: Any) -> _Bytes:
 
 def _of_array(value: Any) -> _Content:
     """The memory of an array, and the hash of its content."""
-    begin, end = _span(value.__array_interface__["data"][0], value.shape, value.strides)
+    begin = value.__array_interface__["data"][0]
+    if value.flags.c_contiguous:  # most of them
+        end = begin + value.nbytes - value.itemsize
+    else:
+        begin, end = _span(begin, value.shape, value.strides)
     if value.dtype.hasobject:
         return begin if value.size else None, end + value.itemsize, value.shape
     small = value
@@ -429,7 +441,7 @@ def _of_array(value: Any) -> _Content:
 
 
 def _objects_in_array(value: Any) -> _Parts:
-    some = value.reshape(-1)[:_MOST_PARTS].tolist() if value.dtype.hasobject else ()
+    some = value.reshape(-1)[:MOST_PARTS].tolist() if value.dtype.hasobject else ()
     return [(f".flat[{index}]", inner) for index, inner in enumerate(some)]
 
 
@@ -438,6 +450,8 @@ def _of_tensor(value: Any) -> _Content:
     torch = sys.modules["torch"]
     if not _is_numbers_alone(value):
         return id(value), id(value) + 1, len(value.unbind()) if value.is_nested else tuple(value.shape)
+    if value.is_cpu and value.dtype in _dtypes_of_numpy() and not (value.is_conj() or value.is_neg()):  # most of them
+        return _of_array(value.detach().numpy())
     plain = value.detach()
     while plain.numel() * plain.element_size() > _MOST_BYTES and max(plain.shape) > 1:
         plain = plain[_every_other(plain.shape)]
@@ -448,6 +462,14 @@ def _of_tensor(value: Any) -> _Content:
     begin, end = _span(value.data_ptr(), value.shape, [stride * size for stride in value.stride()])
     content = _Bytes(hash((tuple(value.shape), plain.view(torch.uint8).numpy().tobytes())))
     return begin if value.numel() else None, end + size, content
+
+
+@functools.cache
+def _dtypes_of_numpy() -> frozenset[Any]:
+    """The dtypes of torch that numpy has too."""
+    torch = sys.modules["torch"]
+    integers = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+    return frozenset({*integers, torch.float16, torch.float32, torch.float64, torch.complex64, torch.complex128})
 
 
 def _is_numbers_alone(value: Any) -> bool:

@@ -5,7 +5,12 @@ import random
 import numpy as np
 import torch
 
-from ding_lite.basics.global_random import global_random_states, set_global_random_states
+from ding_lite.basics.global_random import (
+    global_random_states,
+    load_global_random,
+    save_global_random,
+    set_global_random_states,
+)
 
 
 def drawn():
@@ -22,3 +27,15 @@ def test_restored_generators_draw_the_same_numbers():
 
     assert global_random_states() == states
     assert drawn() == first
+
+
+def test_a_saved_state_is_loaded_also_from_the_tuple_of_python_that_files_had_before():
+    random.gauss(0, 1)
+    saved, python = save_global_random(), random.getstate()
+    first = drawn()
+
+    for state in (saved, {**saved, "random": python}):
+        load_global_random(state)
+        assert drawn() == first
+    load_global_random(saved)
+    assert random.getstate() == python
