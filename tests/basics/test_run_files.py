@@ -319,7 +319,7 @@ class TestDamage:
         known = (ring.whole(), older)
         shared = 0
         for name, content in contents(folder).items():
-            step = 256 if name == "manifest.json" else 4096
+            step = 512 if name == "manifest.json" else 8192
             for length in reversed(range(0, len(content), step)):
                 os.truncate(folder / "run" / name, length)
                 found, warned = self.outcome(folder, known)
@@ -358,12 +358,12 @@ class TestDamage:
             RunFiles(folder).load()
 
     def test_a_flipped_bit_anywhere_never_gives_another_state(self, run_folder):
-        """200 bits of each kind of file: the states, the rows and the manifest."""
+        """100 bits of each kind of file: the states, the rows and the manifest."""
         folder, known = run_folder
         before, chance, outcomes = contents(folder), random.Random(0), []
         for kind in ("state_80", "state_40", "rows", "manifest"):
             names = [name for name in sorted(before) if name.startswith(kind)]
-            for number in range(200):
+            for number in range(100):
                 name = names[number % len(names)]
                 position, bit = chance.randrange(len(before[name])), 1 << chance.randrange(8)
                 overwrite(folder / "run" / name, position, bytes([before[name][position] ^ bit]))
@@ -383,7 +383,7 @@ class TestDamage:
         (folder / "run/manifest.json").write_text("{")
         path, chance = folder / "run/state_80.pt", random.Random(1)
         before = path.read_bytes()
-        for _ in range(200):
+        for _ in range(100):
             position, bit = chance.randrange(len(before)), 1 << chance.randrange(8)
             overwrite(path, position, bytes([before[position] ^ bit]))
             assert self.outcome(folder, known)[0] in (0, 1)
