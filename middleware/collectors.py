@@ -14,6 +14,7 @@ from ding_lite.config import RunConfig
 from ding_lite.contexts import OnlineRLContext
 from ding_lite.engine import PendingWork, contract
 from ding_lite.metrics import MetricsLogger
+from ding_lite.metrics.outputs import append_metrics
 from ding_lite.middleware.acting_settings import ActingSettings
 from ding_lite.middleware.arguments import (
     RUN_CONFIG,
@@ -24,7 +25,6 @@ from ding_lite.middleware.arguments import (
     require_same_algorithm,
 )
 from ding_lite.middleware.foreign_names import ARGUMENTS
-from ding_lite.middleware.outputs import append_metrics
 from ding_lite.policy import CollectMode
 from ding_lite.ranks import total
 from ding_lite.rollout import (

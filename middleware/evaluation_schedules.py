@@ -11,12 +11,12 @@ from ding_lite.config import RunConfig
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
 from ding_lite.engine import Deferred, Task, WorkCancelled, contract
 from ding_lite.metrics import MetricsLogger
-from ding_lite.middleware.metrics_aggregators import evaluation_of
-from ding_lite.middleware.outputs import append_metrics
+from ding_lite.metrics.outputs import append_metrics
 from ding_lite.middleware.own_runs import own_run, warn_of_idle_policies
 from ding_lite.middleware.terminations import finish_if_reached
 from ding_lite.policy import EvalMode
 from ding_lite.ranks import is_first_rank
+from ding_lite.rollout.metrics_aggregators import evaluation_of
 
 
 class Evaluation(NamedTuple):

@@ -15,11 +15,11 @@ from ding_lite.data.column_arrays import stack_rows
 from ding_lite.data.trees import holds_objects, map_leaves
 from ding_lite.engine import contract
 from ding_lite.metrics import MetricsLogger
+from ding_lite.metrics.outputs import append_metrics
 from ding_lite.middleware.acting_settings import ActingSettings
 from ding_lite.middleware.arguments import require_mode
 from ding_lite.middleware.collectors import ROLLOUT_DATA, total_steps, write_rollout
 from ding_lite.middleware.foreign_names import ARGUMENTS
-from ding_lite.middleware.outputs import append_metrics
 from ding_lite.policy import CollectMode
 from ding_lite.rollout import LocalWorker
 

@@ -17,6 +17,7 @@ from ding_lite.data import Buffers
 from ding_lite.data.trees import has_leaf, is_tree
 from ding_lite.engine import contract
 from ding_lite.metrics import MetricsLogger
+from ding_lite.metrics.outputs import Outputs, append_metrics
 from ding_lite.middleware.arguments import (
     policy_settings,
     require,
@@ -28,7 +29,6 @@ from ding_lite.middleware.arguments import (
 from ding_lite.middleware.collected import batch_of
 from ding_lite.middleware.fetchers import Replay
 from ding_lite.middleware.foreign_names import ARGUMENTS
-from ding_lite.middleware.outputs import Outputs, append_metrics
 from ding_lite.middleware.rewards import estimate_rewards, require_reward_model
 from ding_lite.policy import LearnMode
 from ding_lite.ranks import in_all_ranks

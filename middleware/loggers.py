@@ -38,11 +38,11 @@ from ding_lite.engine.manual_control import running_task
 from ding_lite.envs import save_env_error
 from ding_lite.middleware.arguments import RUN_CONFIG, require, require_count
 from ding_lite.middleware.foreign_names import ARGUMENTS
-from ding_lite.middleware.metrics_aggregators import COUNTERS, MetricsAggregator, evaluation_of
 from ding_lite.middleware.own_runs import own_run
 from ding_lite.middleware.run_copies import copy_late_files, copy_of
 from ding_lite.middleware.run_descriptions import describe_run
 from ding_lite.ranks import is_first_rank
+from ding_lite.rollout.metrics_aggregators import COUNTERS, MetricsAggregator, evaluation_of
 from ding_lite.sinks import (
     Csv,
     JsonLines,

@@ -11,7 +11,7 @@ from ding_lite.basics import did_you_mean
 from ding_lite.basics.messages import name_of
 from ding_lite.contexts import AgentsContext, OnlineRLContext
 from ding_lite.engine import contract, contract_of, current_task, run_inside
-from ding_lite.middleware.outputs import append_metrics
+from ding_lite.metrics.outputs import append_metrics
 from ding_lite.pipeline import under_contract
 from ding_lite.pipeline.contexts import same_iteration
 from ding_lite.pipeline.generators import end_of, may_yield

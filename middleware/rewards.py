@@ -14,9 +14,9 @@ from ding_lite.data import Trajectories, Tree, nested
 from ding_lite.data.trees import has_leaf, is_tree, map_leaves
 from ding_lite.engine import contract
 from ding_lite.metrics import MetricsLogger
+from ding_lite.metrics.outputs import Outputs, append_metrics
 from ding_lite.middleware.arguments import require
 from ding_lite.middleware.collected import REWRITE_TERMS, own_batch, require_no_train_data, rewrite
-from ding_lite.middleware.outputs import Outputs, append_metrics
 from ding_lite.ranks import current_ranks
 
 _LOGGED = ("learn_metrics",)

@@ -13,8 +13,8 @@ from typing import Any
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
 from ding_lite.engine import Context, Task, contract
 from ding_lite.engine.tasks import opened_for
-from ding_lite.middleware.metrics_aggregators import COUNTERS, MetricsAggregator, evaluation_of
 from ding_lite.policy_base import FixedSettingError, Policy, live_changes, settings_of, values_of
+from ding_lite.rollout.metrics_aggregators import COUNTERS, MetricsAggregator, evaluation_of
 from ding_lite.run_configs import OfflineRunConfig, RunConfig
 
 PipelineBuilder = Callable[..., Policy]

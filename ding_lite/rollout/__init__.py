@@ -1,4 +1,4 @@
-"""Rollouts: policies acting in environments, to collect and to evaluate."""
+"""Rollouts: policies acting in environments, to collect and to evaluate, and the metrics of these episodes and of a run."""
 
 from ding_lite.rollout.collection import LocalWorker
 from ding_lite.rollout.episode_statistics import EpisodeHistory, summarize_episodes

@@ -16,10 +16,10 @@ from random_runs import case_count
 from ding_lite.contexts import OnlineRLContext
 from ding_lite.envs import EpisodeResult
 from ding_lite.metrics import DEFAULT_STATS_CLS_LOOKUP, MetricsLogger, StatsBase
+from ding_lite.metrics.outputs import Outputs
 from ding_lite.middleware.evaluators import mean_return
-from ding_lite.middleware.metrics_aggregators import MetricsAggregator
-from ding_lite.middleware.outputs import Outputs
 from ding_lite.rollout import summarize_episodes
+from ding_lite.rollout.metrics_aggregators import MetricsAggregator
 
 LARGEST = Fraction(float(np.finfo(np.float64).max))
 WANTED = [0, 12.5, 50, 75, 90, 100]

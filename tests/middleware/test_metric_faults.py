@@ -18,10 +18,10 @@ from ding_lite.data import ReplayBuffer
 from ding_lite.engine import WorkCancelled
 from ding_lite.envs import EpisodeResult, make_envs
 from ding_lite.metrics import MetricsLogger
+from ding_lite.metrics.outputs import Outputs
 from ding_lite.middleware import OffPolicyLearner, StepCollector, data_pusher, interaction_evaluator, online_logger
-from ding_lite.middleware.metrics_aggregators import MetricsAggregator
-from ding_lite.middleware.outputs import Outputs
 from ding_lite.policy import DQNPolicy
+from ding_lite.rollout.metrics_aggregators import MetricsAggregator
 from ding_lite.sinks import read_row
 
 

@@ -32,8 +32,8 @@ from ding_lite.middleware import (
     rolloutor,
     trainer,
 )
-from ding_lite.middleware.metrics_aggregators import MetricsAggregator
 from ding_lite.policy import DQNPolicy
+from ding_lite.rollout.metrics_aggregators import MetricsAggregator
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 

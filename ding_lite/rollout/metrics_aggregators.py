@@ -11,9 +11,9 @@ from ding_lite.contexts import OfflineRLContext, OnlineRLContext, TrainOutput
 from ding_lite.contexts.train_outputs import train_output_of
 from ding_lite.data import flatten
 from ding_lite.metrics import MetricsLogger
+from ding_lite.metrics.outputs import Outputs
 from ding_lite.metrics.systems import SystemUse
-from ding_lite.middleware.outputs import Outputs
-from ding_lite.rollout import EpisodeHistory
+from ding_lite.rollout.episode_statistics import EpisodeHistory
 
 _STAGES = {"collect_metrics": "collect", "learn_metrics": "learn", "eval_metrics": "evaluate"}
 """Group of each field of the context."""
