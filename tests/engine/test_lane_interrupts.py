@@ -3,10 +3,10 @@
 import dataclasses
 import signal
 import subprocess
-import sys
 import time
 
 import pytest
+from forked_scripts import Script
 
 from ding_lite.engine import Context, Task, contract
 from ding_lite.engine.token_networks import Network
@@ -65,7 +65,7 @@ finally:
 @pytest.mark.parametrize("times", ["once", "twice"])
 def test_a_signal_during_a_middleware(who, number, status, times):
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    with subprocess.Popen([sys.executable, "-c", SCRIPT, who], **pipes, text=True) as process:
+    with Script(SCRIPT, who, **pipes, text=True) as process:
         assert process.stdout.readline() == "ready\n"
         process.send_signal(number)
         assert process.stderr.readline().startswith(f"{number.name}: this iteration finishes")

@@ -6,8 +6,6 @@ import math
 import os
 import resource
 import signal
-import subprocess
-import sys
 import threading
 import time
 import warnings
@@ -16,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from file_faults import Faults
+from forked_scripts import run_script
 
 from ding_lite import Context, Task, contract, task
 from ding_lite.basics import RunFiles, row_files
@@ -312,7 +311,7 @@ class TestRefusingDisk:
                 task.run(max_step=3)
         """
         lines = "\n".join(line[12:] for line in script.splitlines())
-        done = subprocess.run([sys.executable, "-c", lines, tmp_path], capture_output=True, text=True, check=False)
+        done = run_script(lines, tmp_path)
 
         assert done.returncode == 1
         assert done.stdout.split("\n") == ["iteration 0", "iteration 1", "iteration 2", ""]
@@ -366,7 +365,7 @@ class TestBeforeTheRun:
             write_atomically(folder / "ckpt" / "iteration_3.pt", b"half")
         """
         lines = "\n".join(line[12:] for line in script.splitlines())
-        done = subprocess.run([sys.executable, "-c", lines, tmp_path], capture_output=True, check=False)
+        done = run_script(lines, tmp_path)
         left = list(tmp_path.rglob("*.tmp"))
         cfg = DQNConfig(exp_name=tmp_path)
         run([CkptSaver(weight_of(0.0), tmp_path), online_logger(cfg)], 1, OnlineRLContext())

@@ -303,7 +303,7 @@ def test_one_agent_alone_is_evaluated_as_by_the_ordinary_evaluator(tmp_path):
 
 
 def learn_chase(
-    folder, async_mode, max_lag, algorithm="ppo", before=lambda envs, ctx: None, max_step=8, resume=None, **settings
+    folder, async_mode, max_lag, algorithm="ppo", before=lambda envs, ctx: None, max_step=5, resume=None, **settings
 ):
     """All that a run of two learners comes to.
 
@@ -333,7 +333,7 @@ def learn_chase(
             else:
                 task.use(for_policy(name, gae_estimator(cfg, policy.collect_mode)))
                 task.use(for_policy(name, multistep_trainer(cfg, policy.learn_mode)))
-        task.use(CkptSaver(policies, cfg.exp_name, train_freq=20))
+        task.use(CkptSaver(policies, cfg.exp_name, train_freq=15))
         task.use(online_logger(cfg, train_show_freq=1, show_every_s=1e9))
         task.run(max_step=max_step)
     for one in (env, evaluated):
@@ -379,13 +379,13 @@ def test_runs_with_worker_processes_are_the_run_on_one_thread_with_as_many_local
 
 def test_a_resumed_run_with_worker_processes_is_the_run_that_was_never_interrupted(tmp_path, digest):
     def change(envs, ctx):
-        if ctx.total_step < 3:
+        if ctx.total_step < 2:
             envs.set_attr("limit", [4 + ctx.total_step, 5, 6])
 
     processes = {"workers": 2, "backend": "process", "before": change}
-    whole = learn_chase(tmp_path / "whole", False, 0, max_step=5, **processes)
-    learn_chase(tmp_path / "part", False, 0, max_step=3, **processes)
-    resumed = learn_chase(tmp_path / "part", False, 0, max_step=5, resume=str(tmp_path / "part"), **processes)
+    whole = learn_chase(tmp_path / "whole", False, 0, max_step=4, **processes)
+    learn_chase(tmp_path / "part", False, 0, max_step=2, **processes)
+    resumed = learn_chase(tmp_path / "part", False, 0, max_step=4, resume=str(tmp_path / "part"), **processes)
     assert digest(resumed[0], resumed[2][:4]) == digest(whole[0], whole[2][:4])
 
 
@@ -425,7 +425,7 @@ def test_checkpoints_of_several_policies_hold_each_under_its_name(tmp_path, dige
     states, _, _, curve = learn_chase(tmp_path, False, 0)
     folder, regular = tmp_path / "ckpt", [0]
     for row in curve:
-        if row["train_iter"] >= regular[-1] + 20:
+        if row["train_iter"] >= regular[-1] + 15:
             regular.append(row["train_iter"])
     final, best = load_checkpoint(folder / "final.pt"), load_checkpoint(folder / "best.pt")
     cfg = config(tmp_path)
@@ -437,7 +437,7 @@ def test_checkpoints_of_several_policies_hold_each_under_its_name(tmp_path, dige
     assert {file.name for file in folder.glob("iteration_*.pt")} == {f"iteration_{step}.pt" for step in regular[1:]}
     assert len(regular) > 2
     assert best["eval_value"] >= -1e9
-    assert final["counters"]["env_step"] == 240
+    assert final["counters"]["env_step"] == 150
 
 
 def test_a_policy_that_does_not_learn_plays_beside_one_that_does_and_is_saved_with_it(tmp_path):

@@ -2,13 +2,12 @@
 
 import dataclasses
 import json
-import subprocess
-import sys
 
 import gymnasium
 import numpy as np
 import pytest
 import torch
+from forked_scripts import run_script
 
 from ding_lite import Context, PipelineError, Task, contract
 from ding_lite.config import DQNConfig, PPOConfig
@@ -165,8 +164,7 @@ print("not reached")
 
 
 def test_ctrl_c_ends_a_script_without_a_traceback_and_says_what_was_saved(tmp_path):
-    command = [sys.executable, "-c", SCRIPT, __file__.rpartition("/")[0], str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    done = run_script(SCRIPT, __file__.rpartition("/")[0], tmp_path)
 
     assert done.returncode == 130, done.stderr
     assert "Traceback" not in done.stderr

@@ -15,6 +15,7 @@ import warnings
 import psutil
 import pytest
 import torch
+from forked_scripts import Script, run_script
 from states import Armed
 
 from ding_lite import Context, Task, contract
@@ -55,11 +56,6 @@ with task.start(ctx=OnlineRLContext()):
 """
 
 
-def started(program, *arguments):
-    command = [sys.executable, "-c", program, *map(str, arguments)]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-
 def cfg_of(folder, level="INFO"):
     return DQNConfig(exp_name=str(folder)).override({"log.level": level})
 
@@ -98,7 +94,8 @@ MODES = {"plain": {}, "lag": {"max_lag": 1}, "threads": {"async_mode": True, "ma
 
 def test_a_run_with_workers_keeps_its_folder_until_it_is_killed(tmp_path):
     folder = tmp_path / "run"
-    first, workers = started(WITH_WORKERS, folder), []
+    command = [sys.executable, "-c", WITH_WORKERS, str(folder)]
+    first, workers = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True), []
     try:
         line = next(line for line in first.stdout if line.startswith("workers"))
         workers += [psutil.Process(int(pid)) for pid in line.split()[1:]]
@@ -223,7 +220,7 @@ class TestErrors:
         saver = CkptSaver(torch.nn.Linear(1, 1), tmp_path / "run")
         (tmp_path / "run").mkdir()
         program = "import sys, ding_lite.basics as b; lock = b.RunLock(sys.argv[1]); lock.take(); print(flush=True); input()"
-        other = started(program, tmp_path / "run")
+        other = Script(program, tmp_path / "run", stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         other.stdout.readline()
         loop = Task()
         try:
@@ -294,8 +291,7 @@ with task.start(ctx=Context()):
     task.use(CkptSaver(torch.nn.Linear(1, 1), {str(tmp_path)!r}, train_freq=1)).use(die)
     task.run(max_step=5)
 """
-        first = started(program)
-        first.communicate()
+        first = run_script(program)
         saved = json.loads((tmp_path / "run/manifest.json").read_text())["states"][0]["done"]
 
         assert first.returncode == -signal.SIGKILL

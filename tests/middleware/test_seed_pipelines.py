@@ -58,15 +58,15 @@ MIDDLEWARE = {
 }
 
 
-def materials(cfg, make_policy):
-    collector_env = make_envs("CartPole-v1", 8, seed=cfg.seed)
+def materials(cfg, make_policy, **settings):
+    collector_env = make_envs("CartPole-v1", 8, seed=cfg.seed, **settings)
     return {
         **MIDDLEWARE,
         "task": task,
         "OnlineRLContext": OnlineRLContext,
         "cfg": cfg,
         "collector_env": collector_env,
-        "evaluator_env": make_envs("CartPole-v1", 8, seed=cfg.seed + 1),
+        "evaluator_env": make_envs("CartPole-v1", 8, seed=cfg.seed + 1, **settings),
         "policy": make_policy(cfg.policy, collector_env.single_observation_space, collector_env.single_action_space),
         "buffer_": ReplayBuffer(50_000),
     }
@@ -96,14 +96,16 @@ def test_the_on_policy_block_runs_word_for_word_until_cartpole_is_solved(tmp_pat
 )
 def test_the_same_seed_gives_the_same_run_and_another_seed_another(block, config, policy, tmp_path):
     def weights(seed, touch_global):
-        cfg = config().override({"policy.eval.evaluator.eval_freq": 40})
+        cfg = config().override({"policy.eval.evaluator.eval_freq": 4, "policy.collect.n_sample": 64})
         cfg.seed, cfg.exp_name = seed, tmp_path / "run"
         if "update_per_collect" in cfg.policy.learn.to_dict():
             cfg.override({"policy.learn": {"learning_starts": 64, "update_per_collect": 4}})
-        names = materials(cfg, policy)
+        else:
+            cfg.override({"policy.learn": {"epoch_per_collect": 2, "batch_size": 32}})
+        names = materials(cfg, policy, max_episode_steps=20)
         if touch_global:
             torch.manual_seed(12345)
-        exec("if True:" + block.replace("100000", "6"), names)
+        exec("if True:" + block.replace("100000", "4"), names)
         return torch.cat([leaf.flatten() for leaf in names["policy"].get_weights().values()])
 
     first = weights(0, touch_global=False)

@@ -8,10 +8,10 @@ import re
 import signal
 import struct
 import subprocess
-import sys
 import termios
 
 import pytest
+from forked_scripts import Script, run_script
 
 from ding_lite.sinks import Console, LiveConsole, format_duration, make_console, sparkline
 
@@ -48,7 +48,7 @@ class Terminal:
         env = {name: value for name, value in os.environ.items() if name not in size}
         env |= {"TERM": "xterm-256color", "PYTHONIOENCODING": "utf-8"}
         streams = {"stdin": theirs, "stdout": theirs, "stderr": theirs, **streams}
-        self.process = subprocess.Popen([sys.executable, "-c", BEGIN + code], env=env, **streams)
+        self.process = Script(BEGIN + code, env=env, **streams)
         os.close(theirs)
         self.output = b""
 
@@ -158,7 +158,7 @@ def test_a_closed_pipe_does_not_stop_a_run():
 
 def test_a_run_whose_reader_goes_away_ends_as_if_it_had_stayed():
     code = BEGIN + "for step in range(20000): console.write({'step': step})\nprint('mine')\nconsole.close()"
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with Script(code, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout.readline() == b"step 0\n"
         process.stdout.close()
         assert process.stderr.read() == b""
@@ -218,8 +218,8 @@ def test_a_stream_that_is_only_written_to_gets_lines(monkeypatch):
 
 def test_in_a_pipe_there_are_lines_and_nothing_else():
     code = BEGIN + "console.write({'step': 1, 'loss': None}, ROW, 0.5); console.say('the end'); console.close()"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
-    assert (done.stdout, done.stderr) == (b"step 1\nthe end\n", b"")
+    done = run_script(code)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "step 1\nthe end\n", "")
 
 
 def test_the_view_shows_how_far_the_run_is_and_the_newest_numbers_in_groups():

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from forked_scripts import Script, run_script
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -138,7 +139,7 @@ def test_a_process_that_is_killed_loses_no_line_that_was_written(make, path):
         f"sink = {make.__name__}(pathlib.Path({str(path)!r}))\n"
         "for step in range(1000): sink.write({'step': step})\nos.kill(os.getpid(), 9)"
     )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -9
+    assert run_script(code).returncode == -9
 
     assert [row["step"] for row in rows_of(path)] == list(range(1000))
 
@@ -158,7 +159,7 @@ while True:
 def test_a_process_that_is_killed_at_any_moment_leaves_lines_that_parse_except_for_the_last(make, path):
     draw = random.Random(0)
     for _ in range(6):
-        with subprocess.Popen([sys.executable, "-c", WRITER, make.__name__, path], stdout=subprocess.PIPE) as process:
+        with Script(WRITER, make.__name__, path, stdout=subprocess.PIPE) as process:
             process.stdout.readline()
             time.sleep(0.1 * draw.random())
             process.kill()

@@ -3,13 +3,12 @@
 import json
 import os
 import resource
-import subprocess
-import sys
 import warnings
 
 import numpy as np
 import psutil
 import pytest
+from forked_scripts import run_script
 
 from ding_lite.sinks import SinkGroup, TensorBoard, WeightsAndBiases
 
@@ -90,7 +89,7 @@ class TestTensorBoard:
             "sink = TensorBoard(pathlib.Path(sys.argv[1]))\n"
             "for step in range(200): sink.write({'env_step': step, 'loss': step / 2})\nos.kill(os.getpid(), 9)"
         )
-        assert subprocess.run([sys.executable, "-c", code, tmp_path], check=False).returncode == -9
+        assert run_script(code, tmp_path).returncode == -9
         assert self.scalars(tmp_path)["loss"] == [(step, step / 2) for step in range(200)]
 
     def test_a_full_disk_costs_rows_and_one_warning_and_later_rows_can_be_read(self, tmp_path, recwarn):
@@ -221,9 +220,7 @@ class TestWeightsAndBiases:
             "for step in range(100): group.write({'env_step': step})\ngroup.close()\nprint('the end')"
         )
         there, ours = os.openpty()  # a terminal, where it could ask
-        done = subprocess.run(
-            [sys.executable, "-c", code, tmp_path], stdin=ours, stdout=ours, stderr=ours, timeout=60, check=True
-        )
+        done = run_script(code, tmp_path, stdin=ours, stdout=ours, stderr=ours)
         os.close(ours)
         text = os.read(there, 1 << 16).decode()
         os.close(there)
