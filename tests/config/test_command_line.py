@@ -2,10 +2,9 @@
 
 import importlib.util
 import json
-import subprocess
-import sys
 
 import pytest
+from forked_scripts import run_script
 
 from ding_lite.config import ConfigError, DQNConfig, PPOConfig, from_command_line
 
@@ -95,12 +94,15 @@ def test_an_environment_or_a_folder_that_cannot_be_used_ends_the_program_with_st
 def test_an_atari_game_needs_no_registration_by_hand(tmp_path):
     pytest.importorskip("ale_py")
     script = (
-        "from ding_lite.config import DQNConfig, from_command_line; "
+        "import gymnasium, sys\n"
+        "from ding_lite.config import DQNConfig, from_command_line\n"
+        "for name in [name for name in gymnasium.registry if name.startswith('ALE/')]: del gymnasium.registry[name]\n"
+        "del sys.modules['ale_py']  # registers the games where it is imported\n"
         "print(from_command_line(DQNConfig, ['--env.id', 'ALE/Pong-v5']).env.id)"
     )
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True, cwd=tmp_path)
+    ended = run_script(script, cwd=tmp_path)
 
-    assert ended.stdout.split()[-1] == "ALE/Pong-v5"
+    assert ended.stdout.split()[-1:] == ["ALE/Pong-v5"], ended.stderr
 
 
 def test_an_atari_game_without_the_extra_ends_the_program_with_its_name(capsys, monkeypatch):

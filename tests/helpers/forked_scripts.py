@@ -19,7 +19,7 @@ class Script(subprocess.Popen):
     Args:
         code: of the script.
         *arguments: sys.argv[1:].
-        **options: of subprocess.Popen, for the streams and the environment.
+        **options: of subprocess.Popen, for the streams, the folder and the environment.
     """
 
     def __init__(self, code: str, *arguments: Any, **options: Any) -> None:
@@ -32,7 +32,7 @@ class Script(subprocess.Popen):
         sys.stdout.flush()
         self.pid = os.fork()
         if self.pid == 0:
-            _be_script(args, env, (p2cread, c2pwrite, errwrite))
+            _be_script(args, cwd, env, (p2cread, c2pwrite, errwrite))
         self._child_created = True
         self._close_pipe_fds(p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite)
 
@@ -49,7 +49,7 @@ def run_script(code: str, *arguments: Any, timeout: float = 60.0, **options: Any
     return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
 
 
-def _be_script(args: list[str], env: dict[str, str] | None, streams: tuple[int, int, int]) -> None:
+def _be_script(args: list[str], cwd: Any, env: dict[str, str] | None, streams: tuple[int, int, int]) -> None:
     """Run the code and end this process. Nothing of the tests remains: no handlers, no files, no captured output."""
     status = 1
     try:
@@ -70,6 +70,7 @@ def _be_script(args: list[str], env: dict[str, str] | None, streams: tuple[int, 
         if env is not None:
             os.environ.clear()
             os.environ.update(env)
+        os.chdir(cwd or ".")
         sys.argv = ["-c", *args[1:]]
         sys.modules["__main__"] = main = types.ModuleType("__main__")
         status = _status_of(args[0], vars(main))
