@@ -90,13 +90,13 @@ CASES = cases(100)
 
 
 @CASES
-@given(steps=pipelines(), lag=st.integers(0, 3), iterations=st.integers(1, 8))
+@given(steps=pipelines(), lag=st.integers(0, 3), iterations=st.integers(1, 6))
 def test_one_thread_sees_what_the_specification_says(steps, lag, iterations):
     assert_same(engine(steps, iterations, async_mode=False, max_lag=lag), specification(steps, iterations, lag))
 
 
 @CASES
-@given(steps=pipelines(), lag=st.integers(0, 3), iterations=st.integers(1, 8), seed=st.integers(0, 1000))
+@given(steps=pipelines(), lag=st.integers(0, 3), iterations=st.integers(1, 6), seed=st.integers(0, 1000))
 def test_threads_see_what_one_thread_sees(steps, lag, iterations, seed):
     wanted = engine(steps, iterations, async_mode=False, max_lag=lag)
     assert_same(engine(steps, iterations, pacing(seed), async_mode=True, max_lag=lag), wanted)

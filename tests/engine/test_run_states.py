@@ -53,11 +53,11 @@ def saved_and_continued(steps, iterations, save_in, stage, pace=lambda delay: No
 
 
 CASES = cases(60)
-SAVES = st.sets(st.integers(0, 7), min_size=1, max_size=3)
+SAVES = st.sets(st.integers(0, 5), min_size=1, max_size=3)
 
 
 @CASES
-@given(steps=pipelines(), lag=st.integers(0, 3), iterations=st.integers(2, 8), save_in=SAVES, stage=st.sampled_from(STAGES))
+@given(steps=pipelines(), lag=st.integers(0, 3), iterations=st.integers(2, 6), save_in=SAVES, stage=st.sampled_from(STAGES))
 def test_on_one_thread(steps, lag, iterations, save_in, stage):
     saved, unsaved, continued = saved_and_continued(steps, iterations, save_in, stage, max_lag=lag)
     for outcome in (saved, *continued):
@@ -68,7 +68,7 @@ def test_on_one_thread(steps, lag, iterations, save_in, stage):
 @given(
     steps=pipelines(),
     lag=st.integers(0, 3),
-    iterations=st.integers(2, 8),
+    iterations=st.integers(2, 6),
     save_in=SAVES,
     stage=st.sampled_from(STAGES),
     seed=st.integers(0, 1000),

@@ -16,7 +16,7 @@ from ding_lite.middleware import (
 )
 from ding_lite.policy import A2CPolicy, IMPALAPolicy, REINFORCEPolicy
 
-ITERATIONS = 7
+ITERATIONS = 6
 PIPELINES = {
     "a2c": (A2CConfig, A2CPolicy, StepCollector, lambda cfg, policy: gae_estimator(cfg, policy.collect_mode)),
     "impala": (IMPALAConfig, IMPALAPolicy, StepCollector, lambda cfg, policy: onpolicy_data_fetcher(cfg)),

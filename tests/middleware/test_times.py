@@ -59,7 +59,7 @@ def last_row(folder, collector, **options):
     workers = options.pop("workers", None)
     settings = {"policy.collect.n_sample": 2, "policy.collect.n_episode": 1, "log.every_s": 1e9}
     cfg = DQNConfig(exp_name=str(folder)).override(settings)
-    cfg.policy.override({"learn.learning_starts": 2, "learn.batch_size": 2})
+    cfg.policy.override({"learn.learning_starts": 2, "learn.batch_size": 2, "learn.update_per_collect": 4})
     envs = make_envs(SlowEnv, 2, workers=2, backend=workers) if workers else make_envs(SlowEnv, 1)
     policy = SlowDQN(cfg.policy, envs.single_observation_space, envs.single_action_space)
     buffer = ReplayBuffer(1000)
@@ -85,7 +85,7 @@ def test_each_part_of_the_time_has_a_column(tmp_path, collector, options):
     assert row["time/env_step"] >= 2 * STEP_S
     assert row["time/inference"] + row["time/env_step"] <= row["time/collect"]
     assert row["time/process"] >= PROCESS_S
-    assert row["learn/gradient_steps"] == 4 * DQNConfig().policy.learn.update_per_collect
+    assert row["learn/gradient_steps"] == 4 * 4
     assert "learn/gradient_steps_throughput" in row
     assert "time/env_wait" not in row
     assert "time/device_copy" not in row

@@ -138,6 +138,7 @@ WAYS = {
 
 
 @pytest.mark.parametrize("way", WAYS)
+@settings(max_examples=50)  # for each way, of which most are the same code
 @given(kinds=st.lists(st.sampled_from(KINDS), min_size=1, max_size=5))
 def test_a_pipeline_does_what_with_blocks_inside_each_other_do(way, kinds):
     expected, seen, outcomes = [], [], []
