@@ -33,7 +33,7 @@ from ding_lite.policy import DQNPolicy, PPOPolicy
 
 pytestmark = pytest.mark.timeout(240)
 
-ITERATIONS = 8
+ITERATIONS = 7
 ALGORITHMS = {
     "dqn": (
         DQNConfig,
@@ -58,7 +58,7 @@ def run(name, folder, async_mode, max_lag, workers=1, backend="local"):
     buffer = ReplayBuffer(1000, seed=3)
     loop = Task()
     with loop.start(async_mode=async_mode, max_lag=max_lag, ctx=OnlineRLContext()):
-        loop.use(interaction_evaluator(cfg, policy.eval_mode, make_envs("CartPole-v1", 2, seed=4)))
+        loop.use(interaction_evaluator(cfg, policy.eval_mode, make_envs("CartPole-v1", 2, seed=4, max_episode_steps=40)))
         if name == "dqn":
             loop.use(eps_greedy_handler(cfg))
         loop.use(StepCollector(cfg, policy.collect_mode, envs))
@@ -252,7 +252,7 @@ def test_naming_the_policy_its_model_or_its_learn_mode_orders_alike(named):
 
         with loop.start(ctx=OnlineRLContext(), **mode):
             loop.use(eps_greedy_handler(cfg)).use(StepCollector(cfg, policy.collect_mode, envs)).use(mean_q)
-            loop.use(data_pusher(cfg, buffer_)).use(OffPolicyLearner(cfg, policy.learn_mode, buffer_)).run(8)
+            loop.use(data_pusher(cfg, buffer_)).use(OffPolicyLearner(cfg, policy.learn_mode, buffer_)).run(5)
         return seen
 
     wanted = run(max_lag=1)

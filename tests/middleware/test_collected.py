@@ -1,5 +1,7 @@
 """What a user's middleware makes of ctx.trajectories and ctx.episodes: changes in place, lists and slices in their place."""
 
+import functools
+
 import numpy as np
 import pytest
 import torch
@@ -100,6 +102,18 @@ def assert_same(found: dict, expected: dict):
             torch.testing.assert_close(found[key][leaf], value, rtol=1e-5, atol=1e-6)
 
 
+@functools.cache
+def after_of_the_rollout(name):
+    return after(name, *with_rollout())
+
+
+@functools.cache
+def after_of_episodes(name):
+    cfg, policy, ctx = with_rollout(EpisodeCollector)
+    ctx.episodes = Episodes(ctx.episodes.rows(), ctx.episodes.lengths)
+    return after(name, cfg, policy, ctx)
+
+
 LISTS = {
     "all as a list": list,
     "all as a slice": lambda one: one[:],
@@ -112,11 +126,9 @@ LISTS = {
 @pytest.mark.parametrize("listed", LISTS.values(), ids=LISTS.keys())
 def test_a_list_of_all_transitions_does_what_the_rollout_does(name, listed):
     cfg, policy, ctx = with_rollout()
-    expected = after(name, cfg, policy, ctx)
-    cfg, policy, ctx = with_rollout()
     ctx.trajectories = listed(ctx.trajectories)
 
-    assert_same(after(name, cfg, policy, ctx), expected)
+    assert_same(after(name, cfg, policy, ctx), after_of_the_rollout(name))
 
 
 @each
@@ -163,15 +175,12 @@ def as_lists(episodes):
 @each
 @pytest.mark.parametrize("listed", [list, lambda one: one[:], lambda one: list(map(nested, one)), as_lists])
 def test_a_list_of_episodes_does_what_episodes_do(name, listed):
-    cfg, policy, ctx = with_rollout(EpisodeCollector)
     if name == "reward_normalizer":
         return
-    ctx.episodes = Episodes(ctx.episodes.rows(), ctx.episodes.lengths)
-    expected = after(name, cfg, policy, ctx)
     cfg, policy, ctx = with_rollout(EpisodeCollector)
     ctx.episodes = listed(ctx.episodes)
 
-    assert_same(after(name, cfg, policy, ctx), expected)
+    assert_same(after(name, cfg, policy, ctx), after_of_episodes(name))
 
 
 @each
@@ -192,15 +201,13 @@ def test_an_empty_list_is_nothing_to_learn_from(name, form):
 @each
 @pytest.mark.parametrize("wrong", [7, "text", [1, 2], {"reward": [1.0]}])
 def test_what_is_neither_is_refused_by_name(name, wrong):
-    cfg, policy, ctx = with_rollout()
-    ctx.trajectories = wrong
+    cfg, _, policy = ppo()
     with pytest.raises(TypeError, match=rf"{name}.*ctx.trajectories.*"):
-        after(name, cfg, policy, ctx)
-    cfg, policy, ctx = with_rollout(EpisodeCollector)
-    ctx.episodes = wrong
+        after(name, cfg, policy, OnlineRLContext(trajectories=wrong))
+    cfg, _, policy = ppo()
     words = "reward_normalizer found no ctx.trajectories" if name in OF_ALL else rf"{name}.*ctx.episodes"
     with pytest.raises(RuntimeError if name in OF_ALL else TypeError, match=words):
-        after(name, cfg, policy, ctx)
+        after(name, cfg, policy, OnlineRLContext(episodes=wrong))
 
 
 @each

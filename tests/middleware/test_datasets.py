@@ -144,11 +144,11 @@ class TestSaving:
     @MODES
     def test_a_resumed_run_has_the_dataset_of_an_unbroken_one(self, mode, tmp_path, monkeypatch):
         monkeypatch.setattr(writers_module, "_CHUNK_BYTES", 3000)
-        online(tmp_path / "whole", mode, 16, save=4)
-        online(tmp_path / "broken", mode, 8, save=4)
-        online(tmp_path / "broken", mode, 16, resume=tmp_path / "broken", save=4)
+        online(tmp_path / "whole", mode, 12, save=4)
+        online(tmp_path / "broken", mode, 6, save=4)
+        online(tmp_path / "broken", mode, 12, resume=tmp_path / "broken", save=4)
         one, other = (OfflineDataset(tmp_path / run / "data") for run in ("whole", "broken"))
-        assert len(one) == len(other) == 192
+        assert len(one) == len(other) == 144
         assert list(map(fingerprint, one)) == list(map(fingerprint, other))
 
     def test_what_is_held_is_written_after_an_error(self, tmp_path):
@@ -271,17 +271,17 @@ class TestFetching:
         ("mode", "stop"),
         [
             ({}, 1),
-            ({}, 8),
-            ({"max_lag": 1}, 5),
-            ({"async_mode": True}, 11),
+            ({}, 5),
+            ({"max_lag": 1}, 3),
+            ({"async_mode": True}, 7),
             ({"async_mode": True, "max_lag": 3}, 1),
-            ({"async_mode": True, "max_lag": 3}, 8),
+            ({"async_mode": True, "max_lag": 3}, 5),
         ],
     )
     def test_resumed_in_the_middle_of_a_pass(self, mode, stop, tmp_path):
-        online(tmp_path, {}, 10)
+        online(tmp_path, {}, 6)  # a pass is four batches and a half
         results = []
-        for parts in ([14], [stop, 14]):
+        for parts in ([9], [stop, 9]):
             folder, resume = tmp_path / f"run{len(parts)}", None
             for until in parts:
                 cfg = small(folder)

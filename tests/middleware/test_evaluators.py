@@ -201,9 +201,10 @@ def dqn_run(folder, *evaluate, slices=(9,), mode, **settings):
     return loop, policy, curve
 
 
-def ours(seed=1, **options):
+def ours(seed=1, max_episode_steps=40, **options):
     def make(cfg, policy):
-        return interaction_evaluator(cfg, policy.eval_mode, make_envs("CartPole-v1", 4, seed=seed, **options))
+        envs = make_envs("CartPole-v1", 4, seed=seed, max_episode_steps=max_episode_steps, **options)
+        return interaction_evaluator(cfg, policy.eval_mode, envs)
 
     return make
 
@@ -386,7 +387,8 @@ def run_of_dqn(folder, video_every, async_mode, backend="local"):
     learn = {"learning_starts": 32, "update_per_collect": 3, "batch_size": 16}
     cfg = DQNConfig(exp_name=str(folder), seed=3).override({**changes, "policy.learn": learn})
     cfg.policy.eval.evaluator.eval_freq, cfg.log.video_every = 6, video_every
-    envs, evaluated = make_envs("CartPole-v1", 4, seed=3), make_envs("CartPole-v1", 2, seed=4, backend=backend)
+    envs = make_envs("CartPole-v1", 4, seed=3)
+    evaluated = make_envs("CartPole-v1", 2, seed=4, backend=backend, max_episode_steps=20)
     policy = DQNPolicy(cfg.policy, envs.single_observation_space, envs.single_action_space)
     buffer, task, values = ReplayBuffer(1000, seed=3), Task(), []
 

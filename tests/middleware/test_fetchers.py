@@ -439,7 +439,7 @@ def run_by_priority(async_mode, max_lag, form):
             task.use(reward_estimator(cfg, model)).use(trainer(cfg, policy.learn_mode))
         else:
             task.use(OffPolicyLearner(cfg, policy.learn_mode, buffers, model))
-        task.run(max_step=12)
+        task.run(max_step=8)
     return policy.state_dict(), buffer.state_dict(), other.state_dict(), model.rows, task.ctx.train_iter
 
 

@@ -16,7 +16,8 @@ MODES = ["sync", "async", "vector_entry_point"]
 
 
 def made(mode, seed=3):
-    cfg = PPOConfig().override({"seed": seed, "policy.collect.n_episode": 3, "policy.model.encoder_hidden_size_list": [8]})
+    cfg = PPOConfig().override({"seed": seed, "policy.collect": {"n_sample": 16, "n_episode": 3}})
+    cfg.override({"policy.model.encoder_hidden_size_list": [8]})
     envs = gymnasium.make_vec("CartPole-v1", 2, vectorization_mode=mode)
     return cfg, envs, PPOPolicy(cfg.policy, envs.single_observation_space, envs.single_action_space)
 

@@ -113,7 +113,7 @@ class Run:
 )
 def test_no_goal_is_of_another_episode(strategy, episodes, n_sample):
     changes = {"policy.collect.n_sample": n_sample, "her.strategy": strategy, "policy.other.replay_buffer_size": 60}
-    run = Run(Diary, episodes=episodes, **changes).go(iterations=30 if n_sample == 4 else 6)
+    run = Run(Diary, episodes=episodes, **changes).go(iterations=20 if n_sample == 4 else 6)
     later = 0
     for batch in run.batches:
         obs, after = batch["obs"], batch["next_obs"]

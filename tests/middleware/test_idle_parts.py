@@ -26,7 +26,7 @@ IDLE = "no learner of this run trains"
 
 def small(tmp_path):
     cfg = DQNConfig().override({"exp_name": str(tmp_path / "run"), "env.n_evaluator_episode": 2, "env.evaluator_env_num": 2})
-    cfg.policy.learn.learning_starts = 0
+    cfg.policy.learn.learning_starts, cfg.policy.learn.update_per_collect = 0, 2
     return cfg
 
 

@@ -74,11 +74,11 @@ class Rows(list):
         pass
 
 
-def run(tmp_path, where, iterations=12, freq=10**9, **mode):
+def run(tmp_path, where, iterations=9, freq=10**9, **mode):
     cfg = DQNConfig(exp_name=tmp_path / "run").override(
         {"policy.learn.learning_starts": 64, "policy.learn.update_per_collect": 3, "env.stop_value": None}
     )
-    cfg.override({"policy.eval.evaluator.eval_freq": 12, "env.n_evaluator_episode": 4, "log.every_s": 1e9})
+    cfg.override({"policy.eval.evaluator.eval_freq": 9, "env.n_evaluator_episode": 4, "log.every_s": 1e9})
     envs = make_envs("CartPole-v1", 4, seed=0, wrappers=[Laps], **where)
     tests = make_envs("CartPole-v1", 2, seed=1, wrappers=[Laps], **where)
     policy = Telling(cfg.policy, envs.single_observation_space, envs.single_action_space)
@@ -125,7 +125,7 @@ def test_every_number_of_every_component_is_in_the_rows_once(tmp_path, where, mo
         return sum(row.get(name, 0) for row in rows)
 
     last = rows[-1]
-    assert total("collect/env_steps") == last["env_step"] == 12 * 64
+    assert total("collect/env_steps") == last["env_step"] == 9 * 64
     assert total("collect/asked") == last["env_step"]
     assert total("collect/episodes_this_iter") == len(episodes) == last["env_episode"] > 5
     assert total("learn/steps_of_loss") == len(outputs) == last["train_iter"] == policy.train_iter > 20

@@ -27,7 +27,7 @@ def parts(tmp_path, **options):
     cfg = PPOConfig().override({"env.stop_value": None, "policy.collect.n_sample": 64, "policy.learn.epoch_per_collect": 1})
     cfg.override({"policy.eval.evaluator.eval_freq": 2, "env.n_evaluator_episode": 2, **options})
     cfg.exp_name = tmp_path / "run"
-    envs, tests = make_envs("CartPole-v1", 4, seed=0), make_envs("CartPole-v1", 2, seed=1)
+    envs, tests = make_envs("CartPole-v1", 4, seed=0), make_envs("CartPole-v1", 2, seed=1, max_episode_steps=40)
     policy = PPOPolicy(cfg.policy, envs.single_observation_space, envs.single_action_space)
     pipeline = [
         interaction_evaluator(cfg, policy.eval_mode, tests),

@@ -169,10 +169,10 @@ def run(async_mode, max_lag, **envs_options):
         loop.use(reward_normalizer(cfg, policy.learn_mode))
         loop.use(gae_estimator(cfg, policy.collect_mode))
         loop.use(multistep_trainer(cfg, policy.learn_mode))
-        loop.run(max_step=6)
+        loop.run(max_step=5)
     envs.close()
     state = policy.state_dict()
-    assert state["attached"]["reward_normalizer"]["count"] == state["model"]["normalizer.count"] == 6 * 32
+    assert state["attached"]["reward_normalizer"]["count"] == state["model"]["normalizer.count"] == 5 * 32
     return state
 
 
@@ -188,8 +188,10 @@ def test_with_both_normalisations_worker_processes_are_as_many_workers_here(dige
 
 
 def test_observations_are_counted_after_learning_so_that_it_begins_with_the_network_that_collected():
-    cfg = PPOConfig().override(
-        {"policy.model.normalize_obs": True, "policy.learn": {"epoch_per_collect": 1, "batch_size": 999}}
+    cfg = (
+        PPOConfig()
+        .override({"policy.model.normalize_obs": True, "policy.learn": {"epoch_per_collect": 1, "batch_size": 999}})
+        .override({"policy.collect.n_sample": 64})
     )
     envs = make_envs("CartPole-v1", 2, seed=0)
     policy = PPOPolicy(cfg.policy, envs.single_observation_space, envs.single_action_space)

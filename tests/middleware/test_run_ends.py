@@ -55,7 +55,8 @@ class Run:
         self.cfg = DQNConfig(exp_name=str(folder), seed=3).override({"env.n_evaluator_episode": 2, **dict(changes)})
         self.cfg.override({"policy.collect.n_sample": 32, "policy.eval.evaluator.eval_freq": 10**6, "log.every_s": 1e9})
         self.cfg.override({"policy.learn": {"learning_starts": 32, "update_per_collect": 3, "batch_size": 16}})
-        self.envs, self.tests = make_envs(env, 4, seed=3), make_envs(env, 2, seed=4)
+        short = {"max_episode_steps": 40} if env == "CartPole-v1" else {}
+        self.envs, self.tests = make_envs(env, 4, seed=3), make_envs(env, 2, seed=4, **short)
         self.policy = DQNPolicy(self.cfg.policy, self.envs.single_observation_space, self.envs.single_action_space)
         self.buffer, self.folder, self.task = ReplayBuffer(1000, seed=3), folder, Task()
         self.first, self.last, self.saver = [], [], saver

@@ -148,11 +148,11 @@ def test_a_run_that_sigterm_ends_has_a_complete_copy(tmp_path):
 
 def test_the_storage_of_a_task_needs_no_configuration(tmp_path):
     store = FakeStore(has_objects=True)
-    train(DQNConfig(exp_name="run"), storage_path="bucket", storage_filesystem=store.filesystem)
+    train(DQNConfig(exp_name="run"), iterations=20, storage_path="bucket", storage_filesystem=store.filesystem)
     expected = outcome("run")
     shutil.rmtree("run")
     resumed = DQNConfig(exp_name="run", resume="run")
-    train(resumed, storage_path="bucket", storage_filesystem=store.filesystem)
+    train(resumed, iterations=20, storage_path="bucket", storage_filesystem=store.filesystem)
     assert outcome("run") == expected
 
 
@@ -162,9 +162,9 @@ def test_an_error_of_the_run_is_copied(tmp_path):
             raise RuntimeError("the simulator has crashed")
 
     with pytest.raises(RuntimeError, match="the simulator has crashed"):
-        train(DQNConfig(exp_name="run", storage_path="store"), fail)
+        train(DQNConfig(exp_name="run", storage_path="store"), fail, iterations=10)
     assert "the simulator has crashed" in (tmp_path / "store/run/error.txt").read_text()
-    train(DQNConfig(exp_name="run", storage_path="store", resume="run"))
+    train(DQNConfig(exp_name="run", storage_path="store", resume="run"), iterations=10)
     assert "the simulator has crashed" in (tmp_path / "store/run/error.1.txt").read_text()
     assert not (tmp_path / "store/run/error.txt").exists()
 
@@ -181,16 +181,16 @@ def test_a_storage_that_fails_is_in_the_metrics_and_the_run_ends_with_an_error_t
             UnsavedError, match="the run has ended, but the copy in bucket/run lacks the latest .*the network is down"
         ),
     ):
-        train(cfg, storage_path="bucket", storage_filesystem=store.filesystem)
+        train(cfg, iterations=20, storage_path="bucket", storage_filesystem=store.filesystem)
     assert outcome("run")
     last = rows("run")[-1]
     assert last["storage/failed_uploads"] >= 5
     assert last["storage/saves_behind"] > 1
     store.fails = lambda number, name, path: False
     cfg.resume = "run"  # as the error says
-    train(cfg, storage_path="bucket", storage_filesystem=store.filesystem)
+    train(cfg, iterations=20, storage_path="bucket", storage_filesystem=store.filesystem)
     shutil.rmtree("run")
-    train(cfg, storage_path="bucket", storage_filesystem=store.filesystem)
+    train(cfg, iterations=20, storage_path="bucket", storage_filesystem=store.filesystem)
     assert outcome("run")
 
 

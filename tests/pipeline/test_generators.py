@@ -12,7 +12,7 @@ import threading
 import pytest
 import torch
 from contract_runs import MODES, run
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ding_lite.engine import Context, Task, contract, run_inside
