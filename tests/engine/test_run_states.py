@@ -53,7 +53,7 @@ def saved_and_continued(steps, iterations, save_in, stage, pace=lambda delay: No
 
 
 CASES = cases(60)
-SAVES = st.sets(st.integers(0, 5), min_size=1, max_size=3)
+SAVES = st.sets(st.integers(0, 5), min_size=1, max_size=2)
 
 
 @CASES

@@ -144,7 +144,7 @@ def pipelines(draw: Any) -> list[Step]:
     fields = st.lists(st.sampled_from(FIELDS), max_size=3, unique=True).map(tuple)
     few = st.lists(st.sampled_from(FIELDS), max_size=1).map(tuple)
     steps = []
-    for index in range(draw(st.integers(2, 7))):
+    for index in range(draw(st.integers(2, 5))):
         is_opaque = draw(st.integers(0, 9)) == 0
         yields = draw(st.booleans())
         uses = draw(st.sets(st.sampled_from(OBJECTS), max_size=2))
