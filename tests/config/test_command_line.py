@@ -100,9 +100,9 @@ def test_an_atari_game_needs_no_registration_by_hand(tmp_path):
         "del sys.modules['ale_py']  # registers the games where it is imported\n"
         "print(from_command_line(DQNConfig, ['--env.id', 'ALE/Pong-v5']).env.id)"
     )
-    ended = run_script(script, cwd=tmp_path)
+    ended = run_script(script, cwd=tmp_path, check=True)
 
-    assert ended.stdout.split()[-1:] == ["ALE/Pong-v5"], ended.stderr
+    assert ended.stdout.split()[-1:] == ["ALE/Pong-v5"]
 
 
 def test_an_atari_game_without_the_extra_ends_the_program_with_its_name(capsys, monkeypatch):

@@ -13,6 +13,7 @@ import warnings
 
 import pytest
 from deferred_runs import MODES, Counts, collector, learner, threads, train
+from forked_scripts import Script
 from hypothesis import given
 from hypothesis import strategies as st
 from random_runs import cases, pacing
@@ -461,7 +462,7 @@ class TestDefer:
     @pytest.mark.parametrize("ends", ["max_step", "finish", "end_run", "error"])
     def test_a_second_signal_leaves_it_behind_and_names_it(self, ends):
         pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-        with subprocess.Popen([sys.executable, "-c", WAITS, ends], **pipes, text=True) as process:
+        with Script(WAITS, ends, **pipes, text=True) as process:
             assert process.stdout.readline() == "ready\n"
             process.send_signal(signal.SIGINT)
             assert process.stderr.readline().startswith("SIGINT: this iteration finishes")

@@ -8,6 +8,7 @@ import sys
 import threading
 
 import pytest
+from forked_scripts import Script
 
 from ding_lite.engine import Task
 
@@ -243,9 +244,7 @@ with loop.start():
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_process_that_is_told_to_end_saves_first_and_tells_how_it_ended(number, status):
-    with subprocess.Popen(
-        [sys.executable, "-c", ENDLESS], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
+    with Script(ENDLESS, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "ready\n"
         process.send_signal(number)
         output, errors = process.communicate(timeout=60)

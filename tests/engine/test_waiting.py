@@ -1,7 +1,6 @@
 """task.wait_for: the next event of another thread, or a timeout, and never for ever."""
 
 import math
-import subprocess
 import sys
 import threading
 import time
@@ -9,6 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from forked_scripts import run_script
 
 from ding_lite.engine import Task, contract
 
@@ -127,7 +127,7 @@ class TestWaitFor:
     )
     def test_it_refuses_to_block_for_ever_where_nobody_can_emit(self, before):
         script = FOR_EVER.format(before=before)
-        ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=10, check=True)
+        ended = run_script(script, timeout=20, check=True)
 
         assert "task.wait_for('tick') would block for ever" in ended.stdout
         assert "Set a timeout" in ended.stdout
@@ -135,7 +135,7 @@ class TestWaitFor:
     @pytest.mark.parametrize("sibling", ["lambda ctx: 1 / 0", "lambda ctx: None", "lambda ctx: loop.wait_for('tock')"])
     def test_beside_parts_that_are_done_or_wait_themselves_it_does_not_block_for_ever(self, sibling):
         script = BESIDE.format(sibling=sibling)
-        ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=20, check=True)
+        ended = run_script(script, timeout=20, check=True)
 
         assert "would block for ever: nothing is left to emit it. Set a timeout." in ended.stdout
         assert "division by zero" in ended.stdout or "1 / 0" not in sibling

@@ -1,12 +1,11 @@
 """Watchdogs: a run that hangs ends with a name and a status; a run that uses up the memory is saved and ends."""
 
 import mmap
-import subprocess
-import sys
 import textwrap
 import time
 
 import pytest
+from forked_scripts import run_script
 
 from ding_lite.engine import Task, contract, watchdogs
 from ding_lite.engine.watchdogs import OutOfMemoryError, memory_in_use, memory_limit
@@ -38,7 +37,7 @@ def program(hangs, mode, before=""):
         """
     )
     begun = time.monotonic()
-    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=60, check=False)
+    done = run_script(text)
     return done, time.monotonic() - begun
 
 
@@ -70,7 +69,7 @@ class Final:
 with Task().start(watchdog_s=0.5) as loop:
     loop.use(Final()).run(3)
 """
-    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=60, check=False)
+    done = run_script(text)
     name = method.partition("(")[0]
     assert done.returncode == watchdogs.STUCK_STATUS
     assert {"begin_run": "begin_run of Final", "end_run": "Final.end_run"}[name] in done.stderr.partition("made no progress")[2]
@@ -103,7 +102,7 @@ with loop.start(watchdog_s=0.5, async_mode=True, max_lag=1):
 
 def test_two_middleware_that_wait_for_each_other_are_both_named():
     begun = time.monotonic()
-    done = subprocess.run([sys.executable, "-c", DEADLOCK], capture_output=True, text=True, timeout=60, check=False)
+    done = run_script(DEADLOCK)
 
     assert done.returncode == watchdogs.STUCK_STATUS
     assert "the run made no progress for 0.5 s: collect (lane collect), or learn (lane learn) did not return." in done.stderr

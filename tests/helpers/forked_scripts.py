@@ -37,8 +37,10 @@ class Script(subprocess.Popen):
         self._close_pipe_fds(p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite)
 
 
-def run_script(code: str, *arguments: Any, timeout: float = 60.0, **options: Any) -> subprocess.CompletedProcess[Any]:
-    """Run a script to its end. Its output is text, and is captured."""
+def run_script(
+    code: str, *arguments: Any, timeout: float = 60.0, check: bool = False, **options: Any
+) -> subprocess.CompletedProcess[Any]:
+    """Run a script to its end. Its output is text, and is captured. With `check`, another status than 0 is an error."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with Script(code, *arguments, **{**pipes, **options}) as process:
         try:
@@ -46,7 +48,10 @@ def run_script(code: str, *arguments: Any, timeout: float = 60.0, **options: Any
         except BaseException:
             process.kill()
             raise
-    return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
+    done = subprocess.CompletedProcess(process.args, process.returncode, output, errors)
+    if check:
+        done.check_returncode()
+    return done
 
 
 def _be_script(args: list[str], cwd: Any, env: dict[str, str] | None, streams: tuple[int, int, int]) -> None:

@@ -1,11 +1,10 @@
 """Several middleware as one: in series, or side by side on threads; functions and objects, errors and backward steps."""
 
 import dataclasses
-import subprocess
-import sys
 import threading
 
 import pytest
+from forked_scripts import run_script
 
 from ding_lite.engine import Context, PipelineError, Task, contract, contract_of
 
@@ -193,7 +192,7 @@ class TestParallel:
     @pytest.mark.parametrize("workers", [1, 3])
     def test_it_may_stand_inside_itself_without_blocking_for_ever(self, workers):
         script = NESTED.format(workers=workers)
-        ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=10, check=True)
+        ended = run_script(script, timeout=20, check=True)
 
         assert ended.stdout.split() == [str(2 * workers)]
 

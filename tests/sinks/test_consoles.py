@@ -218,8 +218,8 @@ def test_a_stream_that_is_only_written_to_gets_lines(monkeypatch):
 
 def test_in_a_pipe_there_are_lines_and_nothing_else():
     code = BEGIN + "console.write({'step': 1, 'loss': None}, ROW, 0.5); console.say('the end'); console.close()"
-    done = run_script(code)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "step 1\nthe end\n", "")
+    done = run_script(code, check=True)
+    assert (done.stdout, done.stderr) == ("step 1\nthe end\n", "")
 
 
 def test_the_view_shows_how_far_the_run_is_and_the_newest_numbers_in_groups():

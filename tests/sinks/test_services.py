@@ -220,7 +220,7 @@ class TestWeightsAndBiases:
             "for step in range(100): group.write({'env_step': step})\ngroup.close()\nprint('the end')"
         )
         there, ours = os.openpty()  # a terminal, where it could ask
-        done = run_script(code, tmp_path, stdin=ours, stdout=ours, stderr=ours)
+        done = run_script(code, tmp_path, stdin=ours, stdout=ours, stderr=ours, check=True)
         os.close(ours)
         text = os.read(there, 1 << 16).decode()
         os.close(there)
