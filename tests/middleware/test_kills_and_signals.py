@@ -27,7 +27,7 @@ pytestmark = pytest.mark.timeout(600)
 
 KILLS = int(os.environ.get("KILLS", "25"))
 """For each mode. The number of signals is smaller."""
-ITERATIONS = 10 * KILLS  # at most eight before each kill, and some after the last
+ITERATIONS = 7 * KILLS  # at most five before each kill, and some after the last
 MODES = {"plain": {}, "threads": {"async_mode": True, "max_lag": 1}}
 
 
@@ -84,7 +84,7 @@ def live(folder, mode, pipe):
 
 
 def strike(folder, mode, number, draw):
-    """Start the run or continue it, and send this signal at a random moment of its first eight iterations.
+    """Start the run or continue it, and send this signal at a random moment of its first five iterations.
 
     Returns:
         The exit status, and how long the process took to end.
@@ -93,7 +93,7 @@ def strike(folder, mode, number, draw):
     process = multiprocessing.get_context("fork").Process(target=live, args=(folder, mode, pipe))
     process.start()
     os.close(pipe)
-    begun, count = time.monotonic(), draw.randint(1, 8)
+    begun, count = time.monotonic(), draw.randint(1, 5)
     for iteration in range(count):
         os.read(source, 1)
         if iteration == 0:
