@@ -6,8 +6,9 @@ import dataclasses
 import functools
 import importlib
 import sys
-from collections.abc import Callable, Mapping
-from types import ModuleType
+import weakref
+from collections.abc import Callable, Mapping, MutableMapping
+from types import FunctionType, ModuleType
 from typing import Any
 
 from gymnasium.envs.registration import EnvSpec
@@ -86,6 +87,8 @@ def _import_path(value: Any) -> str:
 
 def _place_of_closure(value: Any) -> str | None:
     """Where a module offers a function that another function has made, such as PettingZoo's `parallel_env`; None if nowhere."""
+    if isinstance(value, FunctionType) and value in _PLACES:  # the search takes long, and all environments have the same one
+        return _PLACES[value]
     places = [
         f"{module}:{name}"
         for module, loaded in sys.modules.copy().items()
@@ -93,4 +96,11 @@ def _place_of_closure(value: Any) -> str | None:
         for name, offered in vars(loaded).copy().items()
         if offered is value
     ]
-    return min(places, key=lambda place: (len(place), place), default=None)
+    place = min(places, key=lambda place: (len(place), place), default=None)
+    if place is not None and isinstance(value, FunctionType):
+        _PLACES[value] = place
+    return place
+
+
+_PLACES: MutableMapping[FunctionType, str] = weakref.WeakKeyDictionary()
+"""Places that `_place_of_closure` has found."""

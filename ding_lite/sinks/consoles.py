@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import errno
 import importlib.util
 import math
 import os
@@ -172,7 +173,7 @@ class _Curve:
 
 
 class _Enduring:
-    """A stream that ignores errors of writing, such as a closed pipe."""
+    """A stream that ignores errors of writing, such as those of a closed pipe or terminal."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -186,8 +187,8 @@ class _Enduring:
     def _endure(self, call: Callable[..., Any], *args: str) -> None:
         try:
             call(*args)
-        except OSError as error:  # the reader of a pipe has ended, or the disk of a redirection is full
-            if isinstance(error, BrokenPipeError):  # Python itself would try again at exit, and fail
+        except OSError as error:  # the reader has ended, the terminal is closed, or the disk of a redirection is full
+            if error.errno in (errno.EPIPE, errno.EIO):  # Python itself would try again at exit, and fail
                 with contextlib.suppress(OSError), open(os.devnull, "w") as nowhere:
                     os.dup2(nowhere.fileno(), self._stream.fileno())
 

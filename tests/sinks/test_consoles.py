@@ -319,7 +319,9 @@ def test_the_terminal_is_given_back_however_the_run_ends(ending):
         assert "ValueError: in the middle" in lines
 
 
-def test_a_terminal_that_is_closed_does_not_stop_a_run(tmp_path):
+@pytest.mark.parametrize("is_buffered", [True, False])
+def test_a_terminal_that_is_closed_does_not_stop_a_run(is_buffered, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONUNBUFFERED", "" if is_buffered else "1")
     code = (
         "console.write({}, ROW)\nsys.stdin.readline()\n"
         "for n in range(100): console.write({}, ROW)\n"
