@@ -1,6 +1,7 @@
 """Every setting of every policy: changed in a run with the result that a new policy has, or refused by name."""
 
 import copy
+import functools
 import inspect
 import typing
 from pathlib import Path
@@ -38,7 +39,7 @@ SMALL = {"model.encoder_hidden_size_list": [4], "model.head_hidden_size_list": [
 MORE = {
     "learn.target_update_freq": 5,
     "learn.update_per_collect": 2,
-    "learn.batch_size": 8,
+    "learn.batch_size": 12,
     "learn.learning_starts": 4,
     "learn.epoch_per_collect": 2,
     "learn.kl_coeff": 0.2,
@@ -76,10 +77,14 @@ OTHERS = {
 }
 OWN_TEST = {"learn.rmsprop_decay", "learn.kl_coeff"}
 SHARED = {"learn.learning_rate", "learn.lr_schedule", "learn.optimizer_eps", "learn.grad_clip_norm", "learn.on_nonfinite"}
-"""Settings that the base class of all policies follows: some kinds try them, for all."""
+SHARED |= {"learn.update_per_collect", "learn.learning_starts", "learn.target_update_freq", "learn.target_update_theta"}
+"""Settings that only the base class of all policies, the learner or `TargetNetwork` reads: some kinds try them, for all."""
 TRIES_SHARED = {"DQN", "R2D2", "PPO", "SAC", "DecisionTransformer"}
 ELSEWHERE = {"eval_freq", "eval_freq_env_step", "type", "start", "end", "decay"}
-"""Settings that other middleware read than those of a `Rig`: they have tests of their own below."""
+"""Settings that other middleware read than those of a `Rig`: they have tests of their own below.
+
+They are changed together, because they have no effect on a `Rig`.
+"""
 
 
 def config_of(kind, **changes):
@@ -170,9 +175,9 @@ class Rig:
         for part, state in zip(parts, saved):
             part.load_state_dict(state)
 
-    def take_from(self, other):
-        """Continue from the state of another rig, but with the settings of this one."""
-        old, own = other.policy.state_dict(), self.policy.state_dict()
+    def take_from(self, other, saved):
+        """Continue from the state of another rig, which was saved, but with the settings of this one."""
+        old, own = saved[0], self.policy.state_dict()
         by_param = {
             name: other.policy.optimizer.state[param]
             for name, param in other.policy.model.named_parameters()
@@ -184,9 +189,8 @@ class Rig:
         optimizer = {**own["optimizer"], "state": moments, "kept": list(moments)}
         kept = {name: own[name] for name in ("entropy_coeff",) if name in own}
         self.policy.load_state_dict({**old, **kept, "made_with": own["made_with"], "optimizer": optimizer})
-        if other.learner is not None:
-            self.buffer.load_state_dict(other.buffer.state_dict())
-            self.learner.load_state_dict(other.learner.state_dict())
+        for part, state in zip([] if self.learner is None else [self.buffer, self.learner], saved[1:]):
+            part.load_state_dict(state)
 
 
 def another(value, hint):
@@ -216,10 +220,22 @@ def hint_of(cfg, name):
 EACH = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 
 
+@functools.cache
+def first_config(kind):
+    return config_of(kind).policy
+
+
 def changed(kind, name):
-    cfg = config_of(kind).policy
-    hint, value = hint_of(cfg, name)
+    hint, value = hint_of(first_config(kind), name)
     return OTHERS[name] if name in OTHERS else another(value, hint)
+
+
+def changes_of(kind, tries_shared):
+    """The changes to try with a kind of policy: lists of names."""
+    left_out = OWN_TEST if tries_shared else OWN_TEST | SHARED
+    names = [name for name, is_live, _ in settings_of(first_config(kind)) if is_live and name not in left_out]
+    elsewhere = [name for name in names if name.rpartition(".")[2] in ELSEWHERE]
+    return [*([name] for name in names if name not in elsewhere), elsewhere]
 
 
 def same(one, other):
@@ -239,22 +255,19 @@ def test_a_live_change_is_as_a_new_policy_with_the_value(kind):
     saved = live.saved()
     as_it_was = copy.deepcopy(saved)
     unchanged = live.learn(2), live.state()
-    left_out = OWN_TEST if kind.__name__.removesuffix("Policy") in TRIES_SHARED else OWN_TEST | SHARED
-    names = [name for name, is_live, _ in settings_of(live.policy.cfg) if is_live and name not in left_out]
-    for name in names:
-        value = changed(kind, name)
+    for names in changes_of(kind, kind.__name__.removesuffix("Policy") in TRIES_SHARED):
+        values = {name: changed(kind, name) for name in names}
         live.load(saved)
-        new = Rig(kind, **{name: value})
-        new.take_from(live)
-        before = live.policy.reset_config({name: value})
-        assert list(before) == [name]
-        assert hint_of(live.policy.cfg, name)[1] == value
-        found, wanted = live.learn(2), new.learn(2)
-        assert same(found, wanted), name
-        assert same(live.state(), new.state()), name
-        is_elsewhere = name.rpartition(".")[2] in ELSEWHERE or (live.is_offline and name == "learn.batch_size")
-        has_effect = not same((found, live.state()), unchanged)
-        assert has_effect or is_elsewhere, f"{name} has no effect"
+        new = Rig(kind, **values)
+        new.take_from(live, saved)
+        before = live.policy.reset_config(values)
+        assert list(before) == names
+        assert {name: hint_of(live.policy.cfg, name)[1] for name in names} == values
+        found, wanted = ((rig.learn(2), rig.state()) for rig in (live, new))
+        assert same(found[0], wanted[0]), names
+        assert same(found[1], wanted[1]), names
+        is_elsewhere = names[0].rpartition(".")[2] in ELSEWHERE or (live.is_offline and names == ["learn.batch_size"])
+        assert is_elsewhere or not same(found, unchanged), f"{names} has no effect"
     live.load(saved)
     assert same((live.learn(2), live.state()), unchanged), "a loaded state takes back the settings"
     assert same(saved, as_it_was), "learning changed a state that was loaded"
@@ -265,20 +278,20 @@ def test_a_change_without_reset_config_is_followed_or_known_not_to_be(kind):
     rig = Rig(KINDS[kind])
     rig.learn()
     saved = rig.saved()
-    for name in [name for name, is_live, _ in settings_of(rig.policy.cfg) if is_live and name not in OWN_TEST]:
-        value = changed(KINDS[kind], name)
+    for names in changes_of(KINDS[kind], kind != "TD3BC"):
+        values = {name: changed(KINDS[kind], name) for name in names}
         rig.load(saved)
-        before = hint_of(rig.policy.cfg, name)[1]
-        rig.policy.cfg.override({name: value})
-        if name in rig.policy.learn_mode.unfollowed_settings:
-            assert rig.policy.learn_mode.unfollowed_settings == {name: (value, before)}
-            assert rig.policy.reset_config({name: value}) == {name: before}
+        before = {name: hint_of(rig.policy.cfg, name)[1] for name in names}
+        rig.policy.cfg.override(values)
+        if unfollowed := rig.policy.learn_mode.unfollowed_settings:
+            assert unfollowed == {name: (values[name], before[name]) for name in names}
+            assert rig.policy.reset_config(values) == before
         found = rig.learn(2)
         assert not rig.policy.learn_mode.unfollowed_settings
         rig.load(saved)
-        rig.policy.cfg.override({name: before})
-        rig.policy.reset_config({name: value})
-        assert same(found, rig.learn(2)), name
+        rig.policy.cfg.override(before)
+        rig.policy.reset_config(values)
+        assert same(found, rig.learn(2)), names
 
 
 @EACH
@@ -310,7 +323,7 @@ def test_any_other_change_is_refused_by_name_and_changes_nothing(kind):
 def test_changes_beside_other_settings(kind, base, name, value):
     live, new = Rig(kind, **base), Rig(kind, **{**base, name: value})
     live.learn()
-    new.take_from(live)
+    new.take_from(live, live.saved())
     if name == "learn.kl_coeff":
         new.policy.kl_coeff = value
     live.policy.reset_config({name: value})
@@ -349,7 +362,7 @@ def test_a_setting_that_an_own_optimizer_does_not_read_is_refused():
     policy = OwnOptimizer(config_of(KINDS["DQN"]).policy, env.single_observation_space, env.single_action_space)
     with pytest.raises(FixedSettingError, match="learn.learning_rate has no effect: OwnOptimizer makes its own optimizer"):
         policy.reset_config({"lr": 0.5})
-    assert policy.reset_config({"learn.batch_size": 3}) == {"learn.batch_size": 8}
+    assert policy.reset_config({"learn.batch_size": 3}) == {"learn.batch_size": 12}
 
 
 def test_a_policy_of_a_loss_alone_refuses_minibatches():
@@ -463,4 +476,5 @@ def table():
 
 def test_the_page_has_the_table_of_settings():
     page = (Path(__file__).parents[2] / "docs/populations.md").read_text(encoding="utf-8")
-    assert [line for line in page.splitlines() if line in set(table())] == table()
+    rows = table()
+    assert [line for line in page.splitlines() if line in set(rows)] == rows
