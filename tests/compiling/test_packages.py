@@ -14,9 +14,10 @@ import time
 import warnings
 from pathlib import Path
 
+import interpreted_steps
 import pytest
 import torch
-from interpreted_steps import assert_close, batch_of, compiled, interpreting, learn, made, no_warning, same, state_of
+from interpreted_steps import assert_close, batch_of, compiled, interpreting, learn, no_warning, same, state_of
 
 from ding_lite.compiling import cache_folder, packages
 from ding_lite.compiling.compiler import end_with
@@ -66,6 +67,14 @@ def compiler(cache, monkeypatch):
 
     monkeypatch.setattr("ding_lite.compiling.steps.Compilation", Finished)
     return runs
+
+
+HIDDEN = {"model.encoder_hidden_size_list": [8]}
+
+
+def made(**settings):
+    """A policy with a hidden layer, since its step is really compiled."""
+    return interpreted_steps.made(**{**HIDDEN, **settings})
 
 
 def program(**settings):
@@ -313,10 +322,10 @@ def test_the_same_program_has_the_same_key_and_another_one_another():
         assert trace_step(made(), batch_of(rows=7), False).program.key != program().key
 
 
-PROGRAM = """
+PROGRAM = f"""
 import sys
 from interpreted_steps import compiled, learn, made
-policy = made()
+policy = made(**{HIDDEN})
 learn(policy)
 print(compiled(policy), [name for name in ("torch._dynamo", "torch._inductor", "sympy") if name in sys.modules])
 """

@@ -20,7 +20,13 @@ CASES = [
     for name in NAMES
     if name != "ppo_ddp"  # its processes exchange gradients within a step, which is not compiled
 ]
-SETTINGS = {"policy.learn.compile": "on", "policy.collect.n_sample": 40, "policy.learn.unroll_len": 5}
+SETTINGS = {
+    "policy.learn.compile": "on",
+    "policy.collect.n_sample": 40,
+    "policy.learn.burn_in": 2,  # each step of a sequence is traced
+    "policy.learn.unroll_len": 5,
+    "policy.model.encoder_hidden_size_list": [8],
+}
 
 
 @pytest.fixture

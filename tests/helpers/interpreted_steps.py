@@ -13,14 +13,18 @@ from ding_lite.data import tree
 from ding_lite.policy import DQNPolicy
 
 OBSERVATIONS, ACTIONS = spaces.Box(-1.0, 1.0, (5,)), spaces.Discrete(3)
-SMALL = {"model.encoder_hidden_size_list": [8], "seed": 0, "learn.target_update_freq": 3}
+SMALL = {"model.encoder_hidden_size_list": [], "seed": 0, "learn.target_update_freq": 3}
+"""Without hidden layers, because each operation is traced; the tests of all policies have some."""
+GRAPHS = {}
 
 
 class Interpreted:
     """A program that is run operation by operation, in the place of a package and of its compilation."""
 
     def __init__(self, program):
-        self._graph = graph_of(program)
+        if program.key not in GRAPHS:  # as in the cache of packages, programs with the same key are the same
+            GRAPHS[program.key] = graph_of(program)
+        self._graph = GRAPHS[program.key]
 
     def package(self):
         return self

@@ -25,12 +25,14 @@ KINDS = [
 ]
 BOX, DISCRETE = spaces.Box(-1, 1, (2,), np.float32), spaces.Discrete(3)
 VALUES = (None, "x", math.nan, math.inf, -1, 10**400, [], {}, object())
+EVERY = {"config": len(VALUES), "observation_space": 3, "action_space": 3}
+"""Parts of `made_with` whose fields have the same checks, so that a place there gets only each so many-th value."""
 
 
 def made(kind, seed=0, **settings):
     """A small policy that has moments, random numbers drawn ahead and a normaliser of rewards."""
     actions = BOX if issubclass(kind, BoxActing) else DISCRETE
-    small = {"model.encoder_hidden_size_list": [3], "model.normalize_obs": True, "seed": seed}
+    small = {"model.encoder_hidden_size_list": [3], "model.head_hidden_size_list": [], "model.normalize_obs": True, "seed": seed}
     has = vars(kind.config_type().model)
     settings = {name: value for name, value in small.items() if name == "seed" or name.partition(".")[2] in has} | settings
     policy = kind(settings, BOX, actions)
@@ -121,7 +123,7 @@ def refusal(policy, state):
 def tries():
     """Of each kind, the places and values that it tries: each place gets each value from one of the kinds that have it.
 
-    A place in a configuration, where each field has the same checks, gets every third value.
+    A place whose neighbours have the same checks gets fewer; see EVERY.
     """
     kinds_at, found = {}, {kind: [] for kind in KINDS}
     for kind in KINDS:
@@ -129,9 +131,10 @@ def tries():
             if path and path[0] not in ("learn", "evaluate"):  # as in "collect"
                 kinds_at.setdefault(path, []).append((kind, current))
     for number, (path, owners) in enumerate(kinds_at.items()):
-        values = VALUES[number % 3 :: 3] if path[:2] == ("made_with", "config") else VALUES
-        for turn, value in enumerate(values, start=number):
-            kind, current = owners[turn % len(owners)]
+        every = next((step for place, step in EVERY.items() if path[:2] == ("made_with", place)), 1)
+        values = VALUES[number % every :: every]
+        for value in values:
+            kind, current = min(owners, key=lambda owner: len(found[owner[0]]))
             is_same = isinstance(value, (int, float)) and type(current) in (int, float) and value == current
             if not is_same:
                 found[kind].append((path, value))
