@@ -298,7 +298,7 @@ def test_weighted_importance_sampling_is_consistent_and_varies_less(recorded, pe
                     per_decision=per_decision,
                     weighted=weighted,
                 ).mean()
-                for begin in range(0, min(20_000, 300 * size), size)
+                for begin in range(0, min(20_000, 120 * size), size)
             ]
             found = torch.stack(found)
             errors[size, weighted] = (found - value).square().mean().sqrt().item()

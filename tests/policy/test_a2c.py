@@ -135,11 +135,11 @@ def test_a_saved_state_goes_on_bit_for_bit(optimizer, same):
 def test_it_learns_which_way_to_walk_a_chain_and_what_each_place_is_worth():
     # Six places in a row, the last is worth 1 and ends it; to the left of the first there is nothing. Right is action 1.
     policy = made(
-        spaces.Discrete(2), learn__learning_rate=0.01, learn__entropy_weight=0.01, model__encoder_hidden_size_list=[32]
+        spaces.Discrete(2), learn__learning_rate=0.02, learn__entropy_weight=0.01, model__encoder_hidden_size_list=[32]
     )
     rng, gamma, places = np.random.default_rng(0), 0.9, np.eye(5, dtype=np.float32)
     place = np.zeros(16, int)
-    for _ in range(150):
+    for _ in range(80):
         steps = []
         for _ in range(8):
             obs = places[place]

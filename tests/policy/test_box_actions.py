@@ -278,11 +278,11 @@ def test_a_reward_that_is_no_number_ends_learning_and_leaves_the_weights(kind):
 def test_a_constant_reward_is_worth_its_endless_sum(kind):
     settings = {"learn__auto_alpha": False, "learn__alpha": 1e-8} if kind in ("sac", "cql") else {}
     settings |= {"learn__min_q_weight": 0.0} if kind == "cql" else {}
-    policy = made(kind, discount_factor=0.5, learn__learning_rate=0.02, learn__target_update_theta=0.5, **settings)
+    policy = made(kind, discount_factor=0.5, learn__learning_rate=0.04, learn__target_update_theta=0.5, **settings)
     one, batch = torch.ones(64, 5), transitions(64)
     batch["action"] = policy.model.bounds(2 * torch.rand(64, 3, generator=torch.Generator().manual_seed(1)) - 1)
     batch |= {"obs": one, "next_obs": one, "reward": torch.ones(64), "terminated": torch.zeros(64, dtype=torch.bool)}
-    for _ in range(120):
+    for _ in range(60):
         policy.learn_mode.forward(tree(batch))
     q_value = policy.model.critic(one, policy.model.bounds.to_unit(batch["action"]))
 

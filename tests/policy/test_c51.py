@@ -86,13 +86,13 @@ def test_the_value_of_an_action_is_the_mean_of_its_returns():
 
 
 def test_a_coin_that_pays_one_or_nothing_is_learned_as_a_coin():
-    policy = made(double_precision=False, learn__learning_rate=0.05, model__v_min=0.0, model__v_max=2.0, model__n_atom=3)
+    policy = made(double_precision=False, learn__learning_rate=0.1, model__v_min=0.0, model__v_max=2.0, model__n_atom=3)
     n = 64
     batch = tree({
         "obs": torch.zeros(n, 5), "next_obs": torch.zeros(n, 5), "action": torch.zeros(n, dtype=torch.int64),
         "reward": (torch.arange(n) % 4 == 0).float(), "terminated": torch.ones(n, dtype=torch.bool),
     })  # fmt: skip
-    for _ in range(300):
+    for _ in range(150):
         policy.learn_mode.forward(batch)
 
     np.testing.assert_allclose(policy.model(torch.zeros(1, 5))[0, 0].softmax(-1).detach(), [0.75, 0.25, 0], atol=0.01)

@@ -263,9 +263,9 @@ def test_it_prefers_the_better_number_of_the_data_and_gives_others_a_lower_value
     found = {}
     for kind in (CQLPolicy, SACPolicy):
         settings = {"learn.num_actions": 4, "learn.min_q_weight": 1.0} if kind is CQLPolicy else {}
-        rates = {"learn.learning_rate": 0.01, "learn.learning_rate_actor": 0.01, "learn.alpha": 0.05, "learn.auto_alpha": False}
+        rates = {"learn.learning_rate": 0.02, "learn.learning_rate_actor": 0.02, "learn.alpha": 0.05, "learn.auto_alpha": False}
         policy = kind({"seed": 0, "model.encoder_hidden_size_list": [32], **rates, **settings}, BANDIT_OBS, BANDIT_BOX)
-        for step in range(200):
+        for step in range(100):
             policy.learn_mode.forward(tree(bandit(False, seed=step)))
         outside = torch.tensor([[-1.0], [1.0]])
         found[kind] = [policy.model.critic(torch.from_numpy(STATES), unit).detach().numpy() for unit in (outside, -outside)]

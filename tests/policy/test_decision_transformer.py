@@ -145,8 +145,8 @@ def test_it_learns_which_action_brings_which_return():
         "truncated": np.zeros(64, bool),
     }
     dataset = open_dataset(rows)
-    policy = made(**{"learn.learning_rate": 0.01, "return_scale": 1.0, "target_return": 1.0, "context_length": 2})
-    for _ in range(60):
+    policy = made(**{"learn.learning_rate": 0.02, "return_scale": 1.0, "target_return": 1.0, "context_length": 2})
+    for _ in range(30):
         policy.learn_mode.forward(dataset.windows(np.arange(64), 2))
     assert policy.predict(np.zeros(3, np.float32))[0] == 0
     policy.cfg.target_return = 0.0

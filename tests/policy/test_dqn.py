@@ -197,7 +197,7 @@ def learned_chain(observation_space, obs, next_obs, **ends) -> DQNPolicy:
     """What DQN learns of episodes of LENGTH steps with reward 1 each, whatever the action."""
     policy = made(
         spaces.Discrete(2), observation_space, discount_factor=GAMMA, model__encoder_hidden_size_list=[],
-        learn__learning_rate=0.03, learn__target_update_freq=20,
+        learn__learning_rate=0.05, learn__target_update_freq=8,
     )  # fmt: skip
     no = torch.zeros(2 * LENGTH, dtype=torch.bool)
     action = torch.arange(2).repeat(LENGTH)
@@ -210,7 +210,7 @@ def learned_chain(observation_space, obs, next_obs, **ends) -> DQNPolicy:
         "truncated": no,
     }
     batch = tree({**rows, **ends})
-    for _ in range(1500):
+    for _ in range(450):
         policy.learn_mode.forward(batch)
     return policy
 

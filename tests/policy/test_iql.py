@@ -130,12 +130,12 @@ def test_expectiles_go_from_the_mean_to_the_maximum_of_the_data():
     values = {}
     for expectile in (0.5, 0.95):
         policy = IQLPolicy(
-            {"seed": 0, "model.encoder_hidden_size_list": [16], "learn.expectile": expectile, "learn.learning_rate": 0.01},
+            {"seed": 0, "model.encoder_hidden_size_list": [16], "learn.expectile": expectile, "learn.learning_rate": 0.02},
             BANDIT_OBS,
             BANDIT_BOX,
         )
         policy.cfg.learn.target_update_theta = 0.2
-        for step in range(150):
+        for step in range(75):
             policy.learn_mode.forward(tree(bandit(False, seed=step)))
         values[expectile] = policy.model.value(torch.from_numpy(STATES)).mean().item()
 
@@ -144,11 +144,11 @@ def test_expectiles_go_from_the_mean_to_the_maximum_of_the_data():
 
 @each
 def test_it_prefers_the_better_action_of_the_data_although_it_is_rarer(discrete):
-    settings = {"seed": 0, "model.encoder_hidden_size_list": [32], "learn.learning_rate": 0.01, "learn.beta": 5.0}
+    settings = {"seed": 0, "model.encoder_hidden_size_list": [32], "learn.learning_rate": 0.02, "learn.beta": 5.0}
     settings["learn.target_update_theta"] = 0.2
     kind, space = (DiscreteIQLPolicy, BANDIT_DISCRETE) if discrete else (IQLPolicy, BANDIT_BOX)
     policy, imitation = (kind({**settings, "learn.beta": beta}, BANDIT_OBS, space) for beta in (5.0, 0.0))
-    for step in range(150):
+    for step in range(75):
         for one in (policy, imitation):
             one.learn_mode.forward(tree(bandit(discrete, seed=step)))
     found, imitated = (one.eval_mode.forward(STATES)[0] for one in (policy, imitation))

@@ -91,15 +91,15 @@ def test_acting_draws_nothing_and_each_loss_draws_other_quantiles(transitions, s
 
 def test_the_quantile_function_of_a_known_distribution_is_learned():
     policy = made(
-        double_precision=False, learn__learning_rate=0.005, kappa=0.05, model__encoder_hidden_size_list=[16],
+        double_precision=False, learn__learning_rate=0.01, kappa=0.05, model__encoder_hidden_size_list=[16],
         model__head_hidden_size_list=[32], model__num_quantiles=8,
     )  # fmt: skip
-    n = 256
+    n = 64
     batch = tree({
         "obs": torch.zeros(n, 5), "next_obs": torch.zeros(n, 5), "action": torch.zeros(n, dtype=torch.int64),
         "reward": torch.linspace(0, 1, n), "terminated": torch.ones(n, dtype=torch.bool),
     })  # fmt: skip
-    for _ in range(400):
+    for _ in range(200):
         policy.learn_mode.forward(batch)
     tau = torch.tensor([0.1, 0.3, 0.5, 0.7, 0.9])
 

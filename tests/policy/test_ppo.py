@@ -341,14 +341,14 @@ LENGTH, GAMMA = 5, 0.9
 
 def learned_chain(observation_space, obs, next_obs, ends: str) -> tuple[PPOPolicy, torch.Tensor]:
     """What PPO learns of episodes of LENGTH steps with reward 1 each, and the returns that it learned it from."""
-    policy = made(spaces.Discrete(2), observation_space, model__encoder_hidden_size_list=[], learn__learning_rate=0.05,
+    policy = made(spaces.Discrete(2), observation_space, model__encoder_hidden_size_list=[], learn__learning_rate=0.1,
                   learn__grad_clip_norm=None, learn__batch_size=1000, learn__epoch_per_collect=8)  # fmt: skip
     t = len(obs)
     no = torch.zeros(t, 1, dtype=torch.bool)
     end = (torch.arange(1, t + 1) % LENGTH == 0).unsqueeze(1)
     data = {"obs": obs, "next_obs": next_obs, "reward": torch.ones(t, 1), "terminated": no, "truncated": no, ends: end,
             "action": torch.arange(t).unsqueeze(1) % 2, "log_prob": torch.full((t, 1), math.log(0.5))}  # fmt: skip
-    for _ in range(150):
+    for _ in range(40):
         batch = policy.collect_mode.with_values(tree(data))
         signals = (batch.reward, batch.value, batch.next_value, batch.terminated, batch.truncated)
         advantage = gae(*signals, gamma=GAMMA, lambda_=0.95)

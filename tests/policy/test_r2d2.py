@@ -123,11 +123,9 @@ def test_the_loss_matches_its_equation_step_by_step(share, start, nstep):
     plain_loss, plain_stats = policy.loss(policy.postprocess(tree(unweighted)))
     np.testing.assert_allclose(plain_loss.item(), losses.mean(), rtol=1e-9)
     assert "priority" not in plain_stats
+    walked = [walk(policy.model, batch, i)[0] for i in range(N)]
     values = [
-        walk(policy.model, batch, i)[0][t][batch["action"][i, t].item() - start]
-        for i in range(N)
-        for t in range(BURN_IN, L)
-        if batch["valid"][i, t]
+        walked[i][t][batch["action"][i, t].item() - start] for i in range(N) for t in range(BURN_IN, L) if batch["valid"][i, t]
     ]
     np.testing.assert_allclose(plain_stats["q_value"].item(), np.mean(values), rtol=1e-9)
 

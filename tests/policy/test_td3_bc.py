@@ -70,9 +70,9 @@ def test_observations_are_normalised_unless_it_is_turned_off():
 
 
 def test_the_value_moves_the_actor_away_from_imitation_towards_the_better_action():
-    settings = {"seed": 0, "model.encoder_hidden_size_list": [32], "learn.learning_rate": 0.01}
+    settings = {"seed": 0, "model.encoder_hidden_size_list": [32], "learn.learning_rate": 0.02}
     policy, imitation = (TD3BCPolicy({**settings, "learn.bc_alpha": it}, BANDIT_OBS, BANDIT_BOX) for it in (10.0, 0.0))
-    for step in range(150):
+    for step in range(75):
         for one in (policy, imitation):
             one.learn_mode.forward(tree(bandit(False, seed=step)))
 

@@ -23,9 +23,17 @@ def envs():
     return make_envs("CartPole-v1", 4, seed=0)
 
 
+SHORT = {"policy.collect.n_sample": 16, "policy.learn.batch_size": 8, "policy.learn.epoch_per_collect": 2}
+
+
+def short():
+    """A configuration of PPO with few gradient steps in an iteration."""
+    return PPOConfig().override(SHORT)
+
+
 def made(kind, envs, seed=0):
-    config = DQNConfig if issubclass(kind, DQNPolicy) else PPOConfig
-    return kind(config(seed=seed).policy, envs.single_observation_space, envs.single_action_space)
+    cfg = DQNConfig() if issubclass(kind, DQNPolicy) else short()
+    return kind(cfg.override({"seed": seed}).policy, envs.single_observation_space, envs.single_action_space)
 
 
 class LoadsByItself(PPOPolicy):
@@ -68,7 +76,7 @@ def test_a_learn_on_batch_without_bump_version_changes_the_acting_weights(envs):
             self.optimizer.step()
             return {}
 
-    cfg, policy, versions = PPOConfig(), made(Quiet, envs), []
+    cfg, policy, versions = short(), made(Quiet, envs), []
     with Task().start(ctx=OnlineRLContext()) as task:
         task.use(StepCollector(cfg, policy.collect_mode, envs))
         task.use(gae_estimator(cfg, policy.collect_mode))
@@ -80,7 +88,7 @@ def test_a_learn_on_batch_without_bump_version_changes_the_acting_weights(envs):
 
 
 def test_each_gradient_step_is_one_version(envs):
-    cfg, policy = PPOConfig(), made(PPOPolicy, envs)
+    cfg, policy = short(), made(PPOPolicy, envs)
     with Task().start(ctx=OnlineRLContext()) as task:
         task.use(StepCollector(cfg, policy.collect_mode, envs))
         task.use(gae_estimator(cfg, policy.collect_mode))
@@ -94,7 +102,7 @@ def test_each_gradient_step_is_one_version(envs):
 @pytest.mark.parametrize("lag", [0, 1])
 def test_weights_that_are_set_between_two_runs_collect_in_the_next(lag, is_final, envs):
     def collected_by(**mode):
-        cfg, own = PPOConfig(), make_envs("CartPole-v1", 4, seed=0)
+        cfg, own = short(), make_envs("CartPole-v1", 4, seed=0)
         policy = made(PPOPolicy, own)
         start = policy.state_dict()
         with Task().start(ctx=OnlineRLContext(), max_lag=lag, **mode) as task:

@@ -59,7 +59,7 @@ def released():
 def test_every_policy_learns_in_a_learner_as_in_the_script(in_this_process, case):
     here = rank_policies.made(case, is_double=False)
     there = rank_policies.made(case, {"learners.num_learners": 1}, is_double=False)
-    for step in range(3):
+    for step in range(2):
         batch = batch_for(here, step)
 
         outputs = here.learn_mode.forward(batch), there.learn_mode.forward(batch)
