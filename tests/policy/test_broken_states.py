@@ -32,7 +32,12 @@ EVERY = {"config": len(VALUES), "observation_space": 3, "action_space": 3}
 def made(kind, seed=0, **settings):
     """A small policy that has moments, random numbers drawn ahead and a normaliser of rewards."""
     actions = BOX if issubclass(kind, BoxActing) else DISCRETE
-    small = {"model.encoder_hidden_size_list": [3], "model.head_hidden_size_list": [], "model.normalize_obs": True, "seed": seed}
+    small = {
+        "model.encoder_hidden_size_list": [3],
+        "model.head_hidden_size_list": [],
+        "model.normalize_obs": True,
+        "seed": seed,
+    }
     has = vars(kind.config_type().model)
     settings = {name: value for name, value in small.items() if name == "seed" or name.partition(".")[2] in has} | settings
     policy = kind(settings, BOX, actions)
