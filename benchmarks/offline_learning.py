@@ -206,9 +206,9 @@ def keep(results: Results) -> None:
         "`data` is the mean return of the episodes in the dataset, and its highest one. `mixed` datasets have half of their",
         "transitions from the medium and half from the expert policy; see `benchmarks/collect_datasets.py`.",
         "",
-        "Imitation alone can be behind its data: on replay and mixed datasets, behaviour cloning averages the actions of several",
-        "policies; and the best tenth of the episodes of Pendulum-v1 are those that begin upright, which do not show how to",
-        "swing up. The seeds of Hopper-v5 differ much: a policy that falls a little earlier has half the return.",
+        "Imitation alone can be behind its data: on replay and mixed datasets, behaviour cloning averages the actions of",
+        "several policies; and the best tenth of the episodes of Pendulum-v1 are those that begin upright, which do not show",
+        "how to swing up. The seeds of Hopper-v5 differ much: a policy that falls a little earlier has half the return.",
         "",
     ]
     for name, task in TASKS.items():
