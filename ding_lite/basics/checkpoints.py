@@ -14,7 +14,8 @@ from typing import Any
 
 from ding_lite.basics.files import write_atomically
 
-_PLAIN = frozenset({int, float, str, bool, complex, type(None)})
+PLAIN_TYPES = frozenset({int, float, str, bool, complex, type(None)})
+"""Types of values that a checkpoint holds as they are."""
 _DEEPEST = 200  # lists and dicts in one another
 _KEYS = (str, int, float, bool)
 
@@ -60,15 +61,16 @@ def plain(state: Any, where: str = "state", inside: tuple[int, ...] = ()) -> Any
             if type(key) not in _KEYS:
                 raise TypeError(f"{where} has the key {key!r} of type {type(key).__name__}: use strings or numbers as keys.")
         return {
-            key: value if type(value) in _PLAIN else plain(value, f"{where}[{key!r}]", inside) for key, value in state.items()
+            key: value if type(value) in PLAIN_TYPES else plain(value, f"{where}[{key!r}]", inside)
+            for key, value in state.items()
         }
     if isinstance(state, (list, tuple)):
         items = [
-            value if type(value) in _PLAIN else plain(value, f"{where}[{position}]", inside)
+            value if type(value) in PLAIN_TYPES else plain(value, f"{where}[{position}]", inside)
             for position, value in enumerate(state)
         ]
         return tuple(items) if isinstance(state, tuple) else items
-    if type(state) in _PLAIN:
+    if type(state) in PLAIN_TYPES:
         return state
     has_dtype = isinstance(state, (np.ndarray, torch.Tensor))
     what = f"{type(state).__name__} of {state.dtype}" if has_dtype else type(state).__name__

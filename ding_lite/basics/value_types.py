@@ -6,10 +6,11 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from ding_lite.basics.checkpoints import PLAIN_TYPES
+
 _DICTS: dict[str, Any] = {"OrderedDict": OrderedDict, "Counter": Counter}
 _ARRAY = "ndarray"
-_SCALARS = frozenset({int, float, str, bool, complex, type(None)})
-_SAME = {*_SCALARS, list, tuple, dict, *_DICTS.values()}
+_SAME = {*PLAIN_TYPES, list, tuple, dict, *_DICTS.values()}
 
 
 def types_of(state: Any, path: tuple[Any, ...] = ()) -> Iterator[dict[str, Any]]:
@@ -24,11 +25,11 @@ def types_of(state: Any, path: tuple[Any, ...] = ()) -> Iterator[dict[str, Any]]
         if type(state).__name__ in _DICTS and type(state) is _DICTS[type(state).__name__]:
             yield {"path": list(path), "type": type(state).__name__}
         for key, value in state.items():
-            if type(value) not in _SCALARS:
+            if type(value) not in PLAIN_TYPES:
                 yield from types_of(value, (*path, key))
     elif isinstance(state, (list, tuple)):
         for position, value in enumerate(state):
-            if type(value) not in _SCALARS:
+            if type(value) not in PLAIN_TYPES:
                 yield from types_of(value, (*path, position))
 
 
