@@ -97,7 +97,7 @@ def fingerprint(
             if cls in SCALARS or cls is _Bytes:  # most of them
                 found[key] = _part((None, 0, inner if cls is _Bytes else repr(inner), name, parent, mine, is_inner))
                 continue
-            kind = _KINDS.get(id(cls)) or _kind_of(cls)
+            kind = _kind_of(cls)
             if data_alone and not kind.is_data:
                 found[key] = InnerValue(None, 0, "an object", name, parent, mine, is_inner)
                 continue
@@ -123,12 +123,12 @@ def fingerprint(
 
 def usual_parts(value: Any) -> list[tuple[str, Any]]:
     """The values inside a value, by name, as `fingerprint` finds them."""
-    return (_KINDS.get(id(type(value))) or _kind_of(type(value))).parts(value)
+    return _kind_of(type(value)).parts(value)
 
 
 def is_data(value: Any) -> bool:
     """Whether a value is a number, a string, a container, an array or a torch module."""
-    return is_scalar(value) or (_KINDS.get(id(type(value))) or _kind_of(type(value))).is_data
+    return is_scalar(value) or _kind_of(type(value)).is_data
 
 
 def changed(before: Print, now: Print, private: str = "arrays") -> str | None:
@@ -242,9 +242,12 @@ _KINDS: dict[int, _Kind] = {}
 
 
 def _kind_of(cls: type[Any]) -> _Kind:
-    found, key = _Kind(cls), id(cls)
-    found.alive = weakref.ref(cls, lambda _: _KINDS.pop(key, None))
-    _KINDS[key] = found
+    key = id(cls)
+    found = _KINDS.get(key)
+    if found is None:
+        found = _Kind(cls)
+        found.alive = weakref.ref(cls, lambda _: _KINDS.pop(key, None))
+        _KINDS[key] = found
     return found
 
 
