@@ -158,7 +158,7 @@ class StepCollector:
             writes=("env_step",) if asks else (*ROLLOUT_DATA, "env_step"),
             writes_late=ROLLOUT_DATA if asks else (),
             uses=(policy,),
-            alone=(env,),
+            exclusive=(env,),
             stage="collect",
         )(self)
 
@@ -258,7 +258,7 @@ class EpisodeCollector:
             writes=() if asks else _EPISODE_DATA,
             writes_late=_EPISODE_DATA if asks else (),  # env_step too: the number of steps is known only then
             uses=(policy,),
-            alone=(env,),
+            exclusive=(env,),
             stage="collect",
         )(self)
 

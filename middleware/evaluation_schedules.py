@@ -58,7 +58,7 @@ class ScheduledEvaluator:
         stop_value: value that ends the run; None for none.
         place: where the value was found, for the message at the end of the run, such as "in CartPole-v1".
         uses: further objects that it uses.
-        alone: objects that nothing else uses.
+        exclusive: objects that nothing else uses.
     """
 
     _format = ".1f"
@@ -72,7 +72,7 @@ class ScheduledEvaluator:
         stop_value: float | None,
         place: str,
         uses: Sequence[Any] = (),
-        alone: Sequence[Any] = (),
+        exclusive: Sequence[Any] = (),
     ) -> None:
         self.__name__ = name
         self._every = cfg.policy.eval.evaluator
@@ -91,7 +91,7 @@ class ScheduledEvaluator:
             may_read=("env_step", "eval_metrics", "eval_value"),
             may_write=("eval_metrics",),
             uses=(*policies, *uses),
-            alone=tuple(alone),
+            exclusive=tuple(exclusive),
             stage="evaluate",
         )(self)
 
@@ -161,7 +161,7 @@ class ScheduledEvaluator:
             policy.pin()
         begun: list[Deferred[Evaluation]] = []
         work = own_run().defer(self._deferred(), _counters(ctx), lambda: bool(begun) and begun[0].is_over)
-        work.outlasts = True
+        work.used_in_end_run = True
         begun.append(work)
         self._has_begun(work)
         self._under_way = ctx.train_iter, work

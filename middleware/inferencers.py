@@ -57,7 +57,7 @@ def inferencer(
         **settings.terms,
         writes=("obs", "action", "inference_output"),
         uses=(policy,),
-        alone=(env,),
+        exclusive=(env,),
         stage="collect",
     )
     def infer(ctx: OnlineRLContext) -> None:
@@ -102,7 +102,7 @@ def rolloutor(
         may_read=("collect_metrics",),
         may_write=("collect_metrics",),
         uses=(policy,),
-        alone=(env,),
+        exclusive=(env,),
         fills=() if transitions is None else (transitions,),
         stage="collect",
     )

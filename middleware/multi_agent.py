@@ -78,8 +78,8 @@ class AgentsCollector:
             writes=("env_step",) if asks else (*_ROLLOUT_DATA, "env_step"),
             writes_late=_ROLLOUT_DATA if asks else (),
             uses=tuple(policies.values()),
-            alone=(env,),
-            makes=[_made(name, policy) for name, policy in policies.items()],
+            exclusive=(env,),
+            creates=[_made(name, policy) for name, policy in policies.items()],
             stage="collect",
         )(self)
 

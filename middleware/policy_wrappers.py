@@ -88,7 +88,7 @@ class ForPolicy:
                 uses=terms.uses,
                 fills=terms.fills,
                 draws=terms.draws,
-                alone=terms.alone,
+                exclusive=terms.exclusive,
                 stage=terms.stage,
                 may_read=self._logged,
                 may_write=self._logged,

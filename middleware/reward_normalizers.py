@@ -74,7 +74,7 @@ def reward_normalizer(cfg: RunConfig, policy: LearnMode) -> Callable[[OnlineRLCo
 class _ReturnScale:
     """The variance of discounted returns, and the running return of each environment, across rollouts."""
 
-    varying = ("carried",)  # a saved state may have another number of environments
+    unchecked_entries = ("carried",)  # a saved state may have another number of environments
     state_ranges: ClassVar[Mapping[str, tuple[float, float]]] = {**RunningNorm.state_ranges, "carried": (-math.inf, math.inf)}
 
     def __init__(self, gamma: float) -> None:

@@ -64,7 +64,7 @@ class CompiledSteps:
         ValueError: DING_LITE_CACHE_MB or CXX cannot be read.
     """
 
-    varying: ClassVar[tuple[str, ...]] = History.entries
+    unchecked_entries: ClassVar[tuple[str, ...]] = History.entries
     new_entries: ClassVar[tuple[str, ...]] = History.entries[1:]
     is_learned: ClassVar[bool] = False
 

@@ -78,9 +78,9 @@ class Deferred(Generic[Result]):
         """Whether the result is available."""
         self.thread: threading.Thread | None = None
         """The thread that runs it; None if it was done at once."""
-        self.outlasts = False
+        self.used_in_end_run = False
         """Whether it continues after the last iteration, for an `end_run` that takes its result."""
-        self.owns_inputs = False
+        self.changes_inputs = False
         """Whether it changes its inputs, such as a module that it trains, and nothing else does until its result is taken."""
         self.is_over: bool = outer is not None and outer.is_over
         """Whether its run has ended, so that its result can no longer be taken."""
@@ -118,7 +118,7 @@ class Deferred(Generic[Result]):
     @property
     def outlasts_run(self) -> bool:
         """Whether it, or the work that has deferred it, goes on when the run has ended in order."""
-        return any(work.outlasts for work in self.with_outer())
+        return any(work.used_in_end_run for work in self.with_outer())
 
     @property
     def has_errors(self) -> bool:
@@ -159,8 +159,8 @@ class Deferred(Generic[Result]):
         if not self._owner.wait_for(self) or not isinstance(self._has_failed, Exception | None):
             raise WorkCancelled(
                 f"the run has ended, and with it {self.name}, which it deferred. If `end_run` takes the result, set "
-                "`work.outlasts = True` on the object that task.defer() returned; if the next run takes it, end this run by "
-                "task.run(n, final=False)."
+                "`work.used_in_end_run = True` on the object that task.defer() returned; if the next run takes it, end this "
+                "run by task.run(n, final=False)."
             )
         self._refuse_changes()
         if self._has_failed is not None:
@@ -170,7 +170,7 @@ class Deferred(Generic[Result]):
 
     def _refuse_changes(self) -> None:
         prints, self._prints = self._prints, None
-        problem = None if prints is None or self._has_failed is not None else prints.problem(self.owns_inputs)
+        problem = None if prints is None or self._has_failed is not None else prints.problem(self.changes_inputs)
         if problem is not None:
             self._has_failed = RuntimeError(f"{self.description}: {problem}")
 
@@ -327,8 +327,8 @@ class Deferrals:
         """The run has ended: results can no longer be taken.
 
         Args:
-            last: the last iteration, if an `end_run` may follow, which can take results of work with `outlasts`, unless a
-                later, dropped iteration began it.
+            last: the last iteration, if an `end_run` may follow, which can take results of work with `used_in_end_run`, unless
+                a later, dropped iteration began it.
         """
         with self._changed:
             self.is_ending = True

@@ -218,8 +218,8 @@ class InputFingerprints:
                 return (
                     f"`{one.name}{while_it_ran}`, {_KINDS[one.kind]}, was changed while the work ran. If a middleware "
                     f"changes it, the result depends on which is faster. {_fix(one, self._name)} If the work changes it, "
-                    "return the new value instead, or declare that nothing else changes it: `work.owns_inputs = True` on the "
-                    "object that task.defer() returns."
+                    "return the new value instead. If that is not possible and nothing else changes the input, set "
+                    "`work.changes_inputs = True` on the object that task.defer() returns."
                 )
             later = changed(at_end, last, private="all")
             if later is not None:

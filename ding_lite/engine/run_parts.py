@@ -55,8 +55,8 @@ def holder_of(fn: Any) -> Any:
 
 
 def environments_of(entries: Sequence[Entry]) -> list[Any]:
-    """The environments of a pipeline: the objects in the `alone` of contracts."""
-    things = [thing for it in middleware_of(entries) if it.contract is not None for thing in it.contract.alone]
+    """The environments of a pipeline: the objects in the `exclusive` of contracts."""
+    things = [thing for it in middleware_of(entries) if it.contract is not None for thing in it.contract.exclusive]
     return list({id(thing): thing for thing in things}.values())
 
 

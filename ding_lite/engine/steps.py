@@ -125,8 +125,8 @@ def _use_until_taken(steps: Sequence[MiddlewareStep]) -> None:
     for step in steps:
         if step.is_late and step.entry is not None and step.entry.contract is not None:
             others = [other for other in steps if other.entry is not step.entry]
-            alone = step.entry.contract.alone
-            step.uses = tuple(thing for thing in alone if any(other.is_user_of(thing) for other in others))
+            exclusive = step.entry.contract.exclusive
+            step.uses = tuple(thing for thing in exclusive if any(other.is_user_of(thing) for other in others))
 
 
 def _join_shared_state(steps: Sequence[MiddlewareStep]) -> None:

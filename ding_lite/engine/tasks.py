@@ -500,13 +500,13 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
         SystemExit and KeyboardInterrupt end the run at once.
 
         The result may be taken until the run has finally ended; `run(n, final=False)` does not count as an end. Later, and in
-        dropped iterations, `result()` raises WorkCancelled. To take the result in an `end_run`, set `outlasts = True` on the
-        returned object: the work then continues until every `end_run` is done.
+        dropped iterations, `result()` raises WorkCancelled. To take the result in an `end_run`, set `used_in_end_run = True` on
+        the returned object: the work then continues until every `end_run` is done.
 
         Pass values that will not change: a copy of a list, `copy.deepcopy(net)`, `policy.get_weights()`. In the first calls for
         each function, `result()` raises a RuntimeError if an input (a list, dict, array or module) has changed since the work
         began, also on one thread. Other objects are not checked. If the work itself changes an input, such as a module that it
-        trains, set `owns_inputs = True` on the returned object: nothing else may change it then, and only changes after the
+        trains, set `changes_inputs = True` on the returned object: nothing else may change it then, and only changes after the
         work are detected.
 
         With several threads, the end of the run waits for all work; work that returns when `task.stopping` is true lets the
@@ -521,7 +521,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
             named: not supported; use `functools.partial` for keyword arguments.
 
         Returns:
-            An object with `done`, `result()`, `outlasts` and `owns_inputs`.
+            An object with `done`, `result()`, `used_in_end_run` and `changes_inputs`.
 
         Raises:
             TypeError: `fn` is not a plain function, does not take these arguments, or gets a context as an argument or from its

@@ -493,7 +493,7 @@ class Network:
                 self._end_lane(lane)
 
     def _join(self, threads: dict[LaneThread, threading.Thread]) -> None:
-        """Wait for the end of every lane and of all deferred work, except work with `outlasts`.
+        """Wait for the end of every lane and of all deferred work, except work with `used_in_end_run`.
 
         A signal to stop at once is handled here as well; one more abandons everything that still runs. If only deferred work is
         still running, the first signal abandons it.

@@ -82,7 +82,7 @@ class Contract:
     draws: tuple[Any, ...] = ()
     """Objects that it takes data from; each is in `uses` too."""
 
-    alone: tuple[Any, ...] = ()
+    exclusive: tuple[Any, ...] = ()
     """Objects that belong to its stage alone, such as an environment; each is in `uses` too."""
 
     needs: tuple[str, ...] = ()
@@ -91,7 +91,7 @@ class Contract:
     provides: tuple[str, ...] = ()
     """Settings inside a field that it sets, each as "field.key". A writer of the field without such names may set any."""
 
-    makes: tuple[NestedContext, ...] = ()
+    creates: tuple[NestedContext, ...] = ()
     """Contexts that it creates inside a field."""
 
     hints: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -99,7 +99,7 @@ class Contract:
     `data_pusher(cfg, buffer_)`; under a name of `needs`, what to do if no middleware provides it."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "uses", _distinct((*self.fills, *self.draws, *self.uses, *self.alone)))
+        object.__setattr__(self, "uses", _distinct((*self.fills, *self.draws, *self.uses, *self.exclusive)))
 
     @property
     def all_writes(self) -> tuple[str, ...]:
@@ -125,10 +125,10 @@ def contract(
     may_write: Iterable[str] = (),
     fills: Iterable[Any] = (),
     draws: Iterable[Any] = (),
-    alone: Iterable[Any] = (),
+    exclusive: Iterable[Any] = (),
     needs: Iterable[str] = (),
     provides: Iterable[str] = (),
-    makes: Iterable[NestedContext] = (),
+    creates: Iterable[NestedContext] = (),
     hints: Mapping[str, str] | None = None,
 ) -> Callable[[Function], Function]:
     """Declare what a middleware touches. Decorates a function, or is called on an object: `contract(...)(self)`.
@@ -148,11 +148,12 @@ def contract(
         fills: objects that it puts data into, such as a replay buffer; they count as used.
         draws: objects that it takes data from; they count as used. The pipeline is refused if such an object is empty and no
             earlier middleware fills it.
-        alone: objects that no middleware of another stage may name as `alone`, such as an environment; they count as used.
+        exclusive: objects that no middleware of another stage may name as `exclusive`, such as an environment; they count as
+            used.
         needs: settings that it requires in a dict of the context, such as "collect_kwargs.eps" for ctx.collect_kwargs["eps"];
             the field must be among those that it reads.
         provides: settings that it sets there; the field must be among those that it writes.
-        makes: contexts that it creates inside a field, for middleware that run on these.
+        creates: contexts that it creates inside a field, for middleware that run on these.
         hints: advice for messages, see `Contract.hints`.
 
     Raises:
@@ -184,10 +185,10 @@ def contract(
         may_write=_names("may_write", may_write),
         fills=_objects("fills", fills),
         draws=_objects("draws", draws),
-        alone=_objects("alone", alone),
+        exclusive=_objects("exclusive", exclusive),
         needs=_names("needs", needs),
         provides=_names("provides", provides),
-        makes=tuple(makes),
+        creates=tuple(creates),
         hints=dict(hints or {}),
     )
     if "total_step" in (*terms.all_writes, *terms.may_write, *terms.writes_after):
@@ -260,10 +261,10 @@ def joint_contract(fns: Iterable[Callable[..., Any]], side_by_side: bool = False
         may_write=merged("may_write"),
         fills=_distinct(thing for part in known for thing in part.fills),
         draws=_distinct(thing for part in known for thing in part.draws),
-        alone=_distinct(thing for part in known for thing in part.alone),
+        exclusive=_distinct(thing for part in known for thing in part.exclusive),
         needs=merged("needs"),
         provides=merged("provides"),
-        makes=tuple(made for part in known for made in part.makes),
+        creates=tuple(made for part in known for made in part.creates),
     )
 
 

@@ -83,12 +83,12 @@ def _may_fill(other: UsedMiddleware, used: UsedMiddleware, thing: Any) -> bool:
 
 
 def sharing_problems(all_used: Sequence[UsedMiddleware]) -> Iterator[tuple[UsedMiddleware, str]]:
-    """Each step with an object in `alone` that a step of another stage names as well."""
+    """Each step with an object in `exclusive` that a step of another stage names as well."""
     for index, used in enumerate(all_used):
         terms = used.contract
-        for thing in terms.alone if terms else ():
+        for thing in terms.exclusive if terms else ():
             for other in all_used[:index]:
-                if terms and other.contract and other.contract.stage != terms.stage and _has(other.contract.alone, thing):
+                if terms and other.contract and other.contract.stage != terms.stage and _has(other.contract.exclusive, thing):
                     yield (
                         used,
                         f"{used.name} has the same {type(thing).__name__} as {other.name}{other.at}, so each would continue "
@@ -105,7 +105,7 @@ def owner_problems(all_used: Sequence[UsedMiddleware]) -> Iterator[tuple[UsedMid
         uses, mine = used.contract.uses, found[1]
         if any(_has(uses, thing) for thing in mine.owns):
             continue
-        for other in found[0].contract.makes:
+        for other in found[0].contract.creates:
             if other is not mine and any(_has(uses, thing) for thing in other.owns):
                 call = other.call.replace("...", f"{name_of(used.fn)}(...)")
                 yield (

@@ -268,8 +268,8 @@ def _context_of(used: UsedMiddleware, outermost: _Inside) -> tuple[_Inside | Non
     if any(other.may_write_anything_for(scope[:-1]) for other in outside):
         return None, ""
     makers = [other for other in outside if other.scope == scope[:-1] and field in other.writes]
-    known = [made.name for other in makers if other.contract for made in other.contract.makes if made.field == field]
-    if not known or any(other.contract and not other.contract.makes for other in makers):
+    known = [made.name for other in makers if other.contract for made in other.contract.creates if made.field == field]
+    if not known or any(other.contract and not other.contract.creates for other in makers):
         return None, ""  # no step writes it, which is reported there; or the names inside are unknown
     hint = did_you_mean(name, known)
     return None, f"{used.name} finds no {name!r} in ctx.{field}{hint} {makers[-1].name} makes {', '.join(known)}."
@@ -318,7 +318,7 @@ def _unwritten(used: UsedMiddleware, ctx: Context, name: str, all_used: Sequence
         if other is not used and other.scope == used.scope and other.contract and name in other.contract.all_writes:
             return start + used.where_to_move(other)
     for other in used.earlier:
-        for made in other.contract.makes if other.contract and other.scope == used.scope else ():
+        for made in other.contract.creates if other.contract and other.scope == used.scope else ():
             if name in made.writes:
                 call = made.call.replace("...", f"{name_of(used.fn)}(...)")
                 return f"{start}{other.name} writes it in ctx.{made.field}[{made.name!r}]; write {call}."

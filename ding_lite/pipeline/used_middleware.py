@@ -105,7 +105,7 @@ def _middleware_of(
     within = getattr(fn, "within", None)
     if within is not None:
         contract = Contract(reads=(within[0],)) if contract is None else contract
-        around = dataclasses.replace(contract, uses=(), fills=(), draws=(), needs=(), provides=(), makes=())
+        around = dataclasses.replace(contract, uses=(), fills=(), draws=(), needs=(), provides=(), creates=())
         made.append(UsedMiddleware(fn, name, used_at, around, scope, earlier, is_around=True))
         scope = (*scope, within)
     side_by_side = getattr(fn, "side_by_side", False)
@@ -122,7 +122,7 @@ def maker_of(scope: Scope, earlier: Sequence[UsedMiddleware]) -> tuple[UsedMiddl
         return None
     field, name = scope[-1]
     for used in reversed(earlier):
-        for made in used.contract.makes if used.contract is not None and used.scope == scope[:-1] else ():
+        for made in used.contract.creates if used.contract is not None and used.scope == scope[:-1] else ():
             if (made.field, made.name) == (field, name):
                 return used, made
     return None

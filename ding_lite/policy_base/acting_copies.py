@@ -52,7 +52,7 @@ def acting_copy(policy: Any, role: str, index: int = 0, device: torch.device | N
         if isinstance(value, (Optimizer, ActMode, LearnMode)):
             delattr(actor, name)
         elif isinstance(value, (torch.Generator, np.random.Generator, random.Random)):
-            setattr(actor, name, reseeded(value, [policy.own_seed, ROLES[role], index, zlib.crc32(name.encode())]))
+            setattr(actor, name, reseeded(value, [policy.rank_seed, ROLES[role], index, zlib.crc32(name.encode())]))
         elif name != "model" and holds_weights(value):
             setattr(actor, name, copies.get(id(value)) or NotOnActor(name, type(policy).__name__))
         elif policy.has_own_weights and name not in _SHARED:

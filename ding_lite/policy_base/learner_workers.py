@@ -107,7 +107,7 @@ class Learner:
                 "script: policy.learners.num_learners=0."
             ) from error
         if not self._is_first:
-            torch.manual_seed(self.policy.own_seed)
+            torch.manual_seed(self.policy.rank_seed)
         self.policy.hook_metrics.owner = recipe.owner
 
     def learn(self, batch: Any, randoms: Mapping[str, Any], modes: TorchModes | None, wants_state: bool) -> Answer | Failed:

@@ -61,7 +61,7 @@ class NonfiniteSteps:
         restores: True for "restore", False for "skip".
     """
 
-    varying: ClassVar[tuple[str, ...]] = ("copy",)
+    unchecked_entries: ClassVar[tuple[str, ...]] = ("copy",)
     is_learned: ClassVar[bool] = False
 
     def __init__(self, restores: bool) -> None:

@@ -152,7 +152,7 @@ class Policy(PolicyState):
         self.device = available_device("cpu" if self.cfg.learners.num_learners else self.cfg.device)
         self.seed = self.cfg.seed or 0
         ranks = current_ranks()
-        self.own_seed = seed_of_rank(self.seed, 0 if ranks is None else ranks.rank)
+        self.rank_seed = seed_of_rank(self.seed, 0 if ranks is None else ranks.rank)
         """Seed of the random generators. In a data-parallel run, each process has another one; `seed` is the same."""
         self.train_iter = 0
         """Gradient steps taken."""

@@ -61,7 +61,7 @@ class PolicyState(PolicyWeights):
 
     hook_metrics: MetricsLogger
     seed: int
-    own_seed: int
+    rank_seed: int
     config: Settings
     given_model: str | None
     optimizer: Optimizer
@@ -120,8 +120,8 @@ class PolicyState(PolicyWeights):
             name: key of the object's state.
             thing: an object with `state_dict()`, which returns plain data, and `load_state_dict(state)`. A loaded state must
                 have the same names, shapes and dtypes as the current one, except for lengths of lists. Names in the object's
-                attribute `varying`, a tuple, are not checked, and those in `new_entries` may be missing. The class attribute
-                `state_ranges` may give the allowed range of an entry, such as {"var": (0.0, math.inf)}.
+                attribute `unchecked_entries`, a tuple, are not checked, and those in `new_entries` may be missing. The class
+                attribute `state_ranges` may give the allowed range of an entry, such as {"var": (0.0, math.inf)}.
 
         Raises:
             TypeError: the object does not have these methods.
@@ -367,17 +367,17 @@ class PolicyState(PolicyWeights):
                 mode.actor.copy_weights(self)
 
     def make_generators(self, role: str, index: int = 0) -> None:
-        """Create the random generators of a role from `own_seed`.
+        """Create the random generators of a role from `rank_seed`.
 
         Args:
             role: "learn", "collect" or "evaluate".
             index: index of the worker.
         """
-        self.rng = np.random.default_rng([self.own_seed, ROLES[role], *([index] if index else [])])
+        self.rng = np.random.default_rng([self.rank_seed, ROLES[role], *([index] if index else [])])
         self.generator = torch.Generator(self.device).manual_seed(int(self.rng.integers(2**63)))
         # A copy of the space, so that samples from it depend on the policy's seed, and are independent in each acting copy.
         self.action_space = copy.deepcopy(self.action_space)
-        self.action_space.seed(int(np.random.default_rng([self.own_seed, ROLES[role], index, _SPACE]).integers(2**31)))
+        self.action_space.seed(int(np.random.default_rng([self.rank_seed, ROLES[role], index, _SPACE]).integers(2**31)))
 
     def generator_state(self) -> dict[str, Any]:
         """The states of the random generators of this policy or acting copy."""

@@ -29,7 +29,7 @@ class RolloutReplay:
         ValueError: the proportion is larger than the number of slots.
     """
 
-    varying: ClassVar[tuple[str, ...]] = ("rollouts",)
+    unchecked_entries: ClassVar[tuple[str, ...]] = ("rollouts",)
     is_learned: ClassVar[bool] = False
 
     def __init__(self, proportion: float, slots: int, seed: int) -> None:

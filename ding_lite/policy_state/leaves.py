@@ -36,16 +36,16 @@ def require_tensor(where: str, current: Tensor, given: Tensor, must_be_finite: b
         )
 
 
-def require_like(where: str, current: Any, given: Any, varying: Sequence[str] = (), inner: bool = False) -> None:
+def require_like(where: str, current: Any, given: Any, unchecked_entries: Sequence[str] = (), inner: bool = False) -> None:
     """Check that a saved state has the names, shapes and dtypes of the current one, and no NaN if the current one has none.
 
-    Values that are now empty or None, lengths of lists, and the entries in `varying` are not checked.
+    Values that are now empty or None, lengths of lists, and the entries in `unchecked_entries` are not checked.
 
     Args:
         where: key of the state, for messages.
         current: the current state.
         given: the saved state.
-        varying: names of entries that are not checked.
+        unchecked_entries: names of entries that are not checked.
         inner: True for a nested dict, whose names may differ.
 
     Raises:
@@ -58,7 +58,7 @@ def require_like(where: str, current: Any, given: Any, varying: Sequence[str] = 
             wanted, found = (sorted(map(str, one)) for one in (current, given))
             raise StateError(f"{where} has {found}, expected {wanted}.")
         for name in current.keys() & given.keys():
-            if name not in varying:
+            if name not in unchecked_entries:
                 require_like(f"{where}[{name!r}]", current[name], given[name], inner=True)
     else:
         require_leaf(where, current, given)

@@ -366,7 +366,7 @@ def require_part(where: str, thing: Any, state: object) -> None:
         # `new_entries` are those that states of older versions do not have.
         new = set(getattr(thing, "new_entries", ())).difference(state if isinstance(state, Mapping) else ())
         own = {name: it for name, it in thing.state_dict().items() if name not in new}
-        require_like(where, own, state, getattr(thing, "varying", ()))
+        require_like(where, own, state, getattr(thing, "unchecked_entries", ()))
         _require_ranges(where, thing, own, state)
 
 

@@ -148,7 +148,7 @@ class TestDefer:
         if final:
             [text] = seen
             assert text.startswith("the run has ended, and with it pow, which it deferred.")
-            assert "`work.outlasts = True`" in text
+            assert "`work.used_in_end_run = True`" in text
             assert "task.run(n, final=False)" in text
         else:
             assert seen == [8]
@@ -353,7 +353,7 @@ class TestDefer:
             def __call__(self, ctx):
                 if ctx.total_step == 0 and mode == {"async_mode": True}:
                     self.work = loop.defer(self.leave)
-                    self.work.outlasts = True
+                    self.work.used_in_end_run = True
 
             def leave(self):
                 assert go.wait(30)
@@ -436,7 +436,7 @@ class TestDefer:
             def __call__(self, ctx):
                 if ctx.total_step == 1:
                     self.work = loop.defer(told.wait, 30)
-                    self.work.outlasts = where == "end_run"
+                    self.work.used_in_end_run = where == "end_run"
                 if ctx.total_step == 3 and where == "last but one":
                     assert self.work.result()
 
@@ -495,7 +495,7 @@ class begins:
     def __call__(self, ctx):
         if ctx.total_step == 1:
             self.work = loop.defer(endless)
-            self.work.outlasts = ends == "end_run"
+            self.work.used_in_end_run = ends == "end_run"
             begun.wait()
 
     def end_run(self, ctx):
@@ -546,7 +546,7 @@ def outcome(seed, lag, finish_at, pace=lambda delay: None, **mode):
                     self.take(step)
                 if plan.happens("defers", stage, step):
                     works[stage].append(loop.defer(work, stage, step))
-                    works[stage][-1].outlasts = plan.happens("outlasts", stage, step)
+                    works[stage][-1].used_in_end_run = plan.happens("used_in_end_run", stage, step)
                 if step == finish_at and stage == "learn":
                     loop.finish = True
 
@@ -561,7 +561,7 @@ def outcome(seed, lag, finish_at, pace=lambda delay: None, **mode):
                     log[step, stage] = "broken off"
 
             def end_run(self, ctx):
-                for work in [work for work in works[stage] if work.outlasts][:1]:
+                for work in [work for work in works[stage] if work.used_in_end_run][:1]:
                     try:
                         log["end", stage] = work.result()
                     except (ValueError, WorkCancelled) as error:  # it may belong to the run before

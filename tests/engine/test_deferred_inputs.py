@@ -233,7 +233,7 @@ class TestInputs:
                 got.append(loop.defer(work, [], Score(2, 2), box))
                 got.append(loop.defer(work, [], Score(2, 2), box))
                 got.append(loop.defer(work, rows, Score(2, 2), box))
-                got[1].owns_inputs = got[2].owns_inputs = True
+                got[1].changes_inputs = got[2].changes_inputs = True
             if ctx.total_step == 2:
                 while not all(work.done for work in got):
                     threading.Event().wait(0.001)
@@ -248,7 +248,7 @@ class TestInputs:
             loop.use(collector).use(evaluate).use(learner).run(4)
         assert rows == [1, 1]
         assert "`rows[0]`, an argument, was changed while the work ran." in errors[0]
-        assert "return the new value instead, or declare that nothing else changes it: `work.owns_inputs = True`" in errors[0]
+        assert "nothing else changes the input, set `work.changes_inputs = True` on the object" in errors[0]
         assert "was changed after the work had ended" in errors[1]
 
     @MODES

@@ -207,7 +207,7 @@ class TestEndRun:
             def __call__(self, ctx):
                 if ctx.total_step == 1:
                     self.work = loop.defer(go.wait, 30)
-                    self.work.outlasts = True
+                    self.work.used_in_end_run = True
 
             def end_run(self, ctx):
                 assert not self.work.done

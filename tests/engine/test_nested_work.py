@@ -39,7 +39,7 @@ class TestWorkThatDefersWork:
             def __call__(self, ctx):
                 if ctx.total_step == 1:
                     self.work = loop.defer(lambda: loop.defer(inner).result())
-                    self.work.outlasts = True
+                    self.work.used_in_end_run = True
 
             def end_run(self, ctx):
                 got.append(self.work.result())

@@ -193,7 +193,7 @@ class TestState:
             pass
 
         def made(loop):
-            return loop.use(contract(alone=(Env(),), stage="collect")(lambda ctx: None))
+            return loop.use(contract(exclusive=(Env(),), stage="collect")(lambda ctx: None))
 
         with made(Task().start()) as loop:
             loop.run(2)

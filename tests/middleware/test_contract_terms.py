@@ -429,7 +429,7 @@ def learned(name, folder):
     return plain_of(load_checkpoint(folder / "ckpt" / "final.pt"))
 
 
-OBJECTS = ("uses", "fills", "draws", "alone")
+OBJECTS = ("uses", "fills", "draws", "exclusive")
 
 
 @pytest.mark.parametrize("name", ["dqn", "ppo", "r2d2", "rnd"])

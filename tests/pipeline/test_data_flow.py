@@ -48,7 +48,7 @@ def inside(name, *fns, side_by_side=False):
 
 def makes(*names):
     made = [NestedContext("parts", name, Inner, ("rows",), f"inside({name!r}, ...)") for name in names]
-    return middleware("collect", writes=("parts",), makes=made)
+    return middleware("collect", writes=("parts",), creates=made)
 
 
 def fill_of(store, flag=True):
@@ -177,14 +177,14 @@ class TestObjects:
 
     def test_what_two_stages_need_for_themselves_is_refused_by_name(self):
         env = Store()
-        collect = middleware("collect", alone=(env,), stage="collect")
-        (problem,) = problems_of(collect, middleware("evaluate", alone=(env,), stage="evaluate"))
+        collect = middleware("collect", exclusive=(env,), stage="collect")
+        (problem,) = problems_of(collect, middleware("evaluate", exclusive=(env,), stage="evaluate"))
 
         assert problem.startswith("evaluate has the same Store as collect (task.use at ")
         assert problem.endswith("), so each would continue where the other stopped: make one for each of them.")
-        assert problems_of(collect, middleware("more", alone=(env,), stage="collect")) == []
+        assert problems_of(collect, middleware("more", exclusive=(env,), stage="collect")) == []
         assert problems_of(collect, middleware("changes", uses=(env,), stage="process")) == []
-        assert problems_of(collect, middleware("evaluate", alone=(Store(),), stage="evaluate")) == []
+        assert problems_of(collect, middleware("evaluate", exclusive=(Store(),), stage="evaluate")) == []
 
     def test_filling_twice_with_the_same_is_refused_with_both_places(self):
         store = Store()

@@ -105,7 +105,7 @@ SHARED_ON_PURPOSE = {
     *("num_steps", "settings_made", "_settings_before", "_group_settings"),  # copies neither learn nor change settings
 }
 BY_VALUE = {
-    *("seed", "own_seed", "train_iter", "version", "given_model", "cur_lr", "lr_schedule"),
+    *("seed", "rank_seed", "train_iter", "version", "given_model", "cur_lr", "lr_schedule"),
     *("_is_first_batch", "_found_finite", "_compared_next", "_snapshot"),
     *("first_action", "num_actions", "entropy_coeff", "entropy_coeff_schedule", "kl_coeff", "kl_target", "target_entropy"),
 }

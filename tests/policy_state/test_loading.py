@@ -504,7 +504,7 @@ def test_what_is_empty_or_has_a_shape_that_varies_takes_what_it_is_given(tmp_pat
     policy.attach("norm", norm)
     policy.load_state_dict(changed(policy.state_dict(), "attached", "norm", "mean", to=np.ones(5)))
     policy.load_state_dict(changed(policy.state_dict(), "attached", "norm", "last", to=[]))
-    norm.varying = ("mean",)
+    norm.unchecked_entries = ("mean",)
     policy.load_state_dict(changed(policy.state_dict(), "attached", "norm", "mean", to=np.ones(3)))
 
     assert norm.mean.tolist() == [1, 1, 1]
