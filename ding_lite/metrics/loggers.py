@@ -16,6 +16,7 @@ from ding_lite.metrics.deprecated_settings import ABSENT, current_settings, warn
 from ding_lite.metrics.kinds import DEFAULT_STATS_CLS_LOOKUP
 from ding_lite.metrics.merging import describe, matched, require_one_owner
 from ding_lite.metrics.paths import Key, Path, StatsTree, joined, no_key, path_of
+from ding_lite.metrics.throughputs import Throughput
 
 _Asked = tuple[Any, ...]
 _COMMON = ("window", "ema_coeff", "percentiles", "with_throughput")
@@ -60,6 +61,7 @@ class MetricsLogger:
         """Remove all keys and values."""
         self._tree = StatsTree()
         self._stats = self._tree.stats
+        self._cycle_begun = perf_counter()
         self._merged: set[Path] = set()
         self._latest: dict[Path, Sequence[StatsBase]] = {}
         # By key as given in the call: the function that takes its values, and the last settings.
@@ -241,11 +243,12 @@ class MetricsLogger:
             return self.compile()
         self._latest = {}
         handed = [(path, stats.is_empty, stats.reduce(compile=False)) for path, stats in self._stats.items()]
+        self._cycle_begun = perf_counter()
         return dict(unflatten({path: stats for path, is_empty, stats in handed if not is_empty}))
 
     def compile(self, empty: bool = True) -> dict[Any, Any]:
         """End the cycle, and return all values in nested dicts; sums `with_throughput` also as `NAME_throughput`, unless
-        that name is taken. That of the first cycle, also after a state was restored, is measured from the start of the program.
+        that name is taken. The first cycle begins when the logger is created, or when its state is restored.
 
         Args:
             empty: whether to include keys without values in this cycle.
@@ -261,6 +264,7 @@ class MetricsLogger:
             rate = (*path[:-1], f"{path[-1]}_throughput")
             if is_wanted and clock is not None and joined(rate) not in self._tree.written:
                 values[rate] = clock.of_cycle(stats.peek())
+        self._cycle_begun = perf_counter()
         return dict(unflatten(values))
 
     def aggregate(self, stats_dicts: Sequence[Mapping[Any, Any]], *, key: Key = (), as_own: bool = False) -> None:
@@ -414,8 +418,8 @@ class MetricsLogger:
             stats = cls(**settings)
         except TypeError as error:
             raise ValueError(f"{path!r}: reduce={kind!r} does not accept the settings {settings!r}: {error}") from error
-        stats.is_root, stats.owner = self.root, self.owner
-        return stats
+        stats.owner = self.owner
+        return self._placed(stats)
 
     def _require_known(self, path: Path, kind: str, settings: Mapping[str, Any]) -> None:
         """Raise an error for settings that the kind does not have, naming the kinds that have them."""
@@ -430,8 +434,12 @@ class MetricsLogger:
         )
 
     def _made(self, like: StatsBase) -> StatsBase:
-        stats = type(like)(**like.settings)
+        return self._placed(type(like)(**like.settings))
+
+    def _placed(self, stats: StatsBase) -> StatsBase:
         stats.is_root = self.root
+        if isinstance(clock := getattr(stats, "clock", None), Throughput):
+            clock.begin_at(self._cycle_begun)
         return stats
 
 

@@ -12,6 +12,8 @@ class Throughput:
     Before the first `end_cycle` it is the average since the start; afterwards, the average over the last complete cycle, which
     is NaN before the second `end_cycle`.
 
+    The start is the creation of this object, or the moment that `begin_at` was given.
+
     Args:
         base: the quantity at the start, from an earlier run.
     """
@@ -23,6 +25,10 @@ class Throughput:
         self._before: float = 0  # the quantity at the beginning of the cycle
         self._last = math.nan
         self._first = math.nan  # of the first cycle, which begins at the start
+
+    def begin_at(self, moment: float) -> None:
+        """Move the start back to a value of `time.perf_counter`, because the quantity was 0 before it was first logged."""
+        self._born = moment
 
     def end_cycle(self, total: float, kept: float) -> None:
         """End the cycle.
@@ -47,6 +53,6 @@ class Throughput:
         return self._first if self._begun is not None and math.isnan(self._last) else self.rate(total)
 
     def since_restore(self, total: float) -> float:
-        """The average since the start of the program, also of one that continues a run."""
+        """The average since the start, which is the restore in a program that continues a run."""
         passed = perf_counter() - self._born
         return (total - self._base) / passed if passed > 0 else math.nan

@@ -10,8 +10,11 @@ import io
 import itertools
 import numbers
 import operator
+import pathlib
 import random
+import re
 import sys
+import uuid
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
@@ -25,7 +28,10 @@ MOST_PARTS = 20_000
 """Maximum number of compared values inside one value."""
 _MOST_BYTES = 1 << 20
 """Maximum size of a fully compared array; of a larger one, every n-th element is compared."""
-_PLAIN = (numbers.Number, str, bytes, enum.Enum, type(None), datetime.date, datetime.time, datetime.timedelta)
+_PLAIN = (
+    *(numbers.Number, str, bytes, enum.Enum, type(None), range, slice, re.Pattern, pathlib.PurePath, uuid.UUID),
+    *(datetime.date, datetime.time, datetime.timedelta, datetime.tzinfo),
+)
 _SKIPPED = (FunctionType, MethodType, BuiltinFunctionType, ModuleType, type)
 # Objects of a class with `changes_by_itself`, such as deferred work, are left out.
 _MEMORY = (list, dict, set, deque, bytearray, array.array)
@@ -63,8 +69,16 @@ _Content = tuple[int | None, int, Any]
 """Start and end of a value's memory, and its content."""
 _Parts = list[tuple[str, Any]]
 """Values inside a value, by name."""
+_Look = tuple[_Content, _Parts]
 _Level = tuple[Iterator[tuple[str, Any]], int, bool, bool]
 """The remaining parts of a value, its key, and whether it is private or inner."""
+
+
+class _Again(NamedTuple):
+    """What counts of an object that is inside the value a second time."""
+
+    first: int
+    """Key of its first place."""
 
 
 class _Bytes(int):
@@ -85,6 +99,7 @@ def fingerprint(
     """
     found: Print = {}
     held: dict[int, Any] = {}  # keeps all values alive, so that no address is reused
+    places: dict[int, int] = {}
     levels: list[_Level] = [(iter([("", value)]), _ROOT, False, False)]
     while levels:
         inside, parent, is_private, is_inner = levels[-1]
@@ -101,18 +116,20 @@ def fingerprint(
             if data_alone and not kind.is_data:
                 found[key] = InnerValue(None, 0, "an object", name, parent, mine, is_inner)
                 continue
-            if id(inner) in held or kind.is_ignored:
+            if kind.is_ignored:
+                continue
+            if id(inner) in held:
+                found[key] = _part((None, 0, _Again(places[id(inner)]), name, parent, mine, is_inner))
                 continue
             more = None if inside_of is None else inside_of(inner)
-            if more is None:
-                if kind.is_skipped and not may_change(inner):
-                    continue
-                more = kind.parts(inner)
-            elif not more:
+            if more is not None and not more:
                 continue
+            content, usual = kind.look(inner)
+            more = usual if more is None else more
             nested = is_inner or name.startswith(_SHARED_BY_DESIGN)
-            found[key] = _part((*kind.content(inner), name, parent, mine, nested))
+            found[key] = _part((*content, name, parent, mine, nested))
             held[id(inner)] = inner
+            places[id(inner)] = key
             if more:
                 levels.append((iter(more), key, mine, nested))
                 break
@@ -141,20 +158,66 @@ def changed(before: Print, now: Print, private: str = "arrays") -> str | None:
     """
     if private == "all":
         for key, part in now.items():
-            if key not in before and part.parent in before:
+            if key not in before and part.parent in before and not isinstance(before[part.parent].content, _Again):
                 return way_to(now, key)
+    insides: list[dict[int, dict[str, int]]] = []
     for key, part in before.items():
         other = now.get(key)
         if other is None or other.content == part.content:
             continue
-        if private in ("arrays", "numbers but None") and part.content == "None" and part.name.startswith("."):
-            continue  # a cache that is filled at the first access
-        if private == "all" or not part.is_private:
-            return way_to(before, key)
-        is_number = private != "arrays" and part.identity is None and part.content != "None"
-        if is_number or (part.identity == other.identity and isinstance(part.content, _Bytes)):
+        if isinstance(part.content, _Again) or isinstance(other.content, _Again):
+            insides = insides or [_insides(before), _insides(now)]
+            is_changed = _differ(before, now, key, insides, private)
+        else:
+            is_changed = _counts(part, other, part.name, part.is_private, private)
+        if is_changed:
             return way_to(before, key)
     return None
+
+
+def _counts(part: InnerValue, other: InnerValue, name: str, is_private: bool, private: str) -> bool:
+    """Whether a difference of content is a change, see `changed`."""
+    if private in ("arrays", "numbers but None") and part.content == "None" and name.startswith("."):
+        return False  # a cache that is filled at the first access
+    if private == "all" or not is_private:
+        return True
+    is_number = private != "arrays" and part.identity is None and part.content != "None"
+    return is_number or (part.identity == other.identity and isinstance(part.content, _Bytes))
+
+
+def _differ(before: Print, now: Print, key: int, insides: Sequence[dict[int, dict[str, int]]], private: str) -> bool:
+    """Whether two values differ, of which one was or is a second place of another value.
+
+    An object may also get its first place elsewhere, for example in a cache. So what is inside is compared, and not the place.
+    """
+    waiting, seen = [(key, key, before[key].name, before[key].is_private)], set()
+    while waiting:
+        *keys, name, is_private = waiting.pop()
+        old, new = (_first_place(found, it) for found, it in zip((before, now), keys))
+        if (old, new) in seen or old not in before or new not in now:
+            continue
+        seen.add((old, new))
+        part, other = before[old], now[new]
+        if part.content != other.content and _counts(part, other, name, is_private, private):
+            return True
+        inner, later = insides[0].get(old, {}), insides[1].get(new, {})
+        if private == "all" and later.keys() - inner.keys():
+            return True
+        waiting += [(inner[it], later[it], it, is_private or it.startswith("._")) for it in inner.keys() & later.keys()]
+    return False
+
+
+def _first_place(found: Print, key: int) -> int:
+    content = found[key].content
+    return content.first if isinstance(content, _Again) else key
+
+
+def _insides(found: Print) -> dict[int, dict[str, int]]:
+    """The keys of the parts of each value, by name."""
+    insides: dict[int, dict[str, int]] = {}
+    for key, part in found.items():
+        insides.setdefault(part.parent, {})[part.name] = key
+    return insides
 
 
 def way_to(found: Print, key: int) -> str:
@@ -212,7 +275,18 @@ class _Kind:
         cls: the class.
     """
 
-    __slots__ = ("alive", "content", "has_attributes", "inside", "is_data", "is_ignored", "is_skipped", "mark", "slots")
+    __slots__ = (
+        "alive",
+        "content",
+        "has_attributes",
+        "inside",
+        "is_data",
+        "is_ignored",
+        "is_named",
+        "is_skipped",
+        "mark",
+        "slots",
+    )
 
     alive: weakref.ref[type[Any]]
     """Removes it when the class is gone."""
@@ -223,12 +297,24 @@ class _Kind:
         self.content, self.inside = _ways_to_look_at(cls)
         self.is_data = self.inside in _INSIDE_DATA or issubclass(cls, _DATA)
         self.has_attributes = cls.__dictoffset__ != 0 and self.inside not in (_leaves, _in_module)
+        self.is_named = self.has_attributes and (self.inside is _objects_in_array or issubclass(cls, _DATA))
         self.slots = slots_of(cls)
         self.mark = _SHARED_BY_DESIGN if issubclass(cls, Context) else "."
+
+    def look(self, value: Any) -> _Look:
+        """The content of a value, and the values inside it."""
+        try:
+            if self.is_skipped and not may_change(value):
+                return _name_of(value), []
+            return self.content(value), self.parts(value)
+        except Exception:  # noqa: BLE001  such as a closed file, which may raise any error; what it holds cannot change then
+            return (None, 0, None), []
 
     def parts(self, value: Any) -> _Parts:
         """The values inside a value, by name."""
         found = [] if self.inside is None else self.inside(value)
+        if self.is_named:
+            found.append((".__dict__", _Bytes(hash(_names_of(value)))))
         if self.has_attributes:
             found += [(f"{self.mark}{name}", inner) for name, inner in _attributes_of(value).items()]
         for name in self.slots:
@@ -256,7 +342,11 @@ def _ways_to_look_at(cls: type[Any]) -> tuple[Callable[[Any], _Content], Callabl
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
     if cls is _Bytes:
         return _itself, _nothing
+    if numpy is not None and issubclass(cls, numpy.void):
+        return _raw, _nothing
     if issubclass(cls, _PLAIN) or (numpy is not None and issubclass(cls, numpy.generic)):
+        return _plain, _nothing
+    if torch is not None and issubclass(cls, (torch.dtype, torch.device, torch.layout, torch.memory_format)):
         return _plain, _nothing
     if numpy is not None and issubclass(cls, numpy.ndarray):
         return _of_array, _objects_in_array
@@ -272,7 +362,7 @@ def _ways_to_look_at(cls: type[Any]) -> tuple[Callable[[Any], _Content], Callabl
         return _of(_names_in_module), _in_module
     if hasattr(cls, "iter_items") or (hasattr(cls, "_detach") and hasattr(cls, "items")):  # a tree, or a branch of one
         return _of_tree, _leaves
-    if issubclass(cls, Iterator) and cls.__module__ == "builtins" and cls.__reduce__ is not object.__reduce__:
+    if issubclass(cls, Iterator) and cls.__module__ in ("builtins", "_collections") and cls.__reduce__ is not object.__reduce__:
         return _of(_of_iterator), _behind_iterator
     return next((ways for base, ways in _BY_BASE.items() if issubclass(cls, base)), (_of(_names_of), None))
 
@@ -290,8 +380,18 @@ def _itself(value: Any) -> _Content:
     return None, 0, value
 
 
+def _raw(value: Any) -> _Content:
+    return None, 0, (str(value.dtype), repr(value) if value.dtype.hasobject else value.tobytes())
+
+
+def _name_of(value: Any) -> _Content:
+    """Of a function, class or module."""
+    names = getattr(value, "__module__", None), getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
+    return None, 0, (type(value), *names)
+
+
 def _of_tuple(value: Any) -> _Content:
-    return None, 0, len(value)
+    return None, 0, (tuple, len(value))
 
 
 def _of_keys(keys: Iterable[Any]) -> Any:
@@ -317,8 +417,10 @@ def _of_file(value: Any) -> Any:
 def _names_of(value: Any) -> Any:
     """Names that the class has too are defaults or cached properties; adding them is no change."""
     kind = type(value)
-    names = _attributes_of(value)
-    return kind.__qualname__, frozenset([name for name in names if name[0] != "_" and not hasattr(kind, name)])
+    names = [name for name in _attributes_of(value) if name[0] != "_" and not hasattr(kind, name)]
+    if slots := _kind_of(kind).slots:
+        names += [name for name in slots if name[0] != "_" and hasattr(value, name)]
+    return kind.__qualname__, frozenset(names)
 
 
 def _of_iterator(value: Any) -> Any:
@@ -425,7 +527,8 @@ def _shown(key: Any, index: int) -> str:
 def _state_of_numpy(value: Any) -> _Bytes:
     """Of a random generator."""
     state = value.get_state(legacy=False) if hasattr(value, "get_state") else getattr(value, "bit_generator", value).state
-    return _Bytes(hash(repr(state)))
+    seeds = getattr(getattr(value, "bit_generator", value), "seed_seq", None)
+    return _Bytes(hash((repr(state), getattr(seeds, "n_children_spawned", 0))))
 
 
 def _of_array(value: Any) -> _Content:
@@ -440,7 +543,7 @@ def _of_array(value: Any) -> _Content:
     small = value
     while small.nbytes > _MOST_BYTES and max(small.shape) > 1:
         small = small[_every_other(small.shape)]
-    return begin if value.size else None, end + value.itemsize, _Bytes(hash((value.shape, small.tobytes())))
+    return begin if value.size else None, end + value.itemsize, _Bytes(hash((value.shape, value.dtype.num, small.tobytes())))
 
 
 def _objects_in_array(value: Any) -> _Parts:
@@ -463,7 +566,7 @@ def _of_tensor(value: Any) -> _Content:
         plain = plain.as_strided((1,), (1,))
     size = value.element_size()
     begin, end = _span(value.data_ptr(), value.shape, [stride * size for stride in value.stride()])
-    content = _Bytes(hash((tuple(value.shape), plain.view(torch.uint8).numpy().tobytes())))
+    content = _Bytes(hash((tuple(value.shape), value.dtype, plain.view(torch.uint8).numpy().tobytes())))
     return begin if value.numel() else None, end + size, content
 
 
@@ -513,7 +616,7 @@ def _in_module(value: Any) -> _Parts:
         found.append((f"[{name}]" if name.isdigit() else f".{name}", inner))
     for name, inner in attributes.items():
         if name.endswith("_hooks") and isinstance(inner, Mapping):
-            found.append((f".{name}", _Bytes(len(inner))))
+            found.append((f".{name}", _Bytes(hash(tuple(map(_name_of, inner.values()))) if inner else 0)))
         elif name not in ("training", "_parameters", "_buffers", "_modules"):
             found.append((f".{name}", inner))
     return found

@@ -181,6 +181,19 @@ def test_what_is_compiled_has_the_throughput_beside_the_sum(monkeypatch):
     assert result == {"env": {"steps": 16, "steps_throughput": 4.0}}
 
 
+@pytest.mark.parametrize("aggregated", [False, True])
+def test_the_first_throughput_of_a_metric_is_that_of_the_cycle_in_which_it_is_first_logged(monkeypatch, aggregated):
+    now = a_clock(monkeypatch)
+    root = MetricsLogger(root=True)
+    for seconds in (4.0, 2.0):
+        worker = MetricsLogger() if aggregated else root
+        now[0] += seconds
+        worker.log_value(f"after_{seconds}", 8, reduce="sum", with_throughput=True)
+        if aggregated:
+            root.aggregate([worker.reduce()])
+        assert root.compile(empty=False)[f"after_{seconds}_throughput"] == 8 / seconds
+
+
 def test_a_custom_loss_and_a_training_step():
     logger = MetricsLogger()
     logger.log_value("special_loss_term", reduce="sum", value=1.5)

@@ -675,3 +675,19 @@ class TestWhatIsCompared:
         collects = contract(writes=("batch",), stage="collect")(lambda ctx: setattr(ctx, "batch", make(3_000)))
         run(collects, contract(("batch",), stage="learn")(lambda ctx: None), mode={}, steps=1)
         assert changed(fingerprint(make(15_000)), fingerprint(make(15_000))) is None
+
+
+@MODES
+def test_who_puts_one_part_in_the_place_of_another_is_named(mode):
+    @contract(writes=("batch",), stage="collect")
+    def collects(ctx):
+        ctx.batch = {"old": np.zeros(2), "new": np.ones(2)}
+
+    reads = contract(("batch",), stage="process")(lambda ctx: float(ctx.batch["new"].sum()))
+
+    @contract(("batch",), stage="learn")
+    def swaps(ctx):
+        ctx.batch["new"] = ctx.batch["old"]
+
+    with pytest.raises(ContractError, match=r"swaps .* changed ctx.batch\['new'\] in place"):
+        run(collects, reads, swaps, mode=mode)
