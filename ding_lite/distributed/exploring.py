@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -103,18 +104,31 @@ def as_mutation(name: str, given: Any) -> Range | Choices | _Drawn:
     """A mutation in one of the forms of `Mutation`.
 
     Raises:
-        TypeError: it has another type.
+        TypeError: it has another type, or is a function that does not take one random generator.
     """
-    if isinstance(given, (Range, Choices)):
+    if isinstance(given, (Range, Choices, _Drawn)):
         return given
     if isinstance(given, (list, tuple)):
         return Choices(given)
     if callable(given):
+        _require_one_argument(name, given)
         return _Drawn(given)
     raise TypeError(
         f"hyperparam_mutations[{name!r}] is {given!r:.60}: use Range(low, high), a list of values, or a function of a random "
         "generator."
     )
+
+
+def _require_one_argument(name: str, fn: Callable[..., Any]) -> None:
+    try:
+        inspect.signature(fn).bind(None)
+    except ValueError:  # a built-in function without a signature
+        return
+    except TypeError as error:
+        raise TypeError(
+            f"hyperparam_mutations[{name!r}] is a function that cannot be called with one argument: {error}. It gets a random "
+            "generator of numpy, so that the same seed gives the same values: lambda rng: float(rng.uniform(1e-4, 1e-2))."
+        ) from None
 
 
 def explored(

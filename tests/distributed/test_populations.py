@@ -130,6 +130,21 @@ class TestExploring:
         with pytest.raises(ValueError, match="wants"):
             wrong()
 
+    def test_a_function_without_the_generator_is_refused_by_name(self, make):
+        with pytest.raises(TypeError, match=r"hyperparam_mutations\['policy.learn.learning_rate'\] .* generator of numpy"):
+            make(mutations={"policy.learn.learning_rate": lambda: 1e-3})
+
+
+def test_a_population_explores_with_a_function(make):
+    population = make(
+        mutations={"policy.learn.learning_rate": lambda rng: float(rng.uniform(1e-4, 1e-3))}, resample_probability=1.0
+    )
+    (decision,) = turn(population, scores=[2.0, 4.0, 3.0, 1.0])
+    rate = member(population, decision["member"]).cfg.policy.learn.learning_rate
+    assert decision["kind"] == "exploit"
+    assert 1e-4 <= rate <= 1e-3
+    assert rate != member(population, decision["source"]).cfg.policy.learn.learning_rate
+
 
 def test_the_worst_take_over_weights_and_moments_and_keep_the_rest(make):
     population = make()

@@ -689,5 +689,5 @@ def test_who_puts_one_part_in_the_place_of_another_is_named(mode):
     def swaps(ctx):
         ctx.batch["new"] = ctx.batch["old"]
 
-    with pytest.raises(ContractError, match=r"swaps .* changed ctx.batch\['new'\] in place"):
+    with pytest.raises(ContractError, match=r"swaps .* changed ctx.batch .at \['new'\]. in place"):
         run(collects, reads, swaps, mode=mode)
