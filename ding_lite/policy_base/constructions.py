@@ -97,7 +97,8 @@ class Construction:
 def _names_learners(argument: Any) -> bool:
     """Whether an argument may be a configuration with learners."""
     if isinstance(argument, Mapping):
-        return any("learners" in str(name) and bool(value) for name, value in argument.items())
+        settings = [*argument.items(), *(argument["policy"].items() if isinstance(argument.get("policy"), Mapping) else ())]
+        return any("learners" in str(name) and bool(value) for name, value in settings)
     return bool(getattr(getattr(argument, "learners", None), "num_learners", 0))
 
 

@@ -68,6 +68,8 @@ def derive(base: type[Base], name: str, mixins: Sequence[type], hooks: Mapping[s
     if isinstance(mixins, type) or not all(isinstance(mixin, type) for mixin in mixins):
         raise TypeError(f"{name}: mixins={mixins!r:.80} is not a list of classes: write mixins=[LearningRateSchedule].")
     methods: dict[str, Any] = {"__module__": _module_of(hooks) or base.__module__, "__init__": _constructor_of(base)}
+    if set(hooks) == {"get_default_config"}:
+        methods["only_defaults"] = True  # see `has_hooks_of_users`
     for hook, fn in hooks.items():
         if hook in FOREIGN_HOOKS:
             raise TypeError(f"{name}: there is no hook {hook!r}: {FOREIGN_HOOKS[hook]}")
@@ -266,6 +268,15 @@ def _init(hook: str, name: str, fn: Hook) -> dict[str, Any]:
 def _default_config(name: str, fn: Hook) -> dict[str, Any]:
     _num_arguments(name, "get_default_config", fn, "", 0)
     given = fn()
+    if given is not None and not isinstance(given, (PolicyConfig, Mapping)):
+        fix = (
+            f"its policy, {type(given).__name__}().policy"
+            if hasattr(given, "policy")
+            else "PPOPolicyConfig() or a dict of settings"
+        )
+        raise TypeError(
+            f"{name}: get_default_config returned a {type(given).__name__}, not the configuration of a policy: return {fix}."
+        )
     typed = {"config_type": type(given)} if isinstance(given, PolicyConfig) else {}
     return {"default_config": classmethod(lambda cls: fn()), **typed}
 

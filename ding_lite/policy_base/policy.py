@@ -49,6 +49,7 @@ from ding_lite.policy_check import (
     require_model,
     require_optimizer,
     try_out,
+    unread_settings,
     warn_of_idle_settings,
     warn_of_misfit,
     with_stats,
@@ -144,7 +145,9 @@ class Policy(PolicyState):
         action_masks(observation_space, action_space)  # raises SpaceError if a mask does not fit the actions
         self.constructed_with.note_cfg(cfg)
         only_reader = None if self.has_hooks_of_users() else type(self).__name__
-        self.config = resolve(cfg, self.default_config(), self.config_type, only_reader)
+        self.config = resolve(
+            cfg, self.default_config(), self.config_type, only_reader, lambda name: not unread_settings(type(self), [name])
+        )
         """The configuration by short names, for example `policy.config["gamma"]`."""
         self.cfg = self.config.cfg
         self.observation_space, self.action_space = observation_space, action_space

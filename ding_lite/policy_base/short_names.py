@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from ding_lite.basics import Config, ConfigError, did_you_mean, near_fields
@@ -49,8 +50,19 @@ _MORE_PLACES = {
 }
 """More names of RLlib. `policy.config` has them, but does not list them."""
 
+_OFF = {
+    **dict.fromkeys(("kl_coeff", "entropy_coeff", "vf_loss_coeff"), 0),
+    **dict.fromkeys(("num_atoms", "n_step", "policy_delay"), 1),
+    "v_min": -10,
+    "v_max": 10,
+}
+"""Values of RLlib's settings that change nothing where an algorithm does not have the setting, beside None and False."""
+
 _FEW = 6
 """Unknown settings that a warning names."""
+
+_FEW_OWNERS = 3
+"""Algorithms that advice about a setting of other algorithms names."""
 
 
 class Settings(Mapping[str, Any]):
@@ -88,44 +100,57 @@ def resolve(
     default: PolicyConfig | Mapping[str, Any] | None,
     kind: type[PolicyConfig],
     only_reader: str | None = None,
+    reads: Callable[[str], bool] = lambda name: False,
 ) -> Settings:
     """The settings of a policy: its defaults, changed by `cfg`.
 
     Args:
-        cfg: a typed configuration, which replaces the defaults; or a mapping. In a mapping, short names (`lr`) and dotted names
-            (`learn.learning_rate`) set fields of the typed configuration. Other names are kept as additional settings, with a
-            warning if a name looks like a misspelt field, or if no hook can read it.
+        cfg: a typed configuration, which replaces the defaults; or a mapping. In a mapping, short names (`lr`), dotted names
+            (`learn.learning_rate`) and sections (`{"learn": {"learning_rate": 1e-3}}`) set fields of the typed configuration.
+            So does the section `policy` of a run's configuration, as `PPOConfig().to_dict()` returns it; its other settings are
+            those of the run. Other names are kept as additional settings, with a warning if a name looks like a misspelt field,
+            or if no hook can read it.
         default: the defaults, in the same form; None for those of `kind`.
         kind: type of the typed configuration; PolicyConfig stands for OnPolicyConfig.
         only_reader: name of the policy's class if it has no hook of a user, which could read additional settings; otherwise
             None.
+        reads: whether a hook reads a setting of this name. Then the default causes no warning of it.
 
     Raises:
-        ConfigError: a dotted name does not exist, a name looks like a misspelt field of a configuration that a user has
-            defined, or a value is out of range or of the wrong type.
+        ConfigError: a dotted name, or a name in a section, does not exist; a name looks like a misspelt field of a
+            configuration that a user has defined; or a value is out of range or of the wrong type.
     """
     extra: dict[str, Any] = {}
-    unknown: list[str] = []
+    unknown: dict[str, Any] = {}
     base = made_kind(kind)()
     for source in (default, cfg):
         if isinstance(source, PolicyConfig):
             base = source
         elif source is not None:
             base = type(base).from_dict(base.to_dict())
+            is_of_run = _is_policy_section(source.get("policy"), base)
             for name, value in source.items():
-                place = next((place for place in _places(name) if _lookup(base, place)), None)
-                if place is None and "." not in name:
-                    if source is cfg and name not in extra:
-                        unknown.append(name)
-                    extra[name] = value
+                place = place_of(base, name)
+                if name == "policy" and is_of_run:
+                    base.override({place_of(base, inner): setting for inner, setting in value.items()})
+                elif "." in place or _lookup(base, place):
+                    base.override({place: value})
                 else:
-                    base.override({place or name: value})
+                    if name in extra or (source is default and reads(name)) or (is_of_run and not _slip_hint(name, base)):
+                        extra[name] = value
+                        continue
+                    extra[name] = unknown[name] = value
     _refuse_slips(unknown, base)
     if only_reader is None:
         _warn_of_slips(unknown, base)
     else:
         _warn_of_unread(unknown, base, only_reader)
     return Settings(base, extra)
+
+
+def _is_policy_section(section: Any, cfg: PolicyConfig) -> bool:
+    """Whether a setting `policy` is the section of a run's configuration, and not a setting of a user's own."""
+    return isinstance(section, Mapping) and any(_lookup(cfg, place_of(cfg, str(name)).partition(".")[0]) for name in section)
 
 
 def made_kind(kind: type[PolicyConfig]) -> type[PolicyConfig]:
@@ -138,14 +163,14 @@ def place_of(cfg: Config, name: str) -> str:
     return next((place for place in _places(name) if _lookup(cfg, place)), name)
 
 
-def _refuse_slips(names: Sequence[str], cfg: Config) -> None:
+def _refuse_slips(names: Iterable[str], cfg: Config) -> None:
     """Raise ConfigError for a name that looks like a field, if a user has defined the configuration with all its settings."""
     for name in names if type(cfg).__module__.partition(".")[0] != "ding_lite" else ():
         if not _foreign_hint(name, cfg, "foreign") and (hint := _slip_hint(name, cfg)):
             raise ConfigError(f"{type(cfg).__name__} has no setting {name!r}: {hint}")
 
 
-def _warn_of_slips(names: Sequence[str], cfg: Config) -> None:
+def _warn_of_slips(names: Iterable[str], cfg: Config) -> None:
     """Warn of each name that looks like a field of the typed configuration, such as `gama`, or is a name in another library."""
     for name in names:
         if hint := _foreign_hint(name, cfg, "foreign") or _slip_hint(name, cfg):
@@ -156,11 +181,14 @@ def _warn_of_slips(names: Sequence[str], cfg: Config) -> None:
             )
 
 
-def _warn_of_unread(names: Sequence[str], cfg: Config, reader: str) -> None:
-    """Warn of names that nothing reads. Names of RLlib for settings of other algorithms cause no warning, unless there is
-    advice about them."""
-    unread = [name for name in names if _places(name) == (name,) or _foreign_hint(name, cfg, "foreign")]
-    hints = {name: _foreign_hint(name, cfg) or _slip_hint(name, cfg) or _near_hint(name, cfg) for name in unread}
+def _warn_of_unread(settings: Mapping[str, Any], cfg: Config, reader: str) -> None:
+    """Warn of settings that nothing reads, in one warning for all.
+
+    A whole configuration of RLlib has settings that are off, such as `num_atoms` = 1. Those that only other algorithms have
+    cause no warning then.
+    """
+    unread = [name for name, value in settings.items() if not _is_off(name, value) or _foreign_hint(name, cfg, "foreign")]
+    hints = {name: _advice(name, cfg) for name in unread}
     if not hints:
         return
     kind = type(cfg).__name__
@@ -183,6 +211,43 @@ def _foreign_hint(name: str, cfg: Config, *tables: str) -> str:
     if any(place and hasattr(section, name) for place, section in sections.items()):
         return ""
     return next((hint for section in sections.values() if (hint := type(section).about(name, *tables)) is not None), "")
+
+
+def _advice(name: str, cfg: Config) -> str:
+    """Advice about a setting that nothing reads; an empty string if there is none."""
+    found = _foreign_hint(name, cfg, "foreign") or _owners_hint(name) or _foreign_hint(name, cfg)
+    return found or _slip_hint(name, cfg) or _near_hint(name, cfg)
+
+
+def _is_off(name: str, value: Any) -> bool:
+    """Whether a name of RLlib has a value that changes nothing."""
+    is_off = value is None or value is False or (isinstance(value, (int, float)) and value == _OFF.get(name))
+    return is_off and _places(name) != (name,)
+
+
+def _owners_hint(name: str) -> str:
+    """The algorithms that have the setting for which a name of RLlib stands; an empty string for other names."""
+    return "" if _places(name) == (name,) else next((hint for it in _places(name) if (hint := _owners_of(it))), "")
+
+
+@functools.cache
+def _owners_of(place: str) -> str:
+    """The policies of the library that have this setting, as a sentence; an empty string if there are none."""
+    kinds: list[type[PolicyConfig]] = [PolicyConfig]
+    for kind in kinds:  # grows
+        kinds += kind.__subclasses__()
+    owners = sorted(
+        {
+            it.__name__.removesuffix("Config")
+            for it in kinds
+            if it.__module__.startswith("ding_lite.policy.") and _lookup(it(), place)
+        }
+    )
+    if not owners:
+        return ""
+    shown = [*owners[:_FEW_OWNERS], *(["others"] if len(owners) > _FEW_OWNERS else [])]
+    have = "have" if len(shown) > 1 else "has"
+    return f"{' and '.join(part for part in (', '.join(shown[:-1]), shown[-1]) if part)} {have} it, as {place}."
 
 
 def _slip_hint(name: str, cfg: Config) -> str:

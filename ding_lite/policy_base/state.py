@@ -97,9 +97,11 @@ class PolicyState(PolicyWeights):
 
     @classmethod
     def has_hooks_of_users(cls) -> bool:
-        """Whether this class, or a class that it is derived from, is defined outside this library."""
+        """Whether this class, or a class that it is derived from, is defined outside this library. A class that `with_updates`
+        has made with other defaults alone does not count."""
         ours = "ding_lite", "builtins", "typing", "abc"
-        return any(kind.__module__.partition(".")[0] not in ours for kind in cls.__mro__)
+        kinds = [kind for kind in cls.__mro__ if not vars(kind).get("only_defaults")]
+        return any(kind.__module__.partition(".")[0] not in ours for kind in kinds)
 
     @classmethod
     def lineage(cls) -> list[str]:

@@ -10,6 +10,7 @@ from ding_lite.policy_check.declarations import (
     idle_for_rollouts,
     require_declarations,
     require_methods,
+    unread_settings,
     warn_of_idle_settings,
 )
 from ding_lite.policy_check.dry_run import dummy_elements, try_out
@@ -60,6 +61,7 @@ __all__ = [
     "require_shapes",
     "state_like_before",
     "try_out",
+    "unread_settings",
     "warn_of_idle_settings",
     "warn_of_misfit",
     "with_stats",

@@ -206,7 +206,7 @@ def _warn_of_minibatch_settings(policy: ConfiguredPolicy) -> None:
     kind = type(policy)
     learn, default = policy.cfg.learn, type(policy.cfg)().learn
     changed = [name for name in _MINIBATCHES if getattr(learn, name, None) != getattr(default, name, None)]
-    idle = _unread(kind, changed)
+    idle = unread_settings(kind, changed)
     if idle:
         given = " and ".join(f"learn.{name} = {getattr(learn, name)}" for name in idle)
         have, them = ("have", "them") if len(idle) > 1 else ("has", "it")
@@ -217,7 +217,7 @@ def _warn_of_minibatch_settings(policy: ConfiguredPolicy) -> None:
         )
 
 
-def _unread(kind: type, names: Iterable[str]) -> list[str]:
+def unread_settings(kind: type, names: Iterable[str]) -> list[str]:
     """Those of these settings that no method of the class reads."""
     functions = [it for base in kind.__mro__ for name, it in vars(base).items() if name != "default_config"]
     return [name for name in names if not any(_reads_setting(function, name) for function in functions)]
@@ -227,7 +227,7 @@ def idle_for_rollouts(policy: ConfiguredPolicy, names: Iterable[str]) -> list[st
     """Those of these settings in the section `learn` that have no effect, because each step learns from a whole rollout."""
     if not policy.has_loss or policy.learns_from != "rollouts" or policy.has_own_learning:
         return []
-    return _unread(type(policy), [name for name in _MINIBATCHES if name in names])
+    return unread_settings(type(policy), [name for name in _MINIBATCHES if name in names])
 
 
 def require_declarations(policy: object, hooks: Iterable[str]) -> None:

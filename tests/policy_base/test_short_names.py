@@ -9,11 +9,14 @@ from gymnasium import spaces
 from ding_lite import policy as policy_package
 from ding_lite.engine import ConfigError
 from ding_lite.policy import (
+    A2CPolicy,
+    BCPolicy,
     CQLPolicyConfig,
     DQNPolicy,
     DQNPolicyConfig,
     IQLPolicyConfig,
     LearningRateSchedule,
+    PPOConfig,
     PPOPolicy,
     PPOPolicyConfig,
     R2D2PolicyConfig,
@@ -143,7 +146,9 @@ def test_a_setting_of_a_users_own_is_kept_in_silence(recwarn):
     own = {"beta": 0.5, "my_coeff": 2, "gamma2": 1, "lr_2": 1, "starts": 3, "model2": 0, "tau": 1, "normalize": True}
     assert Mine(own, BOX, DISCRETE).config["my_coeff"] == 2
     assert PPOPolicy.with_updates("Hooked", stats_fn=lambda policy, batch: {})(own, BOX, DISCRETE).config["my_coeff"] == 2
-    kind = PPOPolicy.with_updates("Own", get_default_config=lambda: {"gama": 1})
+    kind = PPOPolicy.with_updates(
+        "Own", get_default_config=lambda: {"gama": 1}, stats_fn=lambda policy, batch: {"mine": policy.config["gama"]}
+    )
     assert kind({"gama": 2}, BOX, DISCRETE).config["gama"] == 2
 
     assert not recwarn.list
@@ -177,13 +182,102 @@ def test_the_warning_of_unread_settings_is_at_the_line_that_makes_the_policy():
     assert [one.filename for one in caught] == [__file__]
 
 
-def test_names_of_rllib_that_another_algorithm_has_cause_no_warning_without_advice():
+@pytest.mark.parametrize(
+    ("kind", "space", "name", "value", "words"),
+    [
+        (DQNPolicy, DISCRETE, "num_atoms", 51, "C51Policy and RainbowPolicy have it, as model.n_atom."),
+        (DQNPolicy, DISCRETE, "entropy_coeff", 0.1, "A2CPolicy, IMPALAPolicy, PPOPolicy and others have it, as learn."),
+        (A2CPolicy, DISCRETE, "clip_param", 0.1, "PPOPolicy has it, as learn.clip_ratio."),
+        (PPOPolicy, DISCRETE, "tau", 0.1, "and others have it, as learn.target_update_theta."),
+        (PPOPolicy, DISCRETE, "dueling", True, "and others have it, as model.dueling."),
+        (TD3BCPolicy, BOX, "lambda", 0.9, "have it, as collect.gae_lambda."),
+    ],
+)
+def test_a_setting_that_only_other_algorithms_have_causes_a_warning_that_names_them(kind, space, name, value, words):
+    (found,) = warned_of(kind, {name: value}, space)
+    assert found.startswith(f"{kind.config_type.__name__} has no setting {name!r}: ")
+    assert words in found
+    assert f"It is kept as policy.config[{name!r}], but {kind.__name__} does not read it." in found
+
+
+def test_names_of_rllib_that_other_algorithms_have_share_one_warning_with_the_rest():
     policy = TD3BCPolicy(None, BOX, BOX)
-    names = {name: 1 for name in (*short_names._PLACES, *short_names._MORE_PLACES) if name not in policy.config}
-    assert {"kl_coeff", "num_sgd_iter"} <= set(names)
-    (found,) = warned_of(TD3BCPolicy, names)
-    assert found.startswith("TD3BCPolicyConfig has no settings 'num_sgd_iter', 'num_epochs'. They")
-    assert warned_of(TD3BCPolicy, {name: 1 for name in names if name not in ("num_sgd_iter", "num_epochs")}) == []
+    names = {name: 0.25 for name in (*short_names._PLACES, *short_names._MORE_PLACES) if name not in policy.config}
+    assert {"kl_coeff", "num_sgd_iter", "clip_param"} <= set(names)
+    (found,) = warned_of(TD3BCPolicy, {**names, "fuzz": 1})
+    assert f" and {len(names) + 1 - 6} more. They are kept in policy.config, but TD3BCPolicy reads none of them." in found
+
+
+def test_names_of_rllib_for_what_is_off_cause_no_warning():
+    off = {"kl_coeff": 0, "entropy_coeff": 0.0, "vf_loss_coeff": 0, "num_atoms": 1, "n_step": 1, "v_min": -10.0, "v_max": 10.0}
+    off |= {"policy_delay": 1, "dueling": False, "double_q": False, "entropy_coeff_schedule": None, "vf_share_layers": False}
+    for kind, space in ((BCPolicy, DISCRETE), (PPOPolicy, DISCRETE), (DQNPolicy, DISCRETE), (TD3BCPolicy, BOX)):
+        has = kind(None, BOX, space).config
+        assert warned_of(kind, {name: value for name, value in off.items() if name not in has}, space) == []
+
+
+NESTED = {"learn": {"learning_rate": 0.5}, "model": {"activation": "elu"}, "collect": {"gae_lambda": 0.5}}
+
+
+@pytest.mark.parametrize("given", [NESTED, {"policy": NESTED}, {"policy": NESTED, "exp_name": "runs/mine", "env": {"id": "X"}}])
+@pytest.mark.parametrize("as_default", [False, True])
+def test_sections_set_fields_of_the_typed_configuration(given, as_default, recwarn):
+    kind = PPOPolicy.with_updates(get_default_config=lambda: given) if as_default else PPOPolicy
+    cfg = kind(None if as_default else given, BOX, DISCRETE).cfg
+
+    assert (cfg.learn.learning_rate, cfg.model.activation, cfg.collect.gae_lambda) == (0.5, "elu", 0.5)
+    assert not recwarn.list
+
+
+def test_the_whole_configuration_of_a_run_may_be_the_settings_or_the_defaults(recwarn):
+    run = PPOConfig(seed=7).override({"policy.learn.learning_rate": 0.5})
+    for policy in (
+        PPOPolicy(run.to_dict(), BOX, DISCRETE),
+        PPOPolicy.with_updates(get_default_config=run.to_dict)(None, BOX, DISCRETE),
+        PPOPolicy.with_updates(get_default_config=run.to_dict)({"policy": {"lr": 0.5}}, BOX, DISCRETE),
+    ):
+        assert policy.cfg == run.policy
+    assert not recwarn.list
+
+
+def test_an_unknown_name_in_a_section_is_an_error():
+    for given in (
+        {"learn": {"learnig_rate": 1}},
+        {"policy": {"learn": {"learnig_rate": 1}}},
+        {"policy": {"lr": 1, "lerning": 1}},
+    ):
+        with pytest.raises(ConfigError, match="has no 'le"):
+            PPOPolicy(given, BOX, DISCRETE)
+        with pytest.raises(ConfigError, match="has no 'le"):
+            PPOPolicy.with_updates(get_default_config=lambda given=given: given)(None, BOX, DISCRETE)
+
+
+def test_a_setting_policy_of_a_users_own_is_kept(recwarn):
+    assert Mine({"policy": {"kind": "mine"}}, BOX, DISCRETE).config["policy"] == {"kind": "mine"}
+    assert not recwarn.list
+
+
+def test_beside_the_section_of_the_policy_a_misspelt_name_is_still_named():
+    with pytest.warns(UserWarning, match="has no setting 'lrr': did you mean 'lr'"):
+        PPOPolicy({"policy": NESTED, "lrr": 0.5}, BOX, DISCRETE)
+
+
+def test_unknown_names_of_the_defaults_are_named_too():
+    with pytest.warns(UserWarning, match="has no setting 'gama': did you mean 'gamma'") as caught:
+        PPOPolicy.with_updates("Own", get_default_config=lambda: {"gama": 1})({"gama": 2}, BOX, DISCRETE)
+    assert len(caught) == 1
+    with pytest.warns(UserWarning, match="'num_atoms'.*'fuzz'.*Own reads none of them"):
+        PPOPolicy.with_updates("Own", get_default_config=lambda: {"num_atoms": 51, "fuzz": 1})(None, BOX, DISCRETE)
+    hooks = {"stats_fn": lambda policy, batch: {}, "get_default_config": lambda: {"num_workers": 2}}
+    with pytest.warns(UserWarning, match="has no setting 'num_workers': .*cfg.env.workers"):
+        PPOPolicy.with_updates("Own", **hooks)(None, BOX, DISCRETE)
+
+
+def test_the_configuration_of_a_run_as_defaults_is_refused():
+    with pytest.raises(
+        TypeError, match=r"get_default_config returned a PPOConfig, .*: return its policy, PPOConfig\(\).policy"
+    ):
+        PPOPolicy.with_updates(get_default_config=PPOConfig)
 
 
 @pytest.mark.parametrize(
