@@ -25,6 +25,7 @@ from ding_lite.envs import make_envs
 from ding_lite.middleware.foreign_names import ARGUMENTS
 from ding_lite.policy import CollectConfig, DQNPolicy, Policy, PPOPolicy, build_policy
 from ding_lite.policy_base.foreign_hooks import FOREIGN_HOOKS
+from ding_lite.policy_check import foreign_methods
 
 PACKAGES = ["ding_lite", *(f"ding_lite.{name}" for name in ("config", "data", "envs", "middleware", "nn", "policy"))]
 TABLES = {package: importlib.import_module(f"{package}.foreign_names") for package in PACKAGES}
@@ -227,6 +228,16 @@ def test_a_hook_of_rllib_gives_advice(hook):
     with pytest.raises(TypeError) as caught:
         PPOPolicy.with_updates(**{hook: print})
     assert str(caught.value) == f"PPOPolicy: there is no hook {hook!r}: {FOREIGN_HOOKS[hook]}"
+
+
+@pytest.mark.parametrize("method", foreign_methods.ADVICE)
+def test_the_advice_on_a_method_of_a_policy_names_things_that_exist(method):
+    assert foreign_methods.ADVICE[method].endswith(".")
+    require_code(foreign_methods.ADVICE[method])
+
+
+def test_the_hooks_for_methods_of_other_libraries_exist():
+    assert [hook for hook in foreign_methods.HOOKS.values() if not hasattr(Policy, hook)] == []
 
 
 def test_every_hook_of_rllib_is_an_argument_or_gives_advice():

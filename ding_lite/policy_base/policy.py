@@ -27,6 +27,7 @@ from ding_lite.policy_base.constructions import Construction, ConstructorSignatu
 from ding_lite.policy_base.data_parallel import StepAverage
 from ding_lite.policy_base.derivations import Hook, derive
 from ding_lite.policy_base.devices import available_device
+from ding_lite.policy_base.foreign_hooks import FOREIGN_HOOKS
 from ding_lite.policy_base.hooks import Hooks, require_reached_hooks
 from ding_lite.policy_base.learner_groups import LearnerGroup
 from ding_lite.policy_base.live_settings import FixedSettingError, all_values, is_of_optimizer
@@ -206,7 +207,7 @@ class Policy(PolicyState):
             self.make_generators("learn")
             self.before_loss_init()
             warn_of_idle_settings(self)
-            require_declarations(self, (*vars(Hooks), *_MORE_HOOKS))
+            require_declarations(self, (*vars(Hooks), *_MORE_HOOKS), FOREIGN_HOOKS)
             self.after_init()
         self.settings_made = all_values(self.cfg)
         if self.cfg.learners.num_learners:

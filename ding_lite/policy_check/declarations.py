@@ -15,23 +15,7 @@ from typing import Any, Protocol
 from torch import nn
 
 from ding_lite.basics.closures import closure_of
-
-_FOREIGN = {
-    "postprocess_trajectory": "postprocess",
-    "compute_loss": "loss",
-    **dict.fromkeys(("extra_grad_process", "apply_gradients"), "gradients"),
-    **dict.fromkeys(("action_sampler", "compute_actions_from_input_dict"), "compute_actions"),
-    "extra_action_feed": "extra_action_out",
-    "optimizer_fn": "make_optimizer",
-    "_forward_learn": "loss",
-    **dict.fromkeys(("_forward_collect", "_forward_eval"), "compute_actions"),
-    **dict.fromkeys(("_init_learn", "_init_collect", "_init_eval"), "before_loss_init"),
-    "_process_transition": "extra_action_out",
-    "_get_train_sample": "postprocess",
-    "_monitor_vars_learn": "stats",
-    "default_model": "make_model",
-}
-"""Methods of policies in RLlib and DI-engine, most of them without the suffix `_fn`, and the hooks with their code here."""
+from ding_lite.policy_check import foreign_methods
 
 _PARTS = {
     "model.attention_window": ("attention_size", "attention_layers", "attention_heads"),
@@ -230,13 +214,14 @@ def idle_for_rollouts(policy: ConfiguredPolicy, names: Iterable[str]) -> list[st
     return unread_settings(type(policy), [name for name in _MINIBATCHES if name in names])
 
 
-def require_declarations(policy: object, hooks: Iterable[str]) -> None:
+def require_declarations(policy: object, hooks: Iterable[str], foreign: Mapping[str, str]) -> None:
     """Check `learns_from` and `loss_takes`, and warn, once per class, of names that nothing calls: misspelt hooks, and hooks of
     other libraries.
 
     Args:
         policy: the policy.
         hooks: names of hooks and of class attributes that a policy may define.
+        foreign: hooks of another library that have no counterpart, each with a sentence of advice.
 
     Raises:
         TypeError: the class replaces an internal method or property by one that is called in another way.
@@ -259,13 +244,15 @@ def require_declarations(policy: object, hooks: Iterable[str]) -> None:
     for base in (it for it in users if it not in _warned):
         _warned.add(base)
         for name, value in vars(base).items():
-            meant = None if name in known or name in public else _meant(name, public)
-            if meant is not None and not any(_refers(function, name) for it in users for function in vars(it).values()):
-                warnings.warn(
-                    f"{base.__name__} defines {name!r}, which nothing {'calls' if callable(value) else 'reads'}: did you mean "
-                    f"{meant!r}?",
-                    stacklevel=4,
-                )
+            is_method = (
+                inspect.isroutine(value) and name == "metrics"
+            )  # the one name of the library that is often another thing
+            if name in public or (name in known and not is_method):
+                continue
+            advice = _advice(name, value, public, foreign)
+            if advice and not any(_refers(function, name) for it in users for function in vars(it).values()):
+                verb = "calls" if callable(value) else "reads"
+                warnings.warn(f"{base.__name__} defines {name!r}, which nothing {verb}: {advice}", stacklevel=4)
 
 
 def _require_no_clash(base: type, name: str, value: Any, owner: type) -> None:
@@ -297,13 +284,17 @@ def _can_replace(value: Any, inner: Any, name: str) -> bool:
     return name != "learn" or [*own.parameters][: len(positional)] == positional or _reads_setting(value, name)
 
 
-def _meant(name: str, hooks: Sequence[str]) -> str | None:
-    """The hook for a name of another library, or for a public name that is close to a hook, if there is one."""
+def _advice(name: str, value: Any, hooks: Sequence[str], foreign: Mapping[str, str]) -> str:
+    """What to write instead of a name of another library, or of a public name that is close to a hook; empty if unknown."""
     stem = name.removesuffix("_fn")
-    foreign = _FOREIGN.get(name) or _FOREIGN.get(stem)
-    if foreign is not None:
-        return foreign
-    return None if name.startswith("_") else _misspelt(stem, hooks)
+    meant = foreign_methods.HOOKS.get(name) or foreign_methods.HOOKS.get(stem)
+    if meant is None and callable(_function_of(value)):
+        advice = foreign_methods.ADVICE.get(name) or foreign.get(name)
+        if advice is not None:
+            return advice
+    if meant is None and not name.startswith("_"):
+        meant = _misspelt(stem, hooks)
+    return f"did you mean {meant!r}?" if meant else ""
 
 
 def _misspelt(name: str, hooks: Sequence[str]) -> str | None:

@@ -8,6 +8,8 @@ from gymnasium import spaces
 
 from ding_lite.policy import A2CPolicy, DQNPolicy, IMPALAPolicy, PPOPolicy, PPOPolicyConfig, REINFORCEPolicy
 from ding_lite.policy_base import Policy, build_policy
+from ding_lite.policy_base.foreign_hooks import FOREIGN_HOOKS
+from ding_lite.policy_check import foreign_methods
 
 BOX, DISCRETE = spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(3)
 
@@ -42,6 +44,17 @@ def made(*bases, **attributes):
         ("_forward_eval", "compute_actions"),
         ("_init_learn", "before_loss_init"),
         ("_process_transition", "extra_action_out"),
+        ("compute_loss_for_module", "loss"),
+        ("compute_losses", "loss"),
+        ("_forward_train", "loss"),
+        ("forward_train", "loss"),
+        ("custom_loss", "loss"),
+        ("_state_dict_learn", "state_dict"),
+        ("_load_state_dict_learn", "load_state_dict"),
+        ("value_function", "with_values"),
+        ("_get_train_sample", "postprocess"),
+        ("default_model", "make_model"),
+        ("_monitor_vars_learn", "stats"),
     ],
 )
 def test_a_misspelt_hook_or_one_of_another_library_is_a_warning_once_per_class(name, meant, recwarn):
@@ -50,6 +63,41 @@ def test_a_misspelt_hook_or_one_of_another_library_is_a_warning_once_per_class(n
         kind({"seed": 0}, BOX, DISCRETE)
     type("Derived", (kind,), {})({"seed": 0}, BOX, DISCRETE)
     assert [str(it.message) for it in recwarn] == [f"Mine defines {name!r}, which nothing calls: did you mean {meant!r}?"]
+
+
+@pytest.mark.parametrize("name", [*foreign_methods.ADVICE, "action_distribution_fn", "validate_spaces", "_after_loss_init"])
+def test_a_method_of_another_library_without_a_counterpart_is_a_warning_with_advice(name, recwarn):
+    kind = type("Mine", (PPOPolicy,), {name: lambda self, *_: None})
+    for _ in range(2):
+        kind({"seed": 0}, BOX, DISCRETE)
+    advice = foreign_methods.ADVICE.get(name) or FOREIGN_HOOKS[name]
+    assert [str(it.message) for it in recwarn] == [f"Mine defines {name!r}, which nothing calls: {advice}"]
+
+
+def test_a_method_of_another_library_that_the_users_own_code_calls_is_no_warning(recwarn):
+    class Calls(PPOPolicy):
+        framework = "torch"
+
+        def metrics(self):
+            return {}
+
+        def training_step(self):
+            return self.value_function()
+
+        def value_function(self):
+            return {"mine": 1.0}
+
+        def stats(self, batch):
+            return {**super().stats(batch), **self.training_step(), **self.metrics()}
+
+    class Property(PPOPolicy):
+        @property
+        def metrics(self):
+            return None
+
+    Calls({"seed": 0}, BOX, DISCRETE)
+    Property({"seed": 0}, BOX, DISCRETE)
+    assert not recwarn.list
 
 
 def test_a_misspelt_class_attribute_is_a_warning():
