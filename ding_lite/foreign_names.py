@@ -1,6 +1,7 @@
 """Names that `ding_lite` gives when they are first used, and names of other libraries with what to write instead."""
 
-from ding_lite.basics import foreign_names
+from ding_lite.basics import foreign_names, refuse_foreign_modules
+from ding_lite.foreign_modules import MODULES
 
 ALIASES = {
     "OfflineRLContext": "ding_lite.contexts.OfflineRLContext",
@@ -94,9 +95,13 @@ _RLLIB = {
     **dict.fromkeys(("ModelCatalog", "TFModelV2", "TorchModelV2", "RLModule"), _MODEL),
     **dict.fromkeys(("EnvRunner", "RolloutWorker", "WorkerSet"), _WORKERS),
     "MetricsLogger": "`from ding_lite.metrics import MetricsLogger`.",
+    "standardize_fields": "advantages are standardised in each gradient step of PPO, with `cfg.policy.learn.adv_norm`.",
 }
+for _library, _names in (("DI-engine", _DI_ENGINE), ("RLlib", _RLLIB)):  # for `from ding_lite import framework`
+    _names.update({name: text for name, text in MODULES[_library].items() if "." not in name and name not in _names})
 
 NAMES = {"DI-engine": _DI_ENGINE, "Stable-Baselines3": _STABLE_BASELINES3, "Tianshou": _TIANSHOU, "RLlib": _RLLIB}
 """For each library, its names with what to write instead, as code in backticks."""
 
 __getattr__ = foreign_names("ding_lite", NAMES, ALIASES)
+refuse_foreign_modules("ding_lite", MODULES)

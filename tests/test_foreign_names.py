@@ -4,6 +4,7 @@ import ast
 import builtins
 import functools
 import importlib
+import importlib.util
 import inspect
 import re
 import subprocess
@@ -22,6 +23,7 @@ from ding_lite.data.foreign_names import ARGUMENTS as BUFFER_ARGUMENTS
 from ding_lite.data.foreign_names import ATTRIBUTES as BUFFER_ATTRIBUTES
 from ding_lite.engine.foreign_names import ATTRIBUTES as TASK_ATTRIBUTES
 from ding_lite.envs import make_envs
+from ding_lite.foreign_modules import MODULES
 from ding_lite.middleware.foreign_names import ARGUMENTS
 from ding_lite.policy import CollectConfig, DQNPolicy, Policy, PPOPolicy, build_policy
 from ding_lite.policy_base.foreign_hooks import FOREIGN_HOOKS
@@ -72,10 +74,11 @@ RLLIB = {
         SampleBatch MultiAgentBatch build_policy_class build_torch_policy build_tf_policy Policy TorchPolicy TFPolicy Algorithm
         Trainer Trainable PPOTrainer DQNTrainer ImpalaTrainer A2CTrainer SACTrainer PPO DQN SAC IMPALA PPOConfig DQNConfig
         SACConfig IMPALAConfig ImpalaConfig AlgorithmConfig tune Tuner ray Callbacks DefaultCallbacks RLlibCallback
-        MultiAgentEnv register_env ModelCatalog TorchModelV2 RolloutWorker MetricsLogger""",
+        MultiAgentEnv register_env ModelCatalog TorchModelV2 RolloutWorker MetricsLogger standardize_fields""",
     "ding_lite.policy": """
         SampleBatch MultiAgentBatch build_policy_class build_torch_policy build_tf_policy Policy TorchPolicy TFPolicy
-        TorchPolicyV2 PPOTFPolicy PPOTorchPolicy DQNTorchPolicy SACTorchPolicy VTraceTorchPolicy A3CTorchPolicy""",
+        TorchPolicyV2 PPOTFPolicy PPOTorchPolicy DQNTorchPolicy SACTorchPolicy VTraceTorchPolicy A3CTorchPolicy PPO SAC DQN
+        IMPALA BEHAVIOUR_LOGITS standardize_fields explained_variance compute_gae_for_sample_batch""",
     "ding_lite.envs": "MultiAgentEnv PettingZooEnv ParallelPettingZooEnv VectorEnv BaseEnv ExternalEnv EnvContext register_env",
     "ding_lite.middleware": "DefaultCallbacks synchronous_parallel_sample train_one_step multi_gpu_train_one_step "
     "standardize_fields",
@@ -108,7 +111,14 @@ class Made:
 def known_names():
     """Everything that a script may import, and the variables of the examples."""
     found = {"gymnasium": gymnasium, "partial": functools.partial, "MyEnv": gymnasium.Env, "MyWrapper": gymnasium.Wrapper}
-    for package in (*PACKAGES, "ding_lite.contexts", "ding_lite.engine", "ding_lite.metrics", "ding_lite.datasets"):
+    for package in (
+        *PACKAGES,
+        "ding_lite.contexts",
+        "ding_lite.engine",
+        "ding_lite.metrics",
+        "ding_lite.datasets",
+        "ding_lite.distributed",
+    ):
         module = importlib.import_module(package)
         found |= {name: getattr(module, name) for name in module.__all__}
     cfg = found["DQNConfig"]()
@@ -191,6 +201,39 @@ def test_a_name_of_another_library_gives_advice(package, library, name):
     assert advice.endswith(".")
     assert "`" in advice
     require_code(advice)
+
+
+MODULE_ROWS = [(library, name) for library, names in MODULES.items() for name in names]
+FIRST_MODULES = [row for row in MODULE_ROWS if "." not in row[1]]
+
+
+@pytest.mark.parametrize(("library", "name"), MODULE_ROWS)
+def test_a_module_of_another_library_gives_advice(library, name):
+    for statement in (f"import ding_lite.{name}", f"from ding_lite.{name} import Any", f"import ding_lite.{name}.deeper"):
+        with pytest.raises(ModuleNotFoundError) as caught:
+            exec(statement)
+        assert caught.value.name == f"ding_lite.{name}"
+        assert str(caught.value).startswith(f"ding_lite has no module {name!r}, a name of {library}: ")
+        assert str(caught.value).endswith(".")
+        assert "`" in str(caught.value)
+    require_code(MODULES[library][name])
+
+
+@pytest.mark.parametrize(("library", "name"), FIRST_MODULES)
+def test_a_module_of_another_library_gives_advice_as_a_name_of_the_package_too(library, name):
+    with pytest.raises(ImportError, match=f"ding_lite has no {name!r}, a name of "):
+        exec(f"from ding_lite import {name}")
+
+
+def test_other_modules_are_found_or_not_found_as_before():
+    assert importlib.util.find_spec("ding_lite.middleware").name == "ding_lite.middleware"
+    for name in ("ding_lite.no_such_module", "ding_lite.middleware.no_such_module", "no_such_package"):
+        assert importlib.util.find_spec(name) is None
+        with pytest.raises(ModuleNotFoundError, match=rf"^No module named '{name}'$"):
+            importlib.import_module(name)
+    with pytest.raises(ModuleNotFoundError, match="ding_lite has no module 'framework'"):
+        importlib.util.find_spec("ding_lite.framework")
+    assert len([finder for finder in sys.meta_path if type(finder).__name__ == "_ForeignModules"]) == 1
 
 
 @pytest.mark.parametrize(("package", "name"), ALIASES)

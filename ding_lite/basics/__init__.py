@@ -22,7 +22,7 @@ from ding_lite.basics.files import (
     write_atomically,
     writing,
 )
-from ding_lite.basics.foreign_names import foreign_arguments, foreign_attributes, foreign_names
+from ding_lite.basics.foreign_names import foreign_arguments, foreign_attributes, foreign_names, refuse_foreign_modules
 from ding_lite.basics.messages import add_note, did_you_mean, printable, require_extra
 from ding_lite.basics.nesting import unflatten
 from ding_lite.basics.row_files import RowsInPieces
@@ -68,6 +68,7 @@ __all__ = [
     "plain",
     "printable",
     "ranged_field",
+    "refuse_foreign_modules",
     "remove_leftovers",
     "require_extra",
     "require_usable",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -38,6 +39,34 @@ def foreign_names(
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     return get
+
+
+def refuse_foreign_modules(package: str, advice: Mapping[str, Mapping[str, str]]) -> None:
+    """Let imports of modules of other libraries below a package raise a ModuleNotFoundError with advice.
+
+    Python asks for it only if it has found no such module.
+
+    Args:
+        package: the package, such as "ding_lite".
+        advice: for each library, its modules below the package with what to write instead.
+    """
+    texts = {
+        f"{package}.{name}": f"{package} has no module {name!r}, a name of {library}: {text}"
+        for library, names in advice.items()
+        for name, text in names.items()
+    }
+    sys.meta_path.append(_ForeignModules(texts))
+
+
+class _ForeignModules:
+    """A finder of modules that finds none."""
+
+    def __init__(self, texts: Mapping[str, str]) -> None:
+        self._texts = texts
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        if name in self._texts:
+            raise ModuleNotFoundError(self._texts[name], name=name)
 
 
 def foreign_attributes(advice: Mapping[str, str]) -> Callable[[Class], Class]:

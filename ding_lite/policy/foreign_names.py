@@ -47,8 +47,9 @@ _DI_ENGINE = {
     "default_preprocess_learn": "leave it out: `Policy.loss` gets a tree of tensors on its device.",
 }
 _STABLE_BASELINES3 = {
+    **{name: f"it is `{name}Policy`." for name in ("A2C", "DDPG", "DQN", "PPO", "SAC", "TD3")},
     "ActorCriticPolicy": "the networks of PPO and A2C are made by `make_actor_critic` of ding_lite.nn, as cfg.policy.model "
-    "says."
+    "says.",
 }
 
 _BUILT = 'it is `build_policy("MyPolicy", loss_fn=fn)`, whose hooks have the same names; torch is the only framework.'
@@ -61,6 +62,13 @@ _RLLIB = {
     **dict.fromkeys(("ImpalaTorchPolicy", "VTraceTFPolicy", "VTraceTorchPolicy"), "it is `IMPALAPolicy`."),
     **dict.fromkeys(("SACTFPolicy", "SACTorchPolicy"), "it is `SACPolicy`."),
     **dict.fromkeys(("A3CTorchPolicy", "A3CTFPolicy"), "the nearest are `A2CPolicy` and `IMPALAPolicy`."),
+    **{name: f"it is `{name}Policy`." for name in ("CQL", "IMPALA", "R2D2")},
+    **dict.fromkeys(("APPO", "APPOTorchPolicy"), _LATE),
+    "BEHAVIOUR_LOGITS": "`Policy.extra_action_out` returns extra outputs by any name, such as behaviour_logits, and the batch "
+    "has them as columns of that name; every policy with an actor records log_prob.",
+    "compute_gae_for_sample_batch": "it is `gae_estimator(cfg, policy.collect_mode)`.",
+    "explained_variance": "it is `from ding_lite.functional import explained_variance`, whose arguments are (value, return_).",
+    "standardize_fields": "advantages are standardised in each gradient step of PPO, with `cfg.policy.learn.adv_norm`.",
     "MultiAgentBatch": "each policy learns from its own rollout, in ctx.parts: `for_policy(name, "
     "multistep_trainer(cfg, policy.learn_mode))`.",
 }
