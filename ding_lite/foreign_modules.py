@@ -13,7 +13,8 @@ _NETWORKS = (
 )
 _UTILS = (
     "leave the import out: `make_envs(cfg.env.id, 8, seed=cfg.seed)` and "
-    "`DQNPolicy(cfg.policy, observation_space, action_space)` have seeds of their own, `online_logger(cfg)` writes logs and `CkptSaver(policy, cfg.exp_name)` checkpoints."
+    "`DQNPolicy(cfg.policy, observation_space, action_space)` have seeds of their own, `online_logger(cfg)` writes logs and "
+    "`CkptSaver(policy, cfg.exp_name)` checkpoints."
 )
 _FUNCTIONS = "losses, returns and advantages are functions of ding_lite.functional, `from ding_lite.functional import gae`."
 _TORCH = f"networks are in ding_lite.nn, `from ding_lite.nn import make_actor_critic`; {_FUNCTIONS}"

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from torch import nn
 
 from ding_lite.basics.closures import closure_of
-from ding_lite.policy_check import foreign_methods
+from ding_lite.policy_check.foreign_methods import ADVICE, HOOKS
 
 _PARTS = {
     "model.attention_window": ("attention_size", "attention_layers", "attention_heads"),
@@ -287,9 +287,9 @@ def _can_replace(value: Any, inner: Any, name: str) -> bool:
 def _advice(name: str, value: Any, hooks: Sequence[str], foreign: Mapping[str, str]) -> str:
     """What to write instead of a name of another library, or of a public name that is close to a hook; empty if unknown."""
     stem = name.removesuffix("_fn")
-    meant = foreign_methods.HOOKS.get(name) or foreign_methods.HOOKS.get(stem)
+    meant = HOOKS.get(name) or HOOKS.get(stem)
     if meant is None and callable(_function_of(value)):
-        advice = foreign_methods.ADVICE.get(name) or foreign.get(name)
+        advice = ADVICE.get(name) or foreign.get(name)
         if advice is not None:
             return advice
     if meant is None and not name.startswith("_"):
