@@ -2,10 +2,12 @@
 
 import ast
 import builtins
+import copy
 import functools
 import importlib
 import importlib.util
 import inspect
+import pickle
 import re
 import subprocess
 import sys
@@ -28,6 +30,7 @@ from ding_lite.middleware.foreign_names import ARGUMENTS
 from ding_lite.policy import CollectConfig, DQNPolicy, Policy, PPOPolicy, build_policy
 from ding_lite.policy_base.foreign_hooks import FOREIGN_HOOKS
 from ding_lite.policy_check import foreign_methods
+from ding_lite.run_configs.foreign_names import FOREIGN_METHODS
 
 PACKAGES = ["ding_lite", *(f"ding_lite.{name}" for name in ("config", "data", "envs", "middleware", "nn", "policy"))]
 TABLES = {package: importlib.import_module(f"{package}.foreign_names") for package in PACKAGES}
@@ -125,7 +128,21 @@ def known_names():
     envs = make_envs("CartPole-v1", 1)
     policy = DQNPolicy(cfg.policy, envs.single_observation_space, envs.single_action_space)
     found |= dict.fromkeys(
-        ("action", "action_space", "batch", "dataset", "envs", "event", "expert_buffer", "fn", "main_config", "name", "obs"),
+        (
+            *(
+                "action",
+                "action_space",
+                "batch",
+                "dataset",
+                "envs",
+                "event",
+                "expert_buffer",
+                "fn",
+                "main_config",
+                "middleware",
+            ),
+            *("name", "obs"),
+        ),
         Unknown(),
     )
     found |= dict.fromkeys(("metric", "observation_space", "path", "policies", "policy_of", "settings"), Unknown())
@@ -442,6 +459,26 @@ SETTINGS = [
     if section.isupper() and isinstance(table, dict)
     for name, advice in table.items()
 ]
+
+
+@pytest.mark.parametrize("name", FOREIGN_METHODS)
+def test_a_method_of_rllibs_configurations_gives_advice(name):
+    cfg = ding_lite.config.PPOConfig()
+    assert not hasattr(cfg, name)
+    with pytest.raises(AttributeError) as caught:
+        getattr(cfg, name)
+
+    assert str(caught.value) == f"PPOConfig has no {name!r}: {FOREIGN_METHODS[name]}"
+    require_code(FOREIGN_METHODS[name])
+
+
+def test_an_attribute_of_a_configuration_gives_advice_or_is_unknown():
+    cfg = ding_lite.config.PPOConfig()
+    with pytest.raises(AttributeError, match="PPOPolicyConfig has no 'num_workers': the number of workers is cfg.env.workers"):
+        _ = cfg.policy.num_workers
+    with pytest.raises(AttributeError, match="^'PPOConfig' object has no attribute 'no_such_name'$"):
+        _ = cfg.no_such_name
+    assert pickle.loads(pickle.dumps(cfg)) == copy.deepcopy(cfg) == cfg
 
 
 def has_setting(config, place):

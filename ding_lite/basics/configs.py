@@ -11,7 +11,7 @@ import os
 import types
 import typing
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, TypeVar, Union
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, Union
 
 from ding_lite.basics.messages import did_you_mean
 from ding_lite.basics.seed_checks import seed_of
@@ -127,6 +127,15 @@ class Config:
         for name in kwargs:
             _require_field(cls, name)
         return object.__new__(cls)
+
+    if not TYPE_CHECKING:  # hidden from type checkers, which would otherwise allow any name
+
+        def __getattr__(self, name: str) -> Any:
+            cls = type(self)
+            description = cls.about(name)
+            if description is not None:
+                raise ConfigError(f"{cls.__name__} has no {name!r}: {description}")
+            raise AttributeError(f"{cls.__name__!r} object has no attribute {name!r}", name=name, obj=self)
 
     def __setattr__(self, name: str, value: Any) -> None:
         cls: Any = type(self)

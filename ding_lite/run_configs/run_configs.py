@@ -12,6 +12,7 @@ from ding_lite.engine import current_task
 from ding_lite.policy_base import OnPolicyConfig, PolicyConfig
 from ding_lite.ranks import is_first_rank
 from ding_lite.run_configs.env_configs import EnvConfig, OfflineEnvConfig, pendulum_envs
+from ding_lite.run_configs.foreign_names import FOREIGN_METHODS
 from ding_lite.sinks import result_line
 
 ConfigType = TypeVar("ConfigType", bound=Config)
@@ -44,7 +45,7 @@ class LogConfig(Config):
 class RunConfig(Config):
     """The configuration of a run. Each algorithm has its own subclass, with its own type of `policy`."""
 
-    foreign: ClassVar[Mapping[str, str]] = offline_settings.DISTINCT
+    foreign: ClassVar[Mapping[str, str]] = {**offline_settings.DISTINCT, **FOREIGN_METHODS}
     di_engine: ClassVar[Mapping[str, str]] = {**di_engine_settings.RUN, **offline_settings.SHORT}
 
     exp_name: str = "runs/default"
