@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Any, overload
 
@@ -22,6 +22,9 @@ class Episodes(TreeSequence):
     The last real row of each episode is terminated or truncated, so backward recursions such as advantages and returns stop
     there, and padding does not affect an episode.
 
+    An episode is a tree of columns [T_i, ...], not a list: its steps are `episode[0]` to `episode[len(episode.reward) - 1]`.
+    `len(episode)` is its number of columns, and iterating gives their names. `lengths[i]` is its number of steps.
+
     An episode is a view of the stored data: `episode.reward = 0` and `episode.reward.fill_(0)` change it. The first use of
     `batch` or `columns` copies the data into padded arrays: episodes taken before are not views of these.
 
@@ -39,7 +42,7 @@ class Episodes(TreeSequence):
         (2, [2.0, 3.0, 4.0], [[0.0, 2.0], [1.0, 3.0], [0.0, 4.0]])
     """
 
-    _name = "ctx.episodes"
+    _name, _items = "ctx.episodes", "episodes"
 
     def __init__(self, rows: Mapping[str, Any], lengths: Sequence[int] | np.ndarray[Any, Any]) -> None:
         self._rows: dict[str, Any] | None = {name: writable(column) for name, column in rows.items()}
@@ -92,6 +95,10 @@ class Episodes(TreeSequence):
     def batch(self) -> Tree:
         """The [T_max, E, ...] tree, with a leaf `valid` [T_max, E] bool."""
         return view({**self.columns, "valid": self.valid}, "episodes", limits=self.limits)
+
+    def _column_names(self) -> Collection[str]:
+        columns: Mapping[str, Any] = vars(self).get("_rows") or vars(self).get("columns", {})
+        return columns
 
     def __len__(self) -> int:
         return len(self.lengths)

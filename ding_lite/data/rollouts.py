@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, overload
 
 import numpy as np
 import torch
 
 from ding_lite.data.column_arrays import Spec, allocate, may_lose, require_held, spec_like
+from ding_lite.data.foreign_columns import ADVICE, RENAMED
 from ding_lite.data.next_observations import next_observations
 from ding_lite.data.trees import Tree, first_leaf, flatten, holds_objects, map_leaves, merge_leading_dims, nested, view
 
@@ -164,7 +165,7 @@ def _resized(column: np.ndarray[Any, Any], rows: int) -> np.ndarray[Any, Any]:
 class TreeSequence(Sequence[Tree]):
     """A sequence of trees over arrays of a fixed size; `+` and slices return lists."""
 
-    _name = "ctx.trajectories"
+    _name, _items = "ctx.trajectories", "transitions"
 
     def __add__(self, others: Sequence[Tree]) -> list[Tree]:
         return [*self, *others]
@@ -179,7 +180,19 @@ class TreeSequence(Sequence[Tree]):
                 f"{kind} has no {name!r}, because its arrays have a fixed size: make it a list first, {self._name} = "
                 f"list({self._name}), which middleware accepts too."
             )
-        raise AttributeError(f"{kind!r} object has no attribute {name!r}")
+        columns = self._column_names()
+        column = name if name in columns else RENAMED.get(name)
+        if column in columns:
+            text = f"it is a sequence of {self._items}. The column is {self._name}.batch.{column}."
+        elif name in ADVICE:
+            text = f"{ADVICE[name]} The columns are in {self._name}.batch."
+        else:
+            raise AttributeError(f"{kind!r} object has no attribute {name!r}", name=name, obj=self)
+        raise AttributeError(f"{kind} has no {name!r}: {text}", name=name, obj=self)
+
+    def _column_names(self) -> Collection[str]:
+        """Names of the columns, without a change of how they are stored."""
+        return {}
 
     def __setitem__(self, index: Any, value: Any) -> None:
         raise TypeError(
@@ -284,6 +297,10 @@ class Trajectories(TreeSequence):
         made = Trajectories({**self.columns, **added}, self.valid)
         made.order, made.limits = self.order, self.limits
         return made
+
+    def _column_names(self) -> Collection[str]:
+        columns: Mapping[str, Any] = vars(self).get("columns", {})
+        return columns
 
     def _places(self) -> np.ndarray[Any, Any]:
         """(t, b) of each transition, in the order of the sequence."""

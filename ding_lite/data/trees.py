@@ -17,7 +17,7 @@ with warnings.catch_warnings():
     import treetensor.torch as treetensor
     from treevalue.tree.common import TreeStorage, create_storage
 
-from ding_lite.basics import did_you_mean
+from ding_lite.data.foreign_columns import column_advice
 
 if TYPE_CHECKING:  # treetensor has no types
 
@@ -267,7 +267,7 @@ def _write(target: View, values: Mapping[str, Any]) -> None:
 
 def _missing(target: View, name: str) -> str:
     """The message for a leaf that is read and does not exist."""
-    message = f"a view of {vars(target)[_OF]} has no leaf {name!r}{did_you_mean(name, [*target.keys()])}"
+    message = f"a view of {vars(target)[_OF]} has no leaf {name!r}{column_advice(name, [*target.keys()])}"
     message += f" It has {', '.join(sorted(target.keys()))}."
     if name.startswith(("state_in_", "state_out_")):
         message += (

@@ -271,6 +271,8 @@ def explain_learning(policy: LearningPolicy, error: Exception, batch: Tree, know
     misfit = misfit_in_batch(name, policy.observation_space, policy.action_space, batch)
     if misfit is not None:
         raise misfit from error
+    if isinstance(error, (KeyError, AttributeError)):  # after the misfit, which may be a missing part of an observation
+        explain_missing(error, batch, None, f"learning of {name}")
     if isinstance(error, RuntimeError) and "dtype" in str(error):
         doubles = ["/".join(path) for path, leaf in flatten(batch) if isinstance(leaf, Tensor) and leaf.dtype == torch.float64]
         if doubles:

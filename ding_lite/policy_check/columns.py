@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, ClassVar, NamedTuple
 
-from ding_lite.basics import did_you_mean
 from ding_lite.data import Tree, flatten, nested, tree
+from ding_lite.data.foreign_columns import column_advice
 from ding_lite.data.trees import has_leaf
 
 
@@ -75,7 +75,7 @@ class ReadBatch(Tree):
         _, hook = type(self)._reading
         has = leaves_of(self)
         return ColumnError(
-            f"{hook} reads the column {name!r}, and the batch has none{did_you_mean(name, has)} It has "
+            f"{hook} reads the column {name!r}, and the batch has none{column_advice(name, has)} It has "
             f"{described(has)}. Add it in postprocess, return it from compute_actions as an extra output, or declare it in "
             f"`derived` if the pipeline adds it.{_ABOUT_INFOS if name == 'info' else ''}"
         )
@@ -92,27 +92,53 @@ def _plain(part: Any) -> Any:
     return tree(leaves_of(part)) if isinstance(part, ReadBatch) else part
 
 
-def explain_missing(error: KeyError | AttributeError, batch: Tree, known: Collection[str], who: str) -> None:
-    """Raise a ColumnError from this error if it is about a known column that the batch does not have.
+def explain_missing(error: KeyError | AttributeError, batch: Tree, known: Collection[str] | None, who: str) -> None:
+    """Raise a ColumnError from this error if it is about a column that the batch does not have.
 
     Args:
         error: the error that learning raised.
         batch: the batch that was learned from.
-        known: names of columns that a pipeline may provide.
+        known: names of columns that a pipeline may provide; None for any name, if it was read from a tree.
         who: name of the reader, for the message.
 
     Raises:
         ColumnError: names the column, and the middleware that add such columns.
     """
     name = str(getattr(error, "name", None) or (error.args[0] if error.args else ""))
-    if isinstance(error, ColumnError) or name not in known or has_leaf(batch, name):
+    is_meant = _is_read_of_tree(error) if known is None else name in known
+    if isinstance(error, ColumnError) or has_leaf(batch, name) or not is_meant:
         return
+    has = nested(batch)
+    advice, hint = column_advice(name, has) if known is None else ".", ""
+    if name in ("terminated", "truncated"):
+        hint = _ABOUT_FLAGS + _ABOUT_REPLAY
+    elif advice == ".":
+        hint = _ABOUT_ADDED + _ABOUT_REPLAY
     raise ColumnError(
-        f"{who} reads the column {name!r}, and the batch has none. It has {described(nested(batch))}. gae_estimator and "
-        "montecarlo_return_estimator add value, next_value, advantage and return_; a PrioritizedReplayBuffer adds weight; "
-        "nstep_reward_enhancer adds discount; make_envs(..., info_columns=...) adds info. Batches from replay only have the "
-        "columns that the hooks read in the dry run. With a dict of buffers, the batch of each buffer is under its name."
+        f"{who} reads the column {name!r}, and the batch has none{advice} It has {described(has)}.{hint}"
     ) from error
+
+
+_ABOUT_FLAGS = (
+    " Collectors write terminated and truncated. Data of your own with one flag done need both in its place: terminated where "
+    "the task itself ended, truncated where a time limit ended the episode."
+)
+_ABOUT_ADDED = (
+    " gae_estimator and montecarlo_return_estimator add value, next_value, advantage and return_; a PrioritizedReplayBuffer "
+    "adds weight; nstep_reward_enhancer adds discount; make_envs(..., info_columns=...) adds info."
+)
+_ABOUT_REPLAY = (
+    " Batches from replay only have the columns that the hooks read in the dry run. With a dict of buffers, the batch of each "
+    "buffer is under its name."
+)
+
+
+def _is_read_of_tree(error: KeyError | AttributeError) -> bool:
+    """Whether the error comes from the code of trees, and not from a dict or an object of the user's."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and any(name in trace.tb_frame.f_code.co_filename for name in ("treevalue", "treetensor"))
 
 
 STANDARD = ("obs", "action", "reward", "next_obs", "terminated", "truncated", "policy_version", "log_prob")

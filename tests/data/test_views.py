@@ -380,3 +380,38 @@ def test_a_leaf_that_a_rollout_does_not_have_is_named_with_those_that_it_has():
         batch["state_in_0"]
 
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+
+def test_a_column_of_another_library_gives_advice():
+    rollout = Trajectories({name: np.zeros((2, 3)) for name in ("reward", "next_obs", "terminated", "truncated")})
+    for thing in (rollout.batch, rollout[0], Episodes(rollout.rows(), [2, 4])[0]):
+        with pytest.raises(AttributeError, match=r"has no leaf 'done': an episode ends where terminated \| truncated of"):
+            _ = thing.done
+        with pytest.raises(KeyError, match="has no leaf 'new_obs': did you mean 'next_obs'"):
+            thing["new_obs"]
+
+
+def test_a_column_read_from_the_sequence_itself_says_where_it_is():
+    rollout = Trajectories({name: np.zeros((2, 3)) for name in ("reward", "terminated", "truncated")})
+    episodes = Episodes(rollout.rows(), [2, 4])
+    for name in ("reward", "rewards"):
+        with pytest.raises(AttributeError, match=r"The column is ctx.trajectories.batch.reward\.$"):
+            getattr(rollout, name)
+        for _ in range(2):  # the batch changes how the columns are stored
+            with pytest.raises(AttributeError, match=r"a sequence of episodes. The column is ctx.episodes.batch.reward\.$"):
+                getattr(episodes, name)
+            _ = episodes.batch
+    with pytest.raises(
+        AttributeError, match=r"Trajectories has no 'done': an episode ends where .* in ctx.trajectories.batch\."
+    ):
+        _ = rollout.done
+    with pytest.raises(AttributeError, match="^'Trajectories' object has no attribute 'rewrad'$"):
+        _ = rollout.rewrad
+    assert not hasattr(rollout, "reward")
+
+
+def test_an_episode_is_a_tree_of_columns_whose_steps_have_an_index():
+    episode = Episodes({"reward": np.arange(5.0), "value": np.arange(5.0)}, [2, 3])[1]
+
+    assert (len(episode), list(episode)) == (2, ["reward", "value"])
+    assert [float(episode[step].reward) for step in range(len(episode.reward))] == [2, 3, 4]

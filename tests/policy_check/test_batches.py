@@ -8,7 +8,7 @@ import torch
 from gymnasium import spaces
 
 from ding_lite.data import ReplayBuffer, tree
-from ding_lite.policy import BCPolicy, DiscreteCQLPolicy, TD3BCPolicy, build_policy
+from ding_lite.policy import BCPolicy, DiscreteCQLPolicy, DQNPolicy, TD3BCPolicy, build_policy
 from ding_lite.policy_check import ColumnError
 
 OBS, TWO = spaces.Box(-8, 8, (3,), np.float32), spaces.Box(-2, 2, (2,), np.float32)
@@ -125,3 +125,42 @@ def test_an_error_that_the_batch_does_not_cause_stays_as_it_is():
         made(Failing).learn_mode.forward(batch())
     assert caught.value.__cause__ is None
     assert "learning from obs [8, 3]" in caught.value.__notes__[0]
+
+
+class Sampled(DQNPolicy):
+    """Learns by a function of the batch."""
+
+    def learn_on_batch(self, samples):
+        return {"mine": type(self).read(samples)}
+
+
+@pytest.mark.parametrize(
+    ("read", "words"),
+    [
+        (lambda samples: samples["rewards"], "reads the column 'rewards', and the batch has none: did you mean 'reward'"),
+        (lambda samples: samples.new_obs, "reads the column 'new_obs', and the batch has none: did you mean 'next_obs'"),
+        (lambda samples: samples["dones"], r"'dones', and the batch has none: an episode ends where terminated \| truncated"),
+        (lambda samples: samples["mine"], r"'mine', and the batch has none\. It has .* only have the columns"),
+    ],
+)
+def test_a_column_that_learn_on_batch_reads_by_a_wrong_name_is_a_column_error_as_in_a_loss(read, words):
+    kind = type("Mine", (Sampled,), {"read": staticmethod(read)})
+    policy = kind(None, spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(2))
+    flags = torch.zeros(3, dtype=torch.bool)
+    rows = {"obs": torch.zeros(3, 4), "next_obs": torch.zeros(3, 4), "action": torch.zeros(3, dtype=torch.int64)}
+    with pytest.raises(ColumnError, match=f"learning of Mine .*{words}"):
+        policy.learn_mode.forward(tree({**rows, "reward": torch.zeros(3), "terminated": flags, "truncated": flags}))
+
+
+def test_an_error_of_a_dict_of_the_users_own_stays_as_it_is():
+    kind = type("Mine", (Sampled,), {"read": staticmethod(lambda samples: {}["rewards"])})
+    policy = kind(None, spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(2))
+    with pytest.raises(KeyError, match="^'rewards'$"):
+        policy.learn_mode.forward(tree({"obs": torch.zeros(3, 4), "reward": torch.zeros(3)}))
+
+
+def test_data_with_one_flag_done_are_told_that_there_are_two():
+    policy = DQNPolicy(None, spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(2))
+    rows = {"obs": torch.zeros(3, 4), "next_obs": torch.zeros(3, 4), "action": torch.zeros(3, dtype=torch.int64)}
+    with pytest.raises(ColumnError, match="reads the column 'terminated'.*one flag done need both in its place"):
+        policy.learn_mode.forward(tree({**rows, "reward": torch.zeros(3), "done": torch.zeros(3, dtype=torch.bool)}))
