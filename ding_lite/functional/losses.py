@@ -86,10 +86,12 @@ def ppo_value_loss(value: Tensor, old_value: Tensor, return_: Tensor, *, value_c
 def explained_variance(value: Tensor, return_: Tensor) -> Tensor:
     """Fraction of the variance of returns that the critic explains: 1 - Var(return_ - value) / Var(return_).
 
-    1 is perfect, 0 no better than a constant; NaN if all returns are equal.
+    1 is perfect, 0 no better than a constant; NaN if all returns are equal. RLlib's function of this name takes the two
+    arguments the other way round, (y, pred).
 
     Args:
-        value, return_: any shape, float.
+        value: what the critic predicts. Any shape, float.
+        return_: what it is to predict. The same shape, float.
     """
     # var_mean, because var takes twice the time on the CPU
     spread, rest = (torch.var_mean(x, correction=0)[0] for x in (return_, return_ - value))

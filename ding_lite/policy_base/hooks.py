@@ -254,7 +254,12 @@ class Hooks:
         """Called after each gradient step, for example to update a target network."""
 
     def stats(self, batch: Tree) -> dict[str, Any]:
-        """More values to log; called once per `learn_on_batch`, after `loss`."""
+        """More values to log; called once per `learn_on_batch`, after `loss`.
+
+        Args:
+            batch: the batch of `loss`, rows [N, ...]; or, if `stats_take_rollouts` as for PPO, the whole rollout [T, B, ...].
+                The model's last outputs, such as `self.model.value_function()`, are then those of the last minibatch.
+        """
         return {}
 
     def after_learning(self, batch: Tree) -> None:

@@ -9,7 +9,7 @@ from gymnasium import spaces
 
 from ding_lite.data import tree
 from ding_lite.data.trees import with_leaves
-from ding_lite.functional import gae
+from ding_lite.functional import explained_variance, gae
 from ding_lite.policy import PPOPolicy, PPOPolicyConfig
 
 OBS, T, B = spaces.Box(-1, 1, (5,), np.float32), 15, 4
@@ -205,6 +205,21 @@ def test_what_is_logged_is_the_mean_over_all_gradient_steps():
     residual = batch["return_"] - batch["value"]
     expected = 1 - residual.var(correction=0) / batch["return_"].var(correction=0)
     torch.testing.assert_close(output["vf_explained_var"], expected)
+
+
+def test_the_stats_hook_gets_the_whole_rollout_once_after_all_gradient_steps():
+    seen = []
+
+    def stats_fn(policy, batch):
+        seen.append((tuple(batch.return_.shape), policy.train_iter, len(policy.model.value_function())))
+        return {"mine": explained_variance(batch.value, batch.return_)}
+
+    kind = PPOPolicy.with_updates(stats_fn=stats_fn)
+    policy = kind({"learn.batch_size": 20, "learn.epoch_per_collect": 2}, OBS, spaces.Discrete(3))
+    policy.dry_run()
+    seen.clear()
+    policy.learn_mode.forward(tree(rows(policy, T, B, dtype=torch.float32)))
+    assert seen == [((T, B), 6, 20)]
 
 
 @pytest.mark.parametrize(("target_kl", "batch_size", "steps"), [(None, 60, 10), (1e9, 60, 10), (1e-9, 15, 4), (0.0, 60, 1)])
