@@ -25,10 +25,11 @@ from ding_lite.data.foreign_names import ARGUMENTS as BUFFER_ARGUMENTS
 from ding_lite.data.foreign_names import ATTRIBUTES as BUFFER_ATTRIBUTES
 from ding_lite.engine.foreign_names import ATTRIBUTES as TASK_ATTRIBUTES
 from ding_lite.envs import make_envs
+from ding_lite.envs.foreign_names import ATTRIBUTES as ENV_ATTRIBUTES
 from ding_lite.foreign_modules import MODULES
 from ding_lite.middleware.foreign_names import ARGUMENTS
-from ding_lite.policy import CollectConfig, DQNPolicy, Policy, PPOPolicy, build_policy
-from ding_lite.policy_base.foreign_hooks import FOREIGN_HOOKS
+from ding_lite.policy import CollectConfig, DQNPolicy, Policy, PPOPolicy, build_policy, compute_advantages
+from ding_lite.policy_base.foreign_hooks import FOREIGN_ATTRIBUTES, FOREIGN_HOOKS
 from ding_lite.policy_check import foreign_methods
 from ding_lite.run_configs.foreign_names import FOREIGN_METHODS
 
@@ -127,24 +128,8 @@ def known_names():
     cfg = found["DQNConfig"]()
     envs = make_envs("CartPole-v1", 1)
     policy = DQNPolicy(cfg.policy, envs.single_observation_space, envs.single_action_space)
-    found |= dict.fromkeys(
-        (
-            *(
-                "action",
-                "action_space",
-                "batch",
-                "dataset",
-                "envs",
-                "event",
-                "expert_buffer",
-                "fn",
-                "main_config",
-                "middleware",
-            ),
-            *("name", "obs"),
-        ),
-        Unknown(),
-    )
+    unknown = "action action_space batch dataset envs event expert_buffer fn main_config middleware name obs state weights"
+    found |= dict.fromkeys(unknown.split(), Unknown())
     found |= dict.fromkeys(("metric", "observation_space", "path", "policies", "policy_of", "settings"), Unknown())
     return found | {
         "cfg": cfg,
@@ -408,6 +393,8 @@ def test_an_argument_of_a_deque_buffer_gives_advice(kind, argument):
     [
         (Task, TASK_ATTRIBUTES),
         (lambda: ReplayBuffer(10), BUFFER_ATTRIBUTES),
+        (lambda: known_names()["env"], ENV_ATTRIBUTES),
+        (lambda: known_names()["policy"], FOREIGN_ATTRIBUTES),
         (OnlineRLContext, FOREIGN_FIELDS),
         (OfflineRLContext, FOREIGN_OFFLINE_FIELDS),
         (OnlineRLContext, {"has_attr": "write hasattr(ctx, name)."}),
@@ -421,6 +408,21 @@ def test_an_attribute_of_di_engine_gives_advice_and_does_not_exist(make, table):
             getattr(thing, name)
         assert advice in str(caught.value)
         require_code(advice)
+
+
+def test_a_class_of_a_user_may_define_an_attribute_of_another_library():
+    class Mine(DQNPolicy):
+        def get_state(self):
+            return "mine"
+
+    envs = known_names()["env"]
+    assert Mine(None, envs.single_observation_space, envs.single_action_space).get_state() == "mine"
+
+
+def test_an_argument_of_rllib_gives_advice():
+    with pytest.raises(TypeError, match=r"compute_advantages\(\) has no argument 'use_critic': advantages are") as caught:
+        compute_advantages(None, 0.0, use_critic=False)
+    require_code(str(caught.value))
 
 
 def test_a_field_of_di_engine_in_a_contract_or_an_assignment_gives_advice():

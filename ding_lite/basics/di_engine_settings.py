@@ -125,7 +125,7 @@ LEARN = {
     "discount_factor": _GAMMA,
     "epoch_per_collect": "PPO and IMPALA have policy.learn.epoch_per_collect.",
     "ignore_done": "leave it out: the value after an episode is 0 if it terminated, and bootstrapped if it was truncated.",
-    "kappa": "it is policy.kappa of QRDQNConfig and IQNConfig.",
+    "kappa": "it is policy.kappa of QRDQNConfig and IQNConfig. Leave it out for other algorithms, which have no quantile loss.",
     "lambda_": "it is policy.collect.gae_lambda.",
     "learner": _SHOWN,
     "multi_gpu": _ONE_DEVICE,

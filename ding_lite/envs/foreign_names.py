@@ -64,4 +64,15 @@ _RLLIB = {
 NAMES = {"DI-engine": _DI_ENGINE, "Stable-Baselines3": _STABLE_BASELINES3, "Tianshou": _TIANSHOU, "RLlib": _RLLIB}
 """For each library, its names with what to write instead, as code in backticks."""
 
+ATTRIBUTES = {
+    **dict.fromkeys(("launch", "ready_obs", "try_reset"), "`envs.reset()` begins the episodes and returns the observations."),
+    **dict.fromkeys(("env_num", "active_env"), "the number of environments is `envs.num_envs`; each is stepped in every step."),
+    "ready_imgs": "`envs.render()` returns the images.",
+    "reward_space": "rewards have no space, they are float numbers of any size; see `envs.single_observation_space`.",
+    "seed": "`make_envs(cfg.env.id, 8, seed=cfg.seed)` and `envs.reset(seed=1)` set seeds.",
+    "random_action": "`envs.action_space.sample()` gives an action for each environment.",
+    "enable_save_replay": "`cfg.log.video_every = 1` records a video of each evaluation.",
+}
+"""Attributes of DI-engine's environment managers, with what to write instead."""
+
 __getattr__ = foreign_names("ding_lite.envs", NAMES)

@@ -198,7 +198,8 @@ def env_factory(
         factory = partial(called, env, **own) if own else env
         return factory if limit is None else partial(_limited, factory, limit)
     require_one_agent(env, "make_envs() got")
-    raise TypeError(f"make_envs() wants an environment id or a function that returns a new environment, got {env!r}.")
+    fix = ": write make_envs(fn, n), which calls one function n times." if isinstance(env, (list, tuple)) else "."
+    raise TypeError(f"make_envs() wants an environment id or a function that returns a new environment, got {env!r:.200}{fix}")
 
 
 def rendering(factory: Callable[..., Any], render_mode: str) -> Callable[..., Any]:

@@ -11,8 +11,10 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
+from ding_lite.basics import foreign_attributes
 from ding_lite.data import allocate
 from ding_lite.envs.changes import ChangingEnvs
+from ding_lite.envs.foreign_names import ATTRIBUTES
 from ding_lite.envs.names import name_of_env
 from ding_lite.envs.spaces import space_spec, to_gymnasium, to_nested
 from ding_lite.envs.steps import Step
@@ -34,6 +36,7 @@ class Traits(NamedTuple):
         return cls(env.observation_space, env.action_space, env.spec, dict(env.metadata), env.render_mode, name_of_env(env))
 
 
+@foreign_attributes(ATTRIBUTES)
 class SameStepVectorEnv(VectorEnv[Any, Any, Any], ChangingEnvs, abc.ABC):
     """B environments. Each is reset in the step that ends its episode.
 

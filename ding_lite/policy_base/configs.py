@@ -20,6 +20,18 @@ _WIDTHS = "actor and critic each have the hidden layers of policy.model.encoder_
 _OPTIMIZER = "the optimizer is policy.learn.optimizer, with optimizer_eps, rmsprop_decay and rmsprop_momentum."
 _MODEL = "networks have policy.model.encoder_hidden_size_list and activation; a network of one's own is the argument model."
 _EXPLORATION = "value-based policies explore by cfg.policy.other.eps, the others by their distribution over actions."
+_OWN_MODEL = "a network of one's own is made by make_model of a subclass, or given to the policy as model=network."
+_OF_RLLIBS_MODEL: Mapping[str, str] = {
+    "fcnet_hiddens": "it is policy.model.encoder_hidden_size_list.",
+    "fcnet_activation": "it is policy.model.activation.",
+    "vf_share_layers": "PPO, A2C and IMPALA have policy.model.share_encoder; other algorithms have no shared encoder.",
+    "conv_filters": "it is policy.model.conv_layers, with (channels, kernel size, stride) of each convolution.",
+    "free_log_std": "leave it out: the standard deviation of PPO's actions is learned, and does not depend on the observation.",
+    **dict.fromkeys(("use_lstm", "lstm_cell_size", "max_seq_len"), "PPO, IMPALA and R2D2 have policy.model.lstm_size."),
+    "use_attention": "PPO and IMPALA have policy.model.attention_window.",
+    **dict.fromkeys(("custom_model", "custom_model_config", "custom_action_dist", "post_fcnet_hiddens"), _OWN_MODEL),
+}
+"""Settings of RLlib's dict of the model."""
 _NEXT_STEP = "the next gradient step"
 _NEXT_BATCH = "the next batch"
 _NEXT_ROLLOUT = "the next rollout"
@@ -90,7 +102,7 @@ class ModelConfig(Config):
     foreign: ClassVar[Mapping[str, str]] = dict.fromkeys(
         ("actor_head_hidden_size", "critic_head_hidden_size", "actor_head_layer_num", "critic_head_layer_num"), _WIDTHS
     )
-    di_engine: ClassVar[Mapping[str, str]] = di_engine_settings.MODEL
+    di_engine: ClassVar[Mapping[str, str]] = {**di_engine_settings.MODEL, **_OF_RLLIBS_MODEL}
     fixed_settings = dict.fromkeys(("*",), _MADE_WITH)
 
     encoder_hidden_size_list: list[int] = ranged_field(default_factory=lambda: [128, 128], low=1, high=16_384)

@@ -1,4 +1,5 @@
-"""Hooks of RLlib's `build_policy_class` and `build_tf_policy` that `build_policy` does not have, with what to use instead."""
+"""Hooks of RLlib's `build_policy_class` and `build_tf_policy` that `build_policy` does not have, and attributes of policies of
+other libraries, with what to use instead."""
 
 _FRAMEWORK = 'torch is the only framework, so leave it out, and pass hooks by name: `build_policy("MyPolicy", loss_fn=fn)`.'
 _ACTING = "acting is a method: a subclass of `Policy` overrides `Policy.compute_actions`, and build_policy(..., base=MyPolicy)"
@@ -34,3 +35,23 @@ FOREIGN_HOOKS = {
     '`Policy.learn_on_batch` splits it. Losses of whole sequences take rollouts: `Policy.loss_takes` is "rollouts".',
 }
 """For each argument, what to use instead, as code in backticks."""
+
+_PREDICTED = "`policy.predict(obs)` gives the action for one observation, or for a batch, and the next recurrent state."
+_WEIGHTS = "`policy.state_dict()` is the whole state, and `policy.get_weights()` the weights."
+_LOADED = "`policy.load_state_dict(state)` loads the whole state, and `policy.set_weights(weights)` the weights."
+
+FOREIGN_ATTRIBUTES = {
+    **dict.fromkeys(("compute_action", "compute_single_action"), _PREDICTED),
+    **dict.fromkeys(("get_state", "get_exploration_state"), _WEIGHTS),
+    "set_state": _LOADED,
+    **dict.fromkeys(
+        ("export_model", "import_model_from_h5"), '`export_policy(policy, "policy.onnx")` writes a file of the actions.'
+    ),
+    "export_checkpoint": "`CkptSaver(policy, cfg.exp_name, train_freq=100)` saves, and `load_policy(cfg.exp_name)` loads.",
+    "from_checkpoint": "`load_policy(cfg.exp_name)` loads the policy of a saved run.",
+    **dict.fromkeys(
+        ("get_session", "get_placeholder"), "there are no sessions and placeholders: store tensors on the policy in loss_fn."
+    ),
+    "view_requirements": "`policy.columns` are the columns of a batch that the hooks read.",
+}
+"""The same for attributes."""

@@ -13,6 +13,7 @@ import gymnasium
 import torch
 from torch import Tensor, nn
 
+from ding_lite.basics import foreign_attributes
 from ding_lite.compiling import CompiledSteps, batch_copy
 from ding_lite.data import Spec, Tree, flatten, nested, tree
 from ding_lite.data.minibatches import rollout_rows
@@ -27,7 +28,7 @@ from ding_lite.policy_base.constructions import Construction, ConstructorSignatu
 from ding_lite.policy_base.data_parallel import StepAverage
 from ding_lite.policy_base.derivations import Hook, derive
 from ding_lite.policy_base.devices import available_device
-from ding_lite.policy_base.foreign_hooks import FOREIGN_HOOKS
+from ding_lite.policy_base.foreign_hooks import FOREIGN_ATTRIBUTES, FOREIGN_HOOKS
 from ding_lite.policy_base.hooks import Hooks, require_reached_hooks
 from ding_lite.policy_base.learner_groups import LearnerGroup
 from ding_lite.policy_base.live_settings import FixedSettingError, all_values, is_of_optimizer
@@ -79,6 +80,7 @@ _PREVIOUS = ("prev_action_batch", "prev_reward_batch")
 _OBSERVED = ("info_batch", "episodes")
 
 
+@foreign_attributes(FOREIGN_ATTRIBUTES)
 class Policy(PolicyState):
     """The numeric core of an algorithm: networks, acting and learning. It does not depend on environments or contexts.
 

@@ -132,9 +132,9 @@ def resolve(
             for name, value in source.items():
                 place = place_of(base, name)
                 if name == "policy" and is_of_run:
-                    base.override({place_of(base, inner): setting for inner, setting in value.items()})
+                    base.override({place_of(base, inner): _section(base, inner, it) for inner, it in value.items()})
                 elif "." in place or _lookup(base, place):
-                    base.override({place: value})
+                    base.override({place: _section(base, name, value)})
                 else:
                     if name in extra or (source is default and reads(name)) or (is_of_run and not _slip_hint(name, base)):
                         extra[name] = value
@@ -146,6 +146,18 @@ def resolve(
     else:
         _warn_of_unread(unknown, base, only_reader)
     return Settings(base, extra)
+
+
+def _section(cfg: PolicyConfig, section: str, values: Any) -> Any:
+    """The values of a section with the names of its fields for short names, such as those in RLlib's dict of the model."""
+    if not isinstance(values, Mapping):
+        return values
+    return {_field_of(cfg, section, name): value for name, value in values.items()}
+
+
+def _field_of(cfg: PolicyConfig, section: str, name: str) -> str:
+    place = place_of(cfg, name)
+    return name if _lookup(cfg, f"{section}.{name}") else place.removeprefix(f"{section}.")
 
 
 def _is_policy_section(section: Any, cfg: PolicyConfig) -> bool:

@@ -5,12 +5,19 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ding_lite.basics import foreign_arguments
 from ding_lite.data import Tree
 from ding_lite.data.trees import has_leaf, with_leaves
 from ding_lite.functional import discounted_return, gae
 from ding_lite.policy_check import ColumnError
 
 
+@foreign_arguments(
+    {
+        "use_critic": "advantages are the returns minus the value, if the batch has one: write "
+        "`compute_advantages(batch, use_gae=False)`, with a batch without value for plain returns."
+    }
+)
 def compute_advantages(
     batch: Tree, last_r: Tensor | float = 0.0, gamma: float = 0.9, lambda_: float = 1.0, use_gae: bool = True
 ) -> Tree:

@@ -98,6 +98,11 @@ def test_what_is_neither_id_nor_function_is_refused(env):
         make_envs(env)
 
 
+def test_a_list_of_functions_is_told_to_be_one_function_and_a_number():
+    with pytest.raises(TypeError, match=r"write make_envs\(fn, n\), which calls one function n times\.$"):
+        make_envs([lambda: gymnasium.make("CartPole-v1")] * 2)
+
+
 def test_keywords_beside_a_function_are_refused(counting_env):
     with pytest.raises(TypeError, match=r"\['render_mode'\].*pass them in env_config"):
         make_envs(counting_env, render_mode="rgb_array")

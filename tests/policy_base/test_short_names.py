@@ -240,6 +240,42 @@ def test_the_whole_configuration_of_a_run_may_be_the_settings_or_the_defaults(re
     assert not recwarn.list
 
 
+@pytest.mark.parametrize("given", [{}, {"policy": {}}])
+def test_names_of_rllib_stand_for_fields_in_the_sections_too(given, recwarn):
+    model = {"fcnet_hiddens": [8], "fcnet_activation": "elu", "vf_share_layers": True}
+    sections = {"model": model, "learn": {"lr": 0.5}, "collect": {"gamma": 0.5, "lambda": 0.25}}
+    cfg = PPOPolicy({"policy": sections} if "policy" in given else sections, BOX, DISCRETE).cfg
+
+    assert (cfg.model.encoder_hidden_size_list, cfg.model.activation, cfg.model.share_encoder) == ([8], "elu", True)
+    assert (cfg.learn.learning_rate, cfg.collect.discount_factor, cfg.collect.gae_lambda) == (0.5, 0.5, 0.25)
+    assert not recwarn.list
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "words"),
+    [
+        (DQNPolicy, "vf_share_layers", "PPO, A2C and IMPALA have policy.model.share_encoder"),
+        (DQNPolicy, "use_lstm", "PPO, IMPALA and R2D2 have policy.model.lstm_size"),
+        (PPOPolicy, "use_lstm", "set policy.model.lstm_size"),
+        (PPOPolicy, "custom_model", "is made by make_model of a subclass, or given to the policy as model=network"),
+        (PPOPolicy, "conv_filters", "it is policy.model.conv_layers"),
+    ],
+)
+def test_names_of_rllibs_model_without_an_equivalent_are_errors_that_say_what_to_set(kind, name, words):
+    with pytest.raises(ConfigError, match=f"has no '{name}': .*{words}"):
+        kind({"model": {name: True}}, BOX, DISCRETE)
+
+
+def test_in_the_configuration_of_a_run_names_of_rllibs_model_lead_to_the_fields():
+    with pytest.raises(ConfigError) as caught:
+        PPOConfig().override({"policy.model": {"fcnet_hiddens": [8], "vf_share_layers": True}})
+    assert "it is policy.model.encoder_hidden_size_list." in str(caught.value)
+    assert "have policy.model.share_encoder" in str(caught.value)
+    assert "did you mean" not in str(caught.value)
+    with pytest.raises(ConfigError, match="Leave it out for other algorithms, which have no quantile loss"):
+        CQLPolicyConfig().override({"learn.kappa": 1.0})
+
+
 def test_an_unknown_name_in_a_section_is_an_error():
     for given in (
         {"learn": {"learnig_rate": 1}},
