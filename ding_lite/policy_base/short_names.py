@@ -136,7 +136,7 @@ def resolve(
                 elif "." in place or _lookup(base, place):
                     base.override({place: _section(base, name, value)})
                 else:
-                    if name in extra or (source is default and reads(name)) or (is_of_run and not _slip_hint(name, base)):
+                    if name in extra or (source is default and reads(name)) or (is_of_run and _may_be_of_run(name, base)):
                         extra[name] = value
                         continue
                     extra[name] = unknown[name] = value
@@ -146,6 +146,11 @@ def resolve(
     else:
         _warn_of_unread(unknown, base, only_reader)
     return Settings(base, extra)
+
+
+def _may_be_of_run(name: str, cfg: PolicyConfig) -> bool:
+    """Whether a name beside the section `policy` may be a setting of the run, of which a policy knows only `env`."""
+    return name == "env" or not (_foreign_hint(name, cfg, "foreign") or _owners_hint(name) or _slip_hint(name, cfg))
 
 
 def _section(cfg: PolicyConfig, section: str, values: Any) -> Any:

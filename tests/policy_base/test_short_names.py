@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from ding_lite import config as config_package
 from ding_lite import policy as policy_package
 from ding_lite.engine import ConfigError
 from ding_lite.policy import (
@@ -296,6 +297,20 @@ def test_a_setting_policy_of_a_users_own_is_kept(recwarn):
 def test_beside_the_section_of_the_policy_a_misspelt_name_is_still_named():
     with pytest.warns(UserWarning, match="has no setting 'lrr': did you mean 'lr'"):
         PPOPolicy({"policy": NESTED, "lrr": 0.5}, BOX, DISCRETE)
+
+
+def test_beside_the_section_of_the_policy_settings_of_other_algorithms_are_still_named():
+    with pytest.warns(UserWarning, match="has no settings 'num_atoms', 'num_workers'.*PPOPolicy reads none of them"):
+        PPOPolicy({"policy": NESTED, "num_atoms": 51, "num_workers": 2, "env": {"id": "X"}}, BOX, DISCRETE)
+
+
+RUNS = [kind() for name, kind in vars(config_package).items() if name.endswith("Config")]
+
+
+@pytest.mark.parametrize("run", [run for run in RUNS if hasattr(run, "policy") and type(run.policy) is not PolicyConfig])
+def test_no_setting_of_any_run_causes_a_warning_beside_its_policy(run, recwarn):
+    assert resolve(run.to_dict(), None, type(run.policy), "Mine").cfg == run.policy
+    assert not recwarn.list
 
 
 def test_unknown_names_of_the_defaults_are_named_too():
