@@ -194,6 +194,24 @@ def test_the_first_throughput_of_a_metric_is_that_of_the_cycle_in_which_it_is_fi
         assert root.compile(empty=False)[f"after_{seconds}_throughput"] == 8 / seconds
 
 
+def test_of_each_iteration_in_a_row_the_values_in_the_window_count():
+    root, learner = MetricsLogger(root=True), MetricsLogger()
+    for first in (1.0, 3.0, 5.0):
+        learner.log_values("loss", [first, first + 1], window=1)
+        learner.log_values("latest", [first, first + 1], reduce="item")
+        root.aggregate([learner.reduce()])
+    assert root.compile() == {"loss": 4.0, "latest": 6.0}
+
+
+def test_an_average_of_times_continues_and_a_mean_does_not():
+    logger = MetricsLogger()
+    for values in ([8.0], [2.0, 4.0]):
+        logger.log_values("ema", values, reduce="ema", ema_coeff=0.5)
+        logger.log_values("mean", values, reduce="mean")
+        found = logger.compile()
+    assert found == {"ema": 4.5, "mean": 3.0}
+
+
 def test_a_custom_loss_and_a_training_step():
     logger = MetricsLogger()
     logger.log_value("special_loss_term", reduce="sum", value=1.5)
