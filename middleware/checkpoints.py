@@ -6,7 +6,6 @@ import contextlib
 import copy
 import logging
 import os
-import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike
@@ -26,6 +25,7 @@ from ding_lite.basics import (
     remove_leftovers,
     require_writable,
     save_checkpoint,
+    tell,
 )
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
 from ding_lite.engine import Context, EndReason, contract
@@ -298,7 +298,7 @@ class CkptSaver:
                 own_run().raise_at_end(missing)
         reason = own_run().end_reason
         if reason is not None and reason.kind == "signal" and self._final_step == ctx.total_step and is_first_rank():
-            print(f"{reason}: the final state is saved in {self._folder / 'final.pt'}", file=sys.stderr)
+            tell(f"{reason}: the final state is saved in {self._folder / 'final.pt'}")
 
     def _save_last(self, ctx: Any) -> None:
         """Save everything that is not saved yet; a failure is raised after all middleware have ended."""

@@ -34,11 +34,13 @@ from ding_lite.basics.run_records import RunRecord, command_line, json_ready, li
 from ding_lite.basics.seed_checks import seed_of
 from ding_lite.basics.storages import Storage, StorageError, open_storage, place_in_storage, require_usable
 from ding_lite.basics.uris import is_uri, shown_text, shown_uri, without_place
+from ding_lite.basics.user_output import EnduringStream, is_closed, show, tell
 
 __all__ = [
     "CheckpointError",
     "Config",
     "ConfigError",
+    "EnduringStream",
     "FolderInUseError",
     "RowsInPieces",
     "RunCopy",
@@ -57,6 +59,7 @@ __all__ = [
     "foreign_arguments",
     "foreign_attributes",
     "foreign_names",
+    "is_closed",
     "is_uri",
     "json_ready",
     "library_versions",
@@ -77,8 +80,10 @@ __all__ = [
     "save_checkpoint",
     "seed_field",
     "seed_of",
+    "show",
     "shown_text",
     "shown_uri",
+    "tell",
     "temporary_beside",
     "unflatten",
     "without_place",

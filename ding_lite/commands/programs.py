@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
-from ding_lite.basics import printable, require_extra
+from ding_lite.basics import printable, require_extra, tell
 from ding_lite.reports import ReportError, plot_runs, watch_run, write_page
 
 _ABOUT = (
@@ -226,7 +226,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             args=list(sys.argv[1:] if argv is None else argv),
         )
     except (ReportError, ImportError, OSError) as error:
-        print(f"ding-lite: {printable(' '.join(str(error).split()))}", file=sys.stderr)
+        tell(f"ding-lite: {printable(' '.join(str(error).split()))}")
         return 2
     except KeyboardInterrupt:
         return 130

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 import sys
 import threading
@@ -290,7 +291,9 @@ def refusing_side_effects() -> Iterator[None]:
             raise NotCompiledError(f"{user_line()} logs, and a compiled step would not: return the value to log it.")
         handle(logger, record)
 
-    sys.stdout, sys.stderr = (_Watched(stream, own, threading.get_ident) for stream in streams)
+    # A process may have no standard streams; what other threads print there is then lost, as before.
+    outputs = (io.StringIO() if stream is None else stream for stream in streams)
+    sys.stdout, sys.stderr = (_Watched(output, own, threading.get_ident) for output in outputs)
     logging.Logger.handle = refused_handle  # type: ignore[method-assign, assignment]
     try:
         with _NoNumbers():

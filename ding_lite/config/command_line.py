@@ -28,6 +28,7 @@ from ding_lite.basics import (
     restored_run,
     shown_text,
     shown_uri,
+    tell,
     without_place,
 )
 from ding_lite.envs.making import registered_spec
@@ -191,7 +192,7 @@ def _require_possible(config: Any, given: Collection[str]) -> None:
 
 
 def _end(message: str) -> NoReturn:
-    print(f"{Path(sys.argv[0]).name}: {printable(shown_text(message))}", file=sys.stderr)
+    tell(f"{Path(sys.argv[0]).name}: {printable(shown_text(message))}")
     raise SystemExit(2)
 
 

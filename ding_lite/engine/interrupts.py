@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, NoReturn
+
+from ding_lite.basics.user_output import drop_unwritable_output, tell
 
 
 class RunInterrupted(KeyboardInterrupt, SystemExit):
@@ -44,8 +45,7 @@ class Interrupts:
             _raise(number, KeyboardInterrupt())
         self.received = number
         name = signal.Signals(number).name
-        with contextlib.suppress(OSError, ValueError):  # the terminal may be gone
-            print(f"{name}: this iteration finishes, then the run ends; once more to stop at once.", file=sys.stderr)
+        tell(f"{name}: this iteration finishes, then the run ends; once more to stop at once.")
         self._finish(name)
 
     def raise_again(self) -> None:
@@ -59,6 +59,7 @@ class Interrupts:
         if callable(handler) and handler is not signal.default_int_handler:
             with contextlib.suppress(SystemExit, KeyboardInterrupt):
                 handler(self.received, None)
+        drop_unwritable_output()  # the reader of the output may have got the signal as well
         _raise(self.received, RunInterrupted())
 
 

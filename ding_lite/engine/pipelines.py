@@ -12,6 +12,7 @@ from types import FrameType
 from typing import Any, TypeVar
 
 from ding_lite.basics.messages import location_of, name_of
+from ding_lite.basics.user_output import show
 from ding_lite.engine.deferrals import Deferrals
 from ding_lite.engine.lanes import current_lane
 from ding_lite.engine.run_parts import may_use_anything, used_objects
@@ -162,7 +163,7 @@ class PipelineMixin(Lifecycle):
     def describe(self) -> str:
         """Print the pipeline as a table: stage, middleware, reads, writes, objects filled and drawn from, lane. Returns it."""
         table = pipeline_table(self._entries)
-        print(table)
+        show(table)
         return table
 
     def draw(self, path: str | PathLike[str]) -> Path:

@@ -17,6 +17,7 @@ from ding_lite.basics.messages import add_note
 from ding_lite.basics.run_downloads import restored_run
 from ding_lite.basics.run_files import RunFiles
 from ding_lite.basics.storages import open_storage
+from ding_lite.basics.user_output import show, without_closed_stderr
 from ding_lite.engine.deferrals import Caller, Deferrals, Deferred, Origin, middleware_around, warn_of
 from ding_lite.engine.deferred_inputs import require_work
 from ding_lite.engine.endings import EndingMixin, EndReason, settle, where_set
@@ -306,7 +307,12 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
         self._places_of_errors.clear()
         self._deferrals.is_ending = False
         try:
-            with self._current(), interruptible(self._ask_to_finish) as interrupts, contextlib.ExitStack() as after:
+            with (
+                self._current(),
+                without_closed_stderr(),
+                interruptible(self._ask_to_finish) as interrupts,
+                contextlib.ExitStack() as after,
+            ):
                 after.callback(setattr, self._pool, "home", self._pool.home)
                 self._pool.home = threading.get_ident()
                 if self._ran:
@@ -481,7 +487,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
         unseen = [entry.name for entry in self._entries if entry.contract is None and not self._ran]
         text = self._touches.suggest(self._entries)
         none = f"{', '.join(unseen)} has not run yet: call task.run() first." if unseen else "Every middleware has a contract."
-        print(text or none)
+        show(text or none)
         return text
 
     def renew(self) -> Task:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ding_lite.basics.files import write_atomically, writing
+from ding_lite.basics.user_output import show
 from ding_lite.engine.steps import LEARN
 from ding_lite.engine.timelines import Timeline
 from ding_lite.pipeline.contracts import LANES
@@ -59,7 +60,7 @@ class TimelineMixin:
         """
         text = "\n".join(_report(self._require_timeline("report()")))
         if path is None:
-            print(text)
+            show(text)
         else:
             with writing(path):
                 Path(path).write_text(f"{text}\n", encoding="utf-8")

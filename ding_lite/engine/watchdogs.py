@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 
+from ding_lite.basics.user_output import tell
 from ding_lite.engine.endings import EndingMixin, EndReason
 from ding_lite.engine.interrupts import Interrupts
 from ding_lite.engine.sync_loops import iterate
@@ -116,9 +117,10 @@ class Watchdog:
             f"the run made no progress for {self._stuck_after_s:g} s: {self._running()} did not return. The stacks of all "
             "threads are above. If it needs this long, raise watchdog_s."
         )
-        with contextlib.suppress(OSError, ValueError):  # standard error may be closed, or no file
+        # Standard error may be closed, no file, or None.
+        with contextlib.suppress(OSError, ValueError, AttributeError, RuntimeError):
             faulthandler.dump_traceback(sys.stderr, all_threads=True)
-            print(f"watchdog: {message}", file=sys.stderr, flush=True)
+        tell(f"watchdog: {message}")
         if self._home is threading.main_thread() and self._interrupts.replaces_handlers:
             self._interrupts.raise_next = RunStuckError(message)
             signal.pthread_kill(self._home.ident or 0, signal.SIGINT)

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from ding_lite.basics.messages import add_note
+from ding_lite.basics.user_output import tell
 from ding_lite.processes.channels import ANSWER, FAILURE, Channel, Message
 from ding_lite.processes.errors import WorkerError, pack
 from ding_lite.processes.launches import PRELOADED
@@ -125,5 +126,4 @@ def close_objects(objects: dict[str, Any], worker: str) -> None:
         try:
             close()
         except Exception:  # noqa: BLE001 (the other objects must be closed too, and the parent waits for no answer)
-            print(f"worker {worker!r}: closing {name!r} failed.", file=sys.stderr)
-            traceback.print_exc()
+            tell(f"worker {worker!r}: closing {name!r} failed.\n{traceback.format_exc().rstrip()}")

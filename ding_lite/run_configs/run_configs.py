@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, TypeVar
 
-from ding_lite.basics import Config, ConfigError, di_engine_settings, offline_settings, ranged_field, seed_field
+from ding_lite.basics import Config, ConfigError, di_engine_settings, offline_settings, ranged_field, seed_field, show
 from ding_lite.engine import current_task
 from ding_lite.policy_base import OnPolicyConfig, PolicyConfig
 from ding_lite.ranks import is_first_rank
@@ -117,7 +117,7 @@ class RunConfig(Config):
         target = self.env.stop_value
         folder = self.exp_name if os.path.isdir(self.exp_name) else None
         if is_first_rank():
-            print(result_line(self.env.id, value, target, reason, folder))
+            show(result_line(self.env.id, value, target, reason, folder))
         return 0 if target is None or value >= target else 1
 
     verdict = report_and_exit_code  # its name in earlier versions

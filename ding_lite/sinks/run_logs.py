@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import sys
 import warnings
 import weakref
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
 
-from ding_lite.basics import writing
+from ding_lite.basics import is_closed, writing
 
 Level = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
 
@@ -101,4 +102,6 @@ def _record_and_show(
         for handler in list(_handlers):
             if handler.level <= logging.WARNING:
                 handler.handle(_logger.makeRecord(_logger.name, logging.WARNING, filename, lineno, text, (), None))
+    if file is None and is_closed(sys.stderr):  # Python would raise an error
+        return
     _show_before(message, category, filename, lineno, file, line)

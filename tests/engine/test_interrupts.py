@@ -8,7 +8,7 @@ import sys
 import threading
 
 import pytest
-from forked_scripts import Script
+from forked_scripts import Script, run_script
 
 from ding_lite.engine import Task
 
@@ -254,3 +254,36 @@ def test_a_process_that_is_told_to_end_saves_first_and_tells_how_it_ended(number
     assert process.returncode == status
     assert signal.Signals(number).name in errors
     assert "Traceback" not in errors
+
+
+# Ends its standard streams in one of several ways, and gets the signal, in the same iteration.
+UNSEEN = """
+import os, signal, sys, warnings
+from ding_lite.engine import Task
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+def interrupted(ctx):
+    print("left in the buffer")
+    warnings.warn("a warning")
+    signal.raise_signal(int(sys.argv[1]))
+
+{before}
+with Task().start() as loop:
+    loop.use(interrupted)
+    loop.run()
+"""
+
+GONE = {
+    "full": "os.dup2(os.open('/dev/full', os.O_WRONLY), 2)",
+    "no reader": "r, w = os.pipe(); os.dup2(w, 1); os.dup2(w, 2); os.close(w); os.close(r)",
+    "closed": "sys.stderr.close()",
+    "none": "sys.stderr = None",
+}
+
+
+@pytest.mark.parametrize("before", GONE.values(), ids=GONE)
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_is_the_exit_status_also_where_nobody_can_read_of_it(number, status, before, monkeypatch):
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+    done = run_script(UNSEEN.format(before=before), int(number))
+    assert done.returncode == status, done.stderr

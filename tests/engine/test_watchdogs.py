@@ -52,6 +52,12 @@ def test_a_run_that_hangs_ends_with_stacks_and_the_name_of_the_middleware(mode):
     assert spent < 25
 
 
+@pytest.mark.parametrize("stderr", ["sys.stderr = None", "sys.stderr.close()", "import io; sys.stderr = io.StringIO()"])
+def test_a_run_that_hangs_ends_also_without_a_standard_error(stderr):
+    done, _ = program("threading.Event().wait()", "", f"{SHORT_GRACE}; {stderr}")
+    assert done.returncode == watchdogs.STUCK_STATUS
+
+
 @pytest.mark.parametrize("method", ["begin_run(self)", "end_run(self, ctx)"])
 def test_a_run_that_hangs_at_its_beginning_or_end_ends_too(method):
     text = f"""

@@ -71,7 +71,7 @@ def _be_script(args: list[str], cwd: Any, env: dict[str, str] | None, streams: t
         warnings.resetwarnings()
         for category in (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning):
             warnings.simplefilter("ignore", category)
-        warnings.showwarning = lambda *one: sys.stderr.write(warnings.formatwarning(*one[:4]))
+        warnings.showwarning = warnings._showwarning_orig
         if env is not None:
             os.environ.clear()
             os.environ.update(env)
@@ -117,10 +117,12 @@ def _status_of(code: str, names: dict[str, Any]) -> int:
     threading._shutdown()
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
+        if stream is None or stream.closed:
+            continue
         try:
             stream.flush()
         except (OSError, ValueError):
-            status = status or 120
+            status = status if status < 0 else 120
     if status < 0:
         signal.signal(-status, signal.SIG_DFL)
         os.kill(os.getpid(), -status)

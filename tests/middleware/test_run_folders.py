@@ -91,6 +91,35 @@ def log(folder):
 
 MODES = {"plain": {}, "lag": {"max_lag": 1}, "threads": {"async_mode": True, "max_lag": 1}}
 
+SIGNALLED = """
+import os, signal, sys, warnings, torch
+from ding_lite import Context, task
+from ding_lite.config import DQNConfig
+from ding_lite.middleware import CkptSaver, online_logger
+
+def interrupted(ctx):
+    if ctx.total_step == 1:
+        {output}
+        warnings.warn("the output is gone")
+        signal.raise_signal(int(sys.argv[2]))
+
+with task.start(ctx=Context(), {mode}):
+    task.use(interrupted)
+    task.use(CkptSaver(torch.nn.Linear(1, 1), sys.argv[1]))
+    task.use(online_logger(DQNConfig(exp_name=sys.argv[1]), show_every_s=0.0))
+    task.run(max_step=9)
+"""
+
+# What may have happened to the output of a run when it gets a signal: the disk is full; Ctrl-C has ended the `tee` that read it;
+# the terminal is closed; or the program has closed it.
+GONE = {
+    "full": "os.dup2(os.open('/dev/full', os.O_WRONLY), 2)",
+    "tee": "r, w = os.pipe(); os.dup2(w, 1); os.dup2(w, 2); os.close(w); os.close(r)",
+    "terminal": "r, w = os.openpty(); os.dup2(w, 1); os.dup2(w, 2); os.close(w); os.close(r)",
+    "closed": "sys.stdout.close(); sys.stderr.close()",
+    "none": "sys.stdout = sys.stderr = None",
+}
+
 
 def test_a_run_with_workers_keeps_its_folder_until_it_is_killed(tmp_path):
     folder = tmp_path / "run"
@@ -191,6 +220,18 @@ class TestErrors:
 
         assert not (tmp_path / "error.txt").exists()
         assert log(tmp_path)[-1] == "INFO the task is stopped"
+
+    @pytest.mark.parametrize("output", GONE.values(), ids=GONE)
+    @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+    @pytest.mark.parametrize("mode", ["", "max_lag=1"])
+    def test_a_signal_where_the_output_is_gone_is_still_no_error(self, tmp_path, output, number, status, mode, monkeypatch):
+        monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+        done = run_script(SIGNALLED.format(output=output, mode=mode), tmp_path, int(number))
+
+        assert done.returncode == status, done.stderr
+        assert not (tmp_path / "error.txt").exists()
+        assert (tmp_path / "ckpt" / "final.pt").exists()
+        assert f"{number.name} was received" in "".join(log(tmp_path))
 
     @pytest.mark.parametrize("filter_", ["default", "error"])
     def test_a_report_that_cannot_be_written_does_not_hide_the_error(self, tmp_path, filter_):

@@ -1,8 +1,10 @@
 """RunLog: what is logged while it is open stands in the file, and the logging of the program is as before afterwards."""
 
 import gc
+import io
 import logging
 import re
+import sys
 import warnings
 
 import pytest
@@ -122,3 +124,16 @@ def test_a_full_disk_is_one_warning():
         warnings.simplefilter("error")
         LOGGER.info("2")
     log.close()
+
+
+def test_a_warning_is_written_to_the_file_also_where_standard_error_is_closed(tmp_path, monkeypatch):
+    stream = io.StringIO()
+    stream.close()
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setattr(warnings, "showwarning", warnings._showwarning_orig)
+    log = RunLog(tmp_path / "run.log")
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.warn("beware", stacklevel=1)
+    log.close()
+    assert "beware" in lines(tmp_path / "run.log")[0]
