@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
-import errno
 import importlib.util
 import math
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TextIO
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TextIO, TypeGuard
 
-from ding_lite.basics import printable, require_extra
+from ding_lite.basics import EnduringStream, is_closed, printable, require_extra
 from ding_lite.sinks.groups import plain_row
 
 _CURVES = ("evaluate/episode_return_mean", "collect/episode_return_mean")
@@ -25,7 +24,7 @@ _SLOT = 30  # characters for most names with their values
 
 def make_console(every_s: float = 1.0, stream: TextIO | None = None) -> Console:
     """A `LiveConsole` if the stream is a capable terminal and rich is installed, else a `Console`."""
-    target = stream or sys.stdout
+    target = sys.stdout if stream is None else stream
     can_draw = _is_terminal(target) and "utf" in str(target.encoding).lower() and os.environ.get("TERM", "dumb") != "dumb"
     return (LiveConsole if can_draw and importlib.util.find_spec("rich") else Console)(every_s, stream)
 
@@ -41,6 +40,7 @@ class Console:
     def __init__(self, every_s: float = 1.0, stream: TextIO | None = None) -> None:
         self.every_s, self._stream = every_s, stream
         self._last = -math.inf
+        self._has_warned = False
 
     def due(self) -> bool:
         """Whether `every_s` seconds have passed since the last line."""
@@ -52,11 +52,25 @@ class Console:
         self.say("  ".join(f"{name} {_readable(value)}" for name, value in line.items() if value is not None))
 
     def say(self, text: str) -> None:
-        """Print text without control characters. A closed pipe does not stop the run."""
-        print(printable(text, keep="\n"), file=_Enduring(self._stream or sys.stdout), flush=True)
+        """Print text without control characters. If it cannot be written, there is one warning; not if the reader of the pipe
+        has ended, or the terminal is closed."""
+        print(printable(text, keep="\n"), file=self._output(), flush=True)
 
     def close(self) -> None:
         """Does nothing, because nothing is open between two lines."""
+
+    def _output(self) -> EnduringStream:
+        return EnduringStream(sys.stdout if self._stream is None else self._stream, self._warn)
+
+    def _warn(self, problem: str) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            name = "standard output" if self._stream is None else "the output of the console"
+            warnings.warn(
+                f"{name} cannot be written to ({problem}), so lines about the progress of the run are lost. The run goes on. "
+                "Send the output to a file that can be written, as in `python train.py > train.log`.",
+                stacklevel=3,
+            )
 
 
 class LiveConsole(Console):
@@ -122,7 +136,7 @@ class LiveConsole(Console):
         self._values: dict[str, Any] = {}
         self._curves = {name: _Curve() for name in _CURVES}
         self._began, self._last, self._done_before = time.monotonic(), -math.inf, done or 0.0
-        terminal = Terminal(file=_Enduring(self._stream or sys.stdout), highlight=False)  # type: ignore[arg-type]
+        terminal = Terminal(file=self._output(), highlight=False)  # type: ignore[arg-type]
         out, err = _is_terminal(sys.stdout), _is_terminal(sys.stderr)  # output redirected to a file stays so
         self._live = Live(console=terminal, auto_refresh=False, redirect_stdout=out, redirect_stderr=err)
         atexit.register(self.close)  # shows the cursor again
@@ -172,30 +186,6 @@ class _Curve:
         return sparkline(self._points)
 
 
-class _Enduring:
-    """A stream that ignores errors of writing, such as those of a closed pipe or terminal."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-
-    def write(self, text: str) -> None:
-        self._endure(self._stream.write, text)
-
-    def flush(self) -> None:
-        self._endure(self._stream.flush)
-
-    def _endure(self, call: Callable[..., Any], *args: str) -> None:
-        try:
-            call(*args)
-        except OSError as error:  # the reader has ended, the terminal is closed, or the disk of a redirection is full
-            if error.errno in (errno.EPIPE, errno.EIO):  # Python itself would try again at exit, and fail
-                with contextlib.suppress(OSError), open(os.devnull, "w") as nowhere:
-                    os.dup2(nowhere.fileno(), self._stream.fileno())
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-
 def _cells(values: Mapping[str, Any], curves: Mapping[str, _Curve]) -> dict[str, list[tuple[str, str]]]:
     """The shown (name, text) pairs of each group; a mean is shown with its range and its curve."""
     groups: dict[str, list[tuple[str, str]]] = {group: [] for group in _GROUPS}
@@ -232,8 +222,8 @@ def _mean(values: Sequence[float]) -> float:
     return math.fsum(value / len(values) for value in values)  # divided first, because the sum may overflow
 
 
-def _is_terminal(stream: TextIO) -> bool:
-    return hasattr(stream, "isatty") and stream.isatty()
+def _is_terminal(stream: TextIO | None) -> TypeGuard[TextIO]:
+    return stream is not None and hasattr(stream, "isatty") and not is_closed(stream) and stream.isatty()
 
 
 def _readable(value: Any) -> str:

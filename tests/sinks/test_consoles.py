@@ -165,6 +165,48 @@ def test_a_run_whose_reader_goes_away_ends_as_if_it_had_stayed():
     assert process.returncode == 0
 
 
+# What the standard output of a run may be when nothing can be written to it.
+UNWRITABLE = {
+    "none": ("sys.stdout = None", "there is none"),
+    "closed": ("sys.stdout.close()", "it is closed"),
+    "full": ("os.dup2(os.open('/dev/full', os.O_WRONLY), 1)", "No space left on device"),
+}
+
+
+@pytest.mark.parametrize(("before", "problem"), UNWRITABLE.values(), ids=UNWRITABLE)
+@pytest.mark.parametrize("is_made_before", [True, False])
+def test_an_output_that_cannot_be_written_is_one_warning(before, problem, is_made_before, monkeypatch):
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+    made = "console = make_console(every_s=0)\n"
+    code = BEGIN + (f"{made}{before}\n" if is_made_before else f"{before}\n{made}")
+    done = run_script(code + "for n in range(3): console.write({'step': n})\nconsole.say('the end')\nconsole.close()")
+    assert done.stderr.count(f"standard output cannot be written to ({problem}), so lines") == 1
+    assert done.stderr.count("Warning") == 1
+    assert "Error" not in done.stderr
+    assert done.returncode == (120 if "full" in before else 0)  # Python's own status for output that is lost
+
+
+def test_a_live_view_whose_output_is_closed_is_one_warning():
+    code = (
+        "stream = os.fdopen(os.dup(1), 'w', encoding='utf-8')\nconsole = make_console(0, stream)\nconsole.write({}, ROW)\n"
+        "stream.close()\nconsole.write({}, ROW)\nconsole.say('end')\nconsole.close()"
+    )
+    terminal = Terminal(code, stderr=subprocess.PIPE)
+    terminal.read_until(b"episode_return")
+    _, errors = terminal.process.communicate()
+    os.close(terminal.ours)
+    assert terminal.process.returncode == 0
+    assert errors.count(b"the output of the console cannot be written to (it is closed)") == errors.count(b"Warning") == 1
+
+
+def test_characters_that_the_output_lacks_are_escaped():
+    written = io.BytesIO()
+    console = Console(stream=io.TextIOWrapper(written, encoding="ascii"))
+    console.write({"step": 1, "naïve": 2.0})
+    console.say("curve: runs/é/metrics.jsonl")
+    assert written.getvalue() == b"step 1  na\\xefve 2\ncurve: runs/\\xe9/metrics.jsonl\n"
+
+
 @pytest.mark.parametrize(
     ("seconds", "text"), [(0, "0:00"), (59.4, "0:59"), (60, "1:00"), (3599.6, "1:00:00"), (90061, "25:01:01")]
 )
