@@ -110,8 +110,8 @@ with task.start(ctx=Context(), {mode}):
     task.run(max_step=9)
 """
 
-# What may have happened to the output of a run when it gets a signal: the disk is full, Ctrl-C has ended the `tee` that read it,
-# the terminal is closed, or the program has closed it.
+# What may have happened to the output of a run when it gets a signal: the disk is full, Ctrl-C has ended the `tee` that read
+# it, the terminal is closed, or the program has closed it.
 GONE = {
     "full": "os.dup2(os.open('/dev/full', os.O_WRONLY), 2)",
     "tee": "r, w = os.pipe(); os.dup2(w, 1); os.dup2(w, 2); os.close(w); os.close(r)",
