@@ -139,6 +139,13 @@ class RunFiles:
             return (
                 f"there is no run to resume in {run}: there is no such folder. Check the path; it is relative to {Path.cwd()}."
             )
+        found = self._found()
+        if found and not self._manifest.exists():  # it is written and downloaded last
+            names = ", ".join(one["file"] for one in found[:_KEPT])
+            return (
+                f"there is no saved run in {run}: {self._manifest} is missing beside {names}. If a download was interrupted, "
+                "begin it again. If the manifest was deleted, restore it, or make an empty one to use these states without it."
+            )
         return (
             f"there is no saved run in {run}: CkptSaver(policy, {str(run)!r}, train_freq=...) in the pipeline saves one at "
             "intervals, and when a signal or max_step ends the run."
@@ -148,11 +155,14 @@ class RunFiles:
         """After how many iterations each state was saved whose file is whole, newest first."""
         return [_done(one) for one in self._candidates() if "sha256" not in one or self._is_whole(one)]
 
-    def load(self, done: int | None = None) -> tuple[dict[str, Any], Path]:
+    def load(
+        self, done: int | None = None, check: Callable[[Mapping[str, Any]], object] = lambda state: None
+    ) -> tuple[dict[str, Any], Path]:
         """The latest state that is whole, and its file. A warning names each newer one that is damaged.
 
         Args:
             done: only a state after so many iterations; None for any.
+            check: raises a ValueError if a state is damaged although its checksum is right.
 
         Raises:
             CheckpointError: there is none.
@@ -167,8 +177,12 @@ class RunFiles:
                 rows, types = state.pop(_ROWS, []), state.pop(_TYPES, [])
                 self._rows.load(state, rows, path)
                 state = _typed(state, types, path)
+                check(state)
             except CheckpointError as error:
                 problems.append(str(error))
+                continue
+            except ValueError as error:
+                problems.append(f"{path} is damaged: {error}")
                 continue
             for problem in problems:
                 warnings.warn(f"{problem} The run continues from the state before, {path}.", stacklevel=3)

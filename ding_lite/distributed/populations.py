@@ -18,6 +18,7 @@ import numpy as np
 
 from ding_lite.basics import ConfigError, add_note, did_you_mean, require_extra, write_atomically
 from ding_lite.config import PopulationConfig
+from ding_lite.data.random_generators import require_generator_state
 from ding_lite.distributed.exploring import as_mutation, drawn_values, explored
 from ding_lite.distributed.members import Member, PipelineBuilder
 from ding_lite.engine import current_task
@@ -368,11 +369,12 @@ class Population:
         """Continue a saved population with the same members.
 
         Raises:
-            ValueError: the state is of another population.
+            ValueError: the state is of another population, or its random state is not valid.
         """
         if state.get("format") != _FORMAT or list(state["names"]) != list(self.names):
             raise ValueError(f"the state is that of the members {', '.join(state.get('names', []))}, and this population has "
                              f"{', '.join(self.names)}: make it with the same number of members.")  # fmt: skip
+        require_generator_state("the state's ['rng']", state["rng"], self._rng.bit_generator)
         for name in self.names:
             config = type(self._configs[name]).from_dict(state["configs"][name])
             is_made_anew = state["generations"][name] != self._generations[name] or name in self.failed

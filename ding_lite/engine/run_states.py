@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ding_lite.basics.checkpoints import plain
-from ding_lite.basics.global_random import load_global_random, save_global_random
+from ding_lite.basics.global_random import load_global_random, require_global_random, save_global_random
 from ding_lite.basics.messages import add_note
 from ding_lite.basics.run_files import RunFiles
 from ding_lite.basics.storages import Storage
@@ -27,6 +27,8 @@ FORMAT = 2
 """Version of the format of `Task.state_dict`."""
 
 _KEYS = ("format", "done", "max_lag", "pipeline", "context", "parts", "without_state", "lanes", "global_random")
+
+_SOUND = "pass what task.state_dict() returned, or resume from an earlier state"
 
 
 class RunStateError(ValueError):
@@ -91,7 +93,7 @@ class RunStateMixin:
         files, done = RunFiles(self._resume), None
         for _, choose in methods_of(self._entries, "choose_state"):  # the same one in several processes
             done = choose(files.saved())
-        state, path = files.load(done)
+        state, path = files.load(done, check=lambda state: require_sound(state) if _has_this_format(state) else None)
         try:
             self.load_state_dict(state)
         except Exception as error:
@@ -179,10 +181,12 @@ class RunStateMixin:
         The following calls of `run` leave out as many iterations as the state has done, so the same script does what is left.
 
         Raises:
-            RunStateError: the state is that of another pipeline, another lag, or an incompatible version.
+            RunStateError: the state is that of another pipeline, another lag, or an incompatible version; or it is damaged.
+                Nothing is changed.
         """
         if self._iterating:
             raise RuntimeError("task.load_state_dict() during a run: call it before task.run().")
+        require_sound(state)
         self._require_fit(state)
         parts, without = self._parts(), state["without_state"]
         if without and not self._new_episodes:
@@ -208,11 +212,11 @@ class RunStateMixin:
         is_env = any(part is env for env in environments_of(self._entries))
         try:
             part.load_state_dict(state)
-        except (TypeError, ValueError) as error:
+        except Exception as error:
             if not is_env:
                 add_note(error, f"when the state of {name} was loaded")
                 raise
-            if not self._new_episodes:
+            if not self._new_episodes or not isinstance(error, (TypeError, ValueError, LookupError, AttributeError)):
                 add_note(
                     error,
                     f"when the episodes of {name} were restored. To begin new ones there, pass new_episodes=True to "
@@ -233,14 +237,6 @@ class RunStateMixin:
             )
 
     def _require_fit(self, state: Mapping[str, Any]) -> None:
-        if state.get("format", FORMAT) != FORMAT:
-            raise RunStateError(
-                f"the state has format {state['format']}, and this version reads format {FORMAT}: use the version of ding_lite "
-                "that saved it."
-            )
-        missing = [key for key in _KEYS if key not in state]
-        if missing:
-            raise RunStateError(f"the state has no {missing[0]!r}: pass what task.state_dict() returned.")
         names = [entry.name for entry in self._entries]
         if state["pipeline"] != names:
             raise RunStateError(
@@ -277,6 +273,66 @@ class RunStateMixin:
     def _forget_last_run(self) -> None:
         """Start the next run anew, from the context."""
         raise NotImplementedError
+
+
+def require_sound(state: Any) -> None:
+    """Raise an error if a state is not one of `Task.state_dict`, whatever the pipeline.
+
+    Raises:
+        RunStateError: the state has another format; an entry is missing, of another type, or out of its range; or a random
+            state is not valid. The message names the entry.
+    """
+    if not isinstance(state, Mapping):
+        raise RunStateError(f"the state is {state!r:.80} of type {type(state).__name__}, expected a dict: {_SOUND}.")
+    if not _has_this_format(state):
+        raise RunStateError(
+            f"the state has format {state['format']}, and this version reads format {FORMAT}: use the version of ding_lite "
+            "that saved it."
+        )
+    missing = [key for key in _KEYS if key not in state]
+    if missing:
+        raise RunStateError(f"the state has no {missing[0]!r}: {_SOUND}.")
+    _require("['pipeline']", _is_list_of(str, state["pipeline"]), state["pipeline"], "a list of names")
+    _require("['parts']", isinstance(state["parts"], Mapping), state["parts"], "a dict of the states of objects")
+    _require("['without_state']", _is_list_of(str, state["without_state"]), state["without_state"], "a list of names")
+    _require_lanes(state["lanes"])
+    context = state["context"]
+    is_context = isinstance(context, Mapping) and {"total_step", "kept"} <= context.keys()
+    _require("['context']", is_context, context, "a dict with 'total_step' and 'kept'")
+    _require("['context']['kept']", isinstance(context["kept"], Mapping), context["kept"], "a dict of kept fields")
+    step, done = context["total_step"], state["done"]
+    _require("['context']['total_step']", _is_count(step), step, "an integer, 0 or more")
+    _require("['done']", _is_count(done) and done <= step, done, f"a number of iterations from 0 to total_step, {step}")
+    try:
+        require_global_random(state["global_random"], "the state's ['global_random']")
+    except ValueError as error:
+        raise RunStateError(f"{str(error).rstrip('.')}: {_SOUND}.") from None
+
+
+def _has_this_format(state: Mapping[str, Any]) -> bool:
+    return bool(state.get("format", FORMAT) == FORMAT)
+
+
+def _require_lanes(lanes: Any) -> None:
+    if lanes is not None:
+        is_sound = isinstance(lanes, Mapping) and all(
+            _is_list_of(kind, lanes.get(name))
+            for name, kind in (("edges", Mapping), ("snapshots", Mapping), ("lanes", Mapping))
+        )
+        _require("['lanes']", is_sound, lanes, "None, or a dict with lists of dicts as 'edges', 'snapshots' and 'lanes'")
+
+
+def _require(key: str, is_sound: bool, found: Any, expected: str) -> None:
+    if not is_sound:
+        raise RunStateError(f"the state's {key} is {found!r:.80}, expected {expected}: {_SOUND}.")
+
+
+def _is_list_of(kind: type, value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and all(isinstance(one, kind) for one in value)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _size_of(part: Any) -> int | None:

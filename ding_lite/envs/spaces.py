@@ -12,6 +12,7 @@ import numpy as np
 from gymnasium import spaces
 
 from ding_lite.data import LeafSpec, Spec, flatten
+from ding_lite.data.random_generators import require_generator_state
 
 
 class SpaceError(TypeError, ValueError):
@@ -170,10 +171,30 @@ def random_state(space: spaces.Space[Any]) -> dict[str, Any]:
 
 
 def load_random_state(space: spaces.Space[Any], state: Mapping[str, Any]) -> None:
-    """Restore a saved state of the generators."""
+    """Restore a saved state of the generators.
+
+    Raises:
+        ValueError: a state is not valid; the message names its key, and nothing is changed.
+    """
+    _require_random_state("the random state", space, state)
+    _set_random_state(space, state)
+
+
+def _require_random_state(where: str, space: spaces.Space[Any], state: Any) -> None:
+    parts = subspaces(space)
+    if parts is None:
+        require_generator_state(where, state, space.np_random.bit_generator)
+        return
+    if not isinstance(state, Mapping) or set(parts) - set(state):
+        raise ValueError(f"{where} is {state!r:.80}, expected a dict with {[*parts]}.")
+    for name, part in parts.items():
+        _require_random_state(f"{where}[{name!r}]", part, state[name])
+
+
+def _set_random_state(space: spaces.Space[Any], state: Mapping[str, Any]) -> None:
     parts = subspaces(space)
     if parts is None:
         space.np_random.bit_generator.state = state
     else:
         for name, part in parts.items():
-            load_random_state(part, state[name])
+            _set_random_state(part, state[name])

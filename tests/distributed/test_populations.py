@@ -219,6 +219,15 @@ def test_processes_give_what_this_process_gives(make, tmp_path):
     assert turn(local) == turn(processes)
 
 
+def test_a_state_with_a_random_state_that_is_not_valid_changes_nothing(make):
+    population = make(num_members=2, quantile_fraction=0.5)
+    turn(population)
+    state = population.state_dict()
+    with pytest.raises(ValueError, match=r"the state's \['rng'\]\['uinteger'\] is -1"):
+        population.load_state_dict({**state, "round": 7, "rng": {**state["rng"], "uinteger": -1}})
+    assert same(population.state_dict(), state)
+
+
 def test_decisions_are_replayed_without_drawing(make, tmp_path):
     first = make(folder=tmp_path / "a")
     made = turn(first, 2)

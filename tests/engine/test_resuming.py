@@ -4,9 +4,11 @@ import dataclasses
 import threading
 
 import pytest
+import torch
 from states import same
 
 from ding_lite.basics import CheckpointError, RunFiles
+from ding_lite.basics.global_random import global_random_states
 from ding_lite.engine import Context, RunStateError, Task, contract
 
 MODES = pytest.mark.parametrize(
@@ -188,6 +190,68 @@ class TestState:
             with pytest.raises(RunStateError, match=message):
                 loop.load_state_dict(state)
 
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            (
+                lambda s: s.update(done=10**9),
+                r"\['done'\] is 1000000000, expected a number .* from 0 to total_step, 2",
+            ),
+            (lambda s: s.update(done=-7), r"\['done'\] is -7, expected"),
+            (lambda s: s.update(done=1.0), r"\['done'\] is 1\.0, expected"),
+            (lambda s: s.update(done=True), r"\['done'\] is True, expected"),
+            (
+                lambda s: s["context"].update(total_step=-1),
+                r"\['context'\]\['total_step'\] is -1, expected an integer",
+            ),
+            (lambda s: s["context"].pop("total_step"), r"\['context'\] is .*, expected a dict with 'total_step'"),
+            (lambda s: s.update(context=None), r"\['context'\] is None, expected"),
+            (lambda s: s["context"].update(kept=[1]), r"\['context'\]\['kept'\] is \[1\], expected a dict"),
+            (lambda s: s.update(parts=[]), r"\['parts'\] is \[\], expected a dict"),
+            (lambda s: s.update(pipeline=None), r"\['pipeline'\] is None, expected a list of names"),
+            (lambda s: s.update(pipeline=[1]), r"\['pipeline'\] is \[1\], expected a list of names"),
+            (lambda s: s.update(without_state="env"), r"\['without_state'\] is 'env', expected a list"),
+            (lambda s: s.update(lanes=3), r"\['lanes'\] is 3, expected None, or"),
+            (lambda s: s.update(global_random=None), r"\['global_random'\] is None, expected a dict"),
+            (lambda s: s["global_random"].pop("torch"), r"\['global_random'\] has no 'torch'"),
+            (
+                lambda s: s["global_random"].update(numpy=None),
+                r"\['global_random'\]\['numpy'\] is not a state of numpy",
+            ),
+        ],
+    )
+    def test_a_damaged_state_is_refused_by_the_name_of_its_entry_and_changes_nothing(self, change, message):
+        with Task().start(ctx=Counts()) as loop:
+            adder = Adder()
+            loop.use(adder).run(2)
+            state = loop.state_dict()
+            change(state)
+            loop.run(1)
+            before, randoms = loop.state_dict(), global_random_states()
+            with pytest.raises(RunStateError, match=message):
+                loop.load_state_dict(state)
+            assert global_random_states() == randoms
+            assert same(loop.state_dict(), before)
+
+    @pytest.mark.parametrize("state", [None, [], "state", 3])
+    def test_something_other_than_a_state_is_refused(self, state):
+        with Task().start(ctx=Counts()) as loop:
+            loop.use(Adder())
+            with pytest.raises(RunStateError, match=r"the state is .* of type .*, expected a dict: pass what task\.state_dict"):
+                loop.load_state_dict(state)
+
+    @pytest.mark.parametrize("error", [KeyError("seen"), AttributeError("no shape"), TypeError("no number")])
+    def test_an_object_whose_state_cannot_be_loaded_is_named(self, error):
+        class Broken(Adder):
+            def load_state_dict(self, state):
+                raise error
+
+        with Task().start(ctx=Counts()) as loop:
+            loop.use(Broken()).run(1)
+            with pytest.raises(type(error)) as caught:
+                loop.load_state_dict(loop.state_dict())
+        assert "when the state of Broken was loaded" in caught.value.__notes__
+
     def test_an_environment_that_cannot_be_saved_is_named_with_the_setting_that_begins_new_episodes(self):
         class Env:
             pass
@@ -214,6 +278,46 @@ def test_a_folder_without_a_saved_run_is_refused_before_anything_is_made(tmp_pat
 
 
 class TestFiles:
+    def test_a_state_with_a_right_checksum_that_is_damaged_is_passed_over(self, tmp_path):
+        def resumed():
+            with Task().start(ctx=Counts(), resume=tmp_path) as loop:
+                loop.use(Adder()).run(4)
+                return loop.ctx.count
+
+        with Task().start(ctx=Counts()) as loop:
+            loop.use(Adder()).run(2)
+            state = loop.state_dict()
+        files = RunFiles(tmp_path)
+        files.save(state, 2)
+        files.save({**state, "global_random": {**state["global_random"], "torch": torch.zeros(3, dtype=torch.uint8)}}, 3)
+        words = r"state_3\.pt is damaged: .*\['global_random'\]\['torch'\] is not .*continues from the state before, .*state_2"
+        with pytest.warns(UserWarning, match=words):
+            assert resumed() == 10
+
+        files.save({**state, "done": -7}, 4)
+        files.save({**state, "done": 10**9}, 5)
+        with pytest.raises(CheckpointError, match=r"state_5\.pt is damaged: .*state_4\.pt is damaged: .*\['done'\] is -7"):
+            resumed()
+
+    def test_a_state_of_another_format_is_not_passed_over(self, tmp_path):
+        with Task().start(ctx=Counts()) as loop:
+            loop.use(Adder()).run(2)
+            RunFiles(tmp_path).save({**loop.state_dict(), "format": 99}, 2)
+        with Task().start(ctx=Counts(), resume=tmp_path) as loop, pytest.raises(RunStateError, match="format 99, and this"):
+            loop.use(Adder()).run(4)
+
+    def test_a_missing_manifest_is_named_with_the_states_beside_it(self, tmp_path):
+        files = RunFiles(tmp_path)
+        files.save({"x": 1}, 1)
+        files.save({"x": 2}, 2)
+        (files.folder / "manifest.json").unlink()
+
+        with pytest.raises(CheckpointError, match=r"manifest\.json is missing beside state_2\.pt, state_1\.pt\. .* an empty"):
+            files.require()
+        (files.folder / "manifest.json").touch()  # what the message says
+        with pytest.warns(UserWarning, match="The files are used without it"):
+            assert files.load()[0] == {"x": 2}
+
     def test_the_latest_two_states_are_kept(self, tmp_path):
         files = RunFiles(tmp_path)
         for done in (1, 2, 3):

@@ -11,7 +11,7 @@ from torch import distributions
 from ding_lite.config import PPOConfig
 from ding_lite.data import ReplayBuffer, flatten
 from ding_lite.envs import make_envs
-from ding_lite.envs.spaces import to_nested
+from ding_lite.envs.spaces import load_random_state, random_state, to_nested
 from ding_lite.policy import PPOPolicy
 from ding_lite.rollout import LocalWorker
 from ding_lite.rollout.random_actions import RandomActions, log_prob_of_sample
@@ -72,6 +72,18 @@ def test_draws_are_those_of_the_space_and_leave_its_own_generator_alone():
     assert not np.array_equal(first, second)
     np.testing.assert_array_equal(actions.draw(), second)
     np.testing.assert_allclose(actions.log_prob(first), np.full(3, -math.log(4)))
+
+
+@pytest.mark.parametrize("change", [lambda it: None, lambda it: {}, lambda it: {**it, "state": 3}])
+def test_a_random_state_that_is_not_valid_is_refused_and_changes_nothing(change):
+    space = spaces.Dict(a=spaces.Discrete(4), b=spaces.Discrete(3))
+    before = random_state(space)
+
+    with pytest.raises(ValueError, match=r"^the random state\['b'\].* (is|has no) "):
+        load_random_state(space, {"a": random_state(spaces.Discrete(4, seed=1)), "b": change(before["b"])})
+    with pytest.raises(ValueError, match=r"^the random state is .*, expected a dict with \['a', 'b'\]"):
+        load_random_state(space, {"a": before["a"]})
+    assert random_state(space) == before
 
 
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
