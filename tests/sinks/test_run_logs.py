@@ -130,7 +130,7 @@ def test_a_warning_is_written_to_the_file_also_where_standard_error_is_closed(tm
     stream = io.StringIO()
     stream.close()
     monkeypatch.setattr(sys, "stderr", stream)
-    monkeypatch.setattr(warnings, "showwarning", warnings._showwarning_orig)
+    monkeypatch.setattr(warnings, "showwarning", lambda *one: sys.stderr.write("shown"))  # which raises an error
     log = RunLog(tmp_path / "run.log")
     with warnings.catch_warnings():
         warnings.simplefilter("always")
