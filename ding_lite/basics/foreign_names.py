@@ -96,11 +96,12 @@ class _ForeignAttribute:
         raise AttributeError(f"{cls.__name__} has no {self._name!r}: {self._advice}", name=self._name, obj=owner)
 
 
-def foreign_arguments(advice: Mapping[str, str]) -> Callable[[Function], Function]:
-    """A decorator of a function or an `__init__` that refuses arguments of other libraries.
+def foreign_arguments(advice: Mapping[str, str], counts_positional: bool = True) -> Callable[[Function], Function]:
+    """A decorator of a function or an `__init__` that refuses arguments of other libraries, or of earlier versions.
 
     Args:
-        advice: the arguments with what to write instead. Positional arguments in excess are taken for these, in order.
+        advice: the arguments with what to write instead.
+        counts_positional: whether positional arguments in excess are taken for these, in order.
 
     Example:
         >>> @foreign_arguments({"colour": "the color is ink=."})
@@ -118,7 +119,7 @@ def foreign_arguments(advice: Mapping[str, str]) -> Callable[[Function], Functio
 
         @functools.wraps(fn)
         def called(*args: Any, **kwargs: Any) -> Any:
-            for argument in (*kwargs, *[*advice][: max(len(args) - room, 0)]):
+            for argument in (*kwargs, *[*advice][: max(len(args) - room, 0) if counts_positional else 0]):
                 if argument in advice:
                     raise TypeError(f"{name}() has no argument {argument!r}: {advice[argument]}")
             return fn(*args, **kwargs)

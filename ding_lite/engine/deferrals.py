@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from types import FrameType
 from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 
-from ding_lite.basics.messages import HelperContext, add_note, call_of, describe_call, name_of
+from ding_lite.basics.messages import HelperContext, add_note, call_of, describe_call, did_you_mean, name_of
 from ding_lite.basics.torch_threads import torch_threads, use_torch_threads
 from ding_lite.engine.deferred_inputs import InputFingerprints
 from ding_lite.engine.lanes import enter
@@ -26,6 +26,8 @@ DEFERRED_THREAD = "task.deferred"
 _SETTLE_S = 60.0  # before a save of the run is given up, because deferred work does not end
 _PATIENCE_S = 5.0  # after the end of the run, before a warning names the work that is waited for
 _WATCHED = 5  # calls per function whose inputs are checked
+_SETTINGS = ("used_in_end_run", "changes_inputs")  # what a script may set on the object that task.defer() returns
+_EARLIER_NAMES = {"outlasts": "used_in_end_run", "owns_inputs": "changes_inputs"}
 Place = tuple[int, int]
 """(iteration, position) of the step that deferred the work."""
 
@@ -48,6 +50,30 @@ BrokenOff = WorkCancelled  # its name in earlier versions
 class Deferred(Generic[Result]):
     """Work that runs in parallel with later iterations; without overlap, it is done when it is created."""
 
+    __slots__ = (
+        "__weakref__",
+        "_call",
+        "_has_failed",
+        "_outer",
+        "_owner",
+        "_prints",
+        "_result",
+        "changes_inputs",
+        "description",
+        "done",
+        "error",
+        "errors_at_end",
+        "is_left",
+        "is_over",
+        "knows_that_it_is_over",
+        "name",
+        "order",
+        "origin",
+        "place",
+        "thread",
+        "torch_count",
+        "used_in_end_run",
+    )
     changes_by_itself = True
     """As the value of a context's field, it may change without being changed by a middleware."""
 
@@ -89,6 +115,19 @@ class Deferred(Generic[Result]):
         self.is_left = False
         """Whether the run ended without waiting for it."""
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        try:
+            super().__setattr__(name, value)
+        except AttributeError:
+            now = _EARLIER_NAMES.get(name)
+            hint = f": it is called {now!r} now." if now else did_you_mean(name, _SETTINGS)
+            raise AttributeError(
+                f"the object that task.defer() returned has no attribute {name!r} to set{hint} A script may set "
+                f"{' and '.join(_SETTINGS)}.",
+                name=name,
+                obj=self,
+            ) from None
+
     def watch(self, prints: InputFingerprints) -> None:
         """Call before the work starts: `result()` will then raise an error if the inputs have changed."""
         self._prints = prints
@@ -116,7 +155,7 @@ class Deferred(Generic[Result]):
             self.done = True
 
     @property
-    def outlasts_run(self) -> bool:
+    def is_used_in_end_run(self) -> bool:
         """Whether it, or the work that has deferred it, goes on when the run has ended in order."""
         return any(work.used_in_end_run for work in self.with_outer())
 
@@ -333,7 +372,7 @@ class Deferrals:
         with self._changed:
             self.is_ending = True
             for work in (*self._open, *self._done):
-                is_kept = work.outlasts_run and last is not None and work.place[0] <= last
+                is_kept = work.is_used_in_end_run and last is not None and work.place[0] <= last
                 work.is_over = work.is_over or not is_kept
             self._changed.notify_all()
 

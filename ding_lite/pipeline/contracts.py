@@ -7,6 +7,7 @@ import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from ding_lite.basics.foreign_names import foreign_arguments
 from ding_lite.basics.messages import call_of
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -112,6 +113,7 @@ class Contract:
         return _LANE_OF.get(self.stage or "", "learn")
 
 
+@foreign_arguments({"alone": "it is called `exclusive` now.", "makes": "it is called `creates` now."}, counts_positional=False)
 def contract(
     reads: Iterable[str] = (),
     writes: Iterable[str] = (),
@@ -159,7 +161,7 @@ def contract(
     Raises:
         ValueError: a stage that does not exist; a setting that is not "field.key" of a field that it reads or writes.
         TypeError: a field that is no string, or one string where several names were meant; objects that are not given as
-            several, in a tuple; or it decorates what can hold no contract, such as a bound method.
+            several, in a tuple; hints that are no dict; or it decorates what can hold no contract, such as a bound method.
 
     Example:
         >>> @contract(reads=("trajectories",), stage="process")
@@ -188,8 +190,8 @@ def contract(
         exclusive=_objects("exclusive", exclusive),
         needs=_names("needs", needs),
         provides=_names("provides", provides),
-        creates=tuple(creates),
-        hints=dict(hints or {}),
+        creates=_contexts(creates),
+        hints=_hints(hints),
     )
     if "total_step" in (*terms.all_writes, *terms.may_write, *terms.writes_after):
         raise ValueError("contract(writes=('total_step',)): the task counts iterations there; declare a counter of your own.")
@@ -277,6 +279,23 @@ def _objects(term: str, things: Iterable[Any]) -> tuple[Any, ...]:
     if isinstance(things, (str, Mapping)) or not hasattr(things, "__iter__"):
         raise TypeError(f"contract({term}=...) wants several objects, got one {type(things).__name__}: write {term}=(it,).")
     return tuple(things)
+
+
+def _contexts(things: Iterable[NestedContext]) -> tuple[NestedContext, ...]:
+    found = _objects("creates", things)
+    for thing in found:
+        if not isinstance(thing, NestedContext):
+            raise TypeError(
+                f"contract(creates=...) wants objects of NestedContext, got {thing!r:.60} of type {type(thing).__name__}: "
+                "write creates=(NestedContext(...),)."
+            )
+    return found
+
+
+def _hints(hints: Mapping[str, str] | None) -> dict[str, str]:
+    if hints is not None and not isinstance(hints, Mapping):
+        raise TypeError(f"contract(hints=...) wants a dict of texts, got {hints!r:.60} of type {type(hints).__name__}.")
+    return dict(hints or {})
 
 
 def _require_fields(term: str, settings: tuple[str, ...], other: str, fields: tuple[str, ...]) -> None:

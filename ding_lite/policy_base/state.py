@@ -27,6 +27,7 @@ from ding_lite.policy_base.weights import PolicyWeights
 from ding_lite.policy_state import (
     StateError,
     all_or_nothing,
+    entry_names,
     identity_of,
     moments_of,
     networks_of,
@@ -126,7 +127,7 @@ class PolicyState(PolicyWeights):
                 attribute `state_ranges` may give the allowed range of an entry, such as {"var": (0.0, math.inf)}.
 
         Raises:
-            TypeError: the object does not have these methods.
+            TypeError: the object does not have these methods; or one of these attributes is not a tuple of names.
             StateError: the state does not fit the object.
         """
         if not callable(getattr(thing, "state_dict", None)) or not callable(getattr(thing, "load_state_dict", None)):
@@ -134,6 +135,8 @@ class PolicyState(PolicyWeights):
                 f"attach({name!r}, ...) wants an object with state_dict() and load_state_dict(state), got {thing!r:.80} of "
                 f"type {type(thing).__name__}."
             )
+        for attribute in ("unchecked_entries", "new_entries"):
+            entry_names(thing, attribute)  # here, and not when a state is loaded
         before = self._attached.get(name)
         if before is not None and before is not thing:
             self._load_attached(name, thing, before.state_dict())

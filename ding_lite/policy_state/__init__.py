@@ -4,7 +4,7 @@ Internal: its names may change in any version; `ding_lite.policy` has the errors
 """
 
 from ding_lite.policy_state.identities import StateError, identity_of, require_alike, settings_in
-from ding_lite.policy_state.leaves import require_count, require_like, require_range, tensors_in
+from ding_lite.policy_state.leaves import entry_names, require_count, require_like, require_range, tensors_in
 from ding_lite.policy_state.loading import (
     all_or_nothing,
     misfit,
@@ -26,6 +26,7 @@ from ding_lite.policy_state.random_states import require_random_state
 __all__ = [
     "StateError",
     "all_or_nothing",
+    "entry_names",
     "group_settings",
     "identity_of",
     "misfit",

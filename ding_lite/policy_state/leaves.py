@@ -93,6 +93,22 @@ def require_leaf(where: str, current: Any, given: Any) -> None:
         raise StateError(f"{where} holds numbers that are not finite, and the current ones are: load an earlier checkpoint.")
 
 
+def entry_names(thing: object, attribute: str) -> tuple[str, ...]:
+    """The names of entries in an attribute of an object with a state, `unchecked_entries` or `new_entries`.
+
+    Raises:
+        TypeError: it is not a tuple, list or set of strings.
+    """
+    names = getattr(thing, attribute, ())
+    if isinstance(names, str):
+        fix = f"write {attribute} = ({names!r},)"
+    elif not isinstance(names, (tuple, list, set, frozenset)) or not all(isinstance(name, str) for name in names):
+        fix = f'write {attribute} = ("mean",) for an entry "mean"'
+    else:
+        return tuple(names)
+    raise TypeError(f"{type(thing).__name__}.{attribute} is {names!r:.80}, expected a tuple of the names of entries: {fix}.")
+
+
 def ranges_of(thing: object) -> dict[str, tuple[float, float]]:
     """The (low, high) ranges of entries of an object's state, by name: `state_ranges` of its class and base classes."""
     return {

@@ -16,7 +16,15 @@ from torch.optim import Optimizer
 from ding_lite.basics import Config, add_note
 from ding_lite.metrics import MetricsLogger
 from ding_lite.policy_state.identities import StateError, differing_settings, is_of_given_model, require_alike, settings_in
-from ding_lite.policy_state.leaves import describe, ranges_of, require_count, require_like, require_range, require_tensor
+from ding_lite.policy_state.leaves import (
+    describe,
+    entry_names,
+    ranges_of,
+    require_count,
+    require_like,
+    require_range,
+    require_tensor,
+)
 from ding_lite.policy_state.optimizer_states import regrouped, require_optimizer_state, with_group_settings
 
 _NEEDED = ("train_iter", "version", "learn")
@@ -357,6 +365,7 @@ def require_part(where: str, thing: Any, state: object) -> None:
 
     Raises:
         StateError: an entry does not fit; the message names it.
+        TypeError: `unchecked_entries` or `new_entries` of the part is not a tuple of names.
     """
     if isinstance(thing, Optimizer):
         require_optimizer_state(where, thing, state)
@@ -364,9 +373,9 @@ def require_part(where: str, thing: Any, state: object) -> None:
         _require_tensors(where, thing, state)
     else:
         # `new_entries` are those that states of older versions do not have.
-        new = set(getattr(thing, "new_entries", ())).difference(state if isinstance(state, Mapping) else ())
+        new = set(entry_names(thing, "new_entries")).difference(state if isinstance(state, Mapping) else ())
         own = {name: it for name, it in thing.state_dict().items() if name not in new}
-        require_like(where, own, state, getattr(thing, "unchecked_entries", ()))
+        require_like(where, own, state, entry_names(thing, "unchecked_entries"))
         _require_ranges(where, thing, own, state)
 
 

@@ -47,6 +47,28 @@ class TestDefer:
         assert scores == [-1, -1, 0, 0, 0, 9, 9, 9, 36]
         assert threads() == []
 
+    @MODES
+    @pytest.mark.parametrize(
+        ("name", "words"),
+        [
+            ("outlasts", r"'outlasts' to set: it is called 'used_in_end_run' now\."),
+            ("owns_inputs", r"'owns_inputs' to set: it is called 'changes_inputs' now\."),
+            ("used_in_endrun", r"'used_in_endrun' to set: did you mean 'used_in_end_run'\?"),
+            ("colour", r"'colour' to set\. A script may set used_in_end_run and changes_inputs\."),
+        ],
+    )
+    def test_a_setting_that_it_does_not_have_is_refused(self, mode, name, words):
+        @contract(stage="learn")
+        def learn(ctx):
+            work = loop.defer(pow, 2, 2)
+            work.used_in_end_run = work.changes_inputs = True
+            with pytest.raises(AttributeError, match=rf"the object that task\.defer\(\) returned has no attribute {words}"):
+                setattr(work, name, True)
+            assert not hasattr(work, name)
+
+        with Task().start(ctx=Counts(), **mode) as loop:
+            loop.use(learn).run(2)
+
     @pytest.mark.parametrize("stage", STAGES)
     def test_it_runs_beside_the_iterations_that_follow(self, stage):
         later, got = threading.Event(), []

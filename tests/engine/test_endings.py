@@ -198,7 +198,7 @@ class TestEndRun:
         with Task().start() as loop, pytest.raises(TypeError, match=r"end_run\(\) wants a function of one argument, ctx"):
             loop.use(Wrong())
 
-    def test_work_that_outlasts_the_run_can_be_taken_there_and_no_thread_stays(self):
+    def test_work_that_is_used_in_end_run_can_be_taken_there_and_no_thread_stays(self):
         go, got = threading.Event(), []
 
         class Defers:

@@ -30,7 +30,7 @@ class TestWorkThatDefersWork:
         assert threads() == []
 
     @MODES
-    def test_it_outlasts_the_run_with_the_work_around_it(self, mode):
+    def test_it_is_used_in_end_run_with_the_work_around_it(self, mode):
         def inner():
             threading.Event().wait(0.01)
             return 7

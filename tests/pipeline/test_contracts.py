@@ -104,6 +104,32 @@ def test_a_name_that_is_no_string_is_refused(term):
         contract(**{term: ("obs", 3)})
 
 
+@pytest.mark.parametrize("term", ["uses", "fills", "draws", "exclusive", "creates"])
+@pytest.mark.parametrize("things", [1, "text", {"name": 1}])
+def test_one_object_where_several_are_wanted_is_refused_and_written_right(term, things):
+    with pytest.raises(TypeError, match=rf"contract\({term}=\.\.\.\) wants several objects, got one \w+: write {term}=\(it,\)"):
+        contract(**{term: things})
+
+
+def test_only_nested_contexts_are_created():
+    with pytest.raises(TypeError, match=r"creates=.* wants objects of NestedContext, got 1 of type int: write creates="):
+        contract(creates=(1,))
+
+
+@pytest.mark.parametrize("hints", [1, ["draws"], "draws"])
+def test_hints_are_a_dict(hints):
+    with pytest.raises(TypeError, match=r"contract\(hints=\.\.\.\) wants a dict of texts, got "):
+        contract(hints=hints)
+
+
+@pytest.mark.parametrize(("earlier", "now"), [("alone", "exclusive"), ("makes", "creates")])
+def test_a_term_under_its_earlier_name_is_refused_with_the_name_of_today(earlier, now):
+    with pytest.raises(TypeError, match=rf"contract\(\) has no argument '{earlier}': it is called `{now}` now"):
+        contract(**{earlier: ()})
+    with pytest.raises(TypeError, match=r"takes from 0 to 4 positional arguments but 5 were given"):
+        contract((), (), (), None, ())
+
+
 def test_a_contract_may_stand_on_the_call_of_a_class_and_is_seen_through_a_partial():
     class Counter:
         @contract(reads=("batch",))

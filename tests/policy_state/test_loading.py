@@ -510,6 +510,31 @@ def test_what_is_empty_or_has_a_shape_that_varies_takes_what_it_is_given(tmp_pat
     assert norm.mean.tolist() == [1, 1, 1]
 
 
+@pytest.mark.parametrize("attribute", ["unchecked_entries", "new_entries"])
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        ("mean rows", r"is 'mean rows', expected a tuple of the names of entries: write {attribute} = \('mean rows',\)"),
+        (3, r"is 3, expected a tuple of the names of entries: write {attribute} = \(\"mean\",\)"),
+        (("mean", 3), r"is \('mean', 3\), expected a tuple"),
+    ],
+)
+def test_names_of_entries_that_are_no_tuple_are_refused(attribute, names, words):
+    policy, norm, later = learned(), Norm(np.ones(2)), Norm(np.ones(2))
+    message = rf"Norm\.{attribute} {words.replace('{attribute}', attribute)}"
+    policy.attach("norm", norm)
+    state, before = policy.state_dict(), taken(policy)
+    for one in (norm, later):
+        setattr(one, attribute, names)
+
+    with pytest.raises(TypeError, match=message):
+        policy.load_state_dict(state)
+    with pytest.raises(TypeError, match=message):
+        policy.attach("later", later)
+    assert taken(policy) == before
+    assert "later" not in policy.attachments
+
+
 def test_where_a_part_fails_all_others_are_put_back():
     policy, other = learned(steps=1), learned(steps=3, cfg={"lr": 0.5})
     for one in (policy, other):
