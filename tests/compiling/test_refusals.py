@@ -2,6 +2,8 @@
 
 import itertools
 import random
+import sys
+import threading
 import traceback
 from pathlib import Path
 
@@ -25,7 +27,7 @@ from interpreted_steps import (
 from torch import nn
 
 from ding_lite.compiling import functional_steps, updates
-from ding_lite.compiling.tracing import user_line
+from ding_lite.compiling.tracing import NotCompiledError, refusing_side_effects, user_line
 from ding_lite.data.trees import with_leaves
 from ding_lite.policy import DQNPolicy, Policy, PolicyConfig
 
@@ -381,3 +383,24 @@ def test_declared_numbers_are_a_tuple():
     policy = made(Single)
     with interpreting(), pytest.warns(UserWarning, match="Single.step_inputs is 'bonus', expected a tuple of names"):
         learn(policy, 1)
+
+
+def test_without_standard_streams_only_the_own_thread_may_not_print(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", None)
+    monkeypatch.setattr(sys, "stderr", None)
+    errors = []
+
+    def prints_elsewhere():
+        try:
+            print("progress", flush=True)
+        except BaseException as error:  # noqa: BLE001
+            errors.append(error)
+
+    with refusing_side_effects():
+        thread = threading.Thread(target=prints_elsewhere)
+        thread.start()
+        thread.join()
+        with pytest.raises(NotCompiledError, match="prints"):
+            print("mine")
+    assert errors == []
+    assert sys.stdout is sys.stderr is None

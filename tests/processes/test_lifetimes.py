@@ -1,6 +1,7 @@
 """How workers end: orderly, with their parent, with the interpreter; and what they leave behind, which is nothing."""
 
 import gc
+import io
 import multiprocessing
 import os
 import signal
@@ -15,6 +16,7 @@ import psutil
 import pytest
 
 from ding_lite.processes import WorkerDied, WorkerProcess, launches
+from ding_lite.processes.servers import close_objects
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 pytestmark = pytest.mark.timeout(120)
@@ -224,6 +226,23 @@ worker.close()
     ], errors
     assert errors.startswith("worker 'w': closing 'bad' failed.\n")
     assert "ValueError: stuck" in errors
+
+
+@pytest.mark.parametrize("stderr", [None, "closed"])
+def test_objects_of_a_worker_are_closed_also_where_errors_cannot_be_printed(stderr, monkeypatch):
+    class Bad:
+        def close(self):
+            raise ValueError("stuck")
+
+    class Good:
+        def close(self):
+            closed.append(self)
+
+    closed, stream = [], io.StringIO()
+    stream.close()
+    monkeypatch.setattr(sys, "stderr", stream if stderr else None)
+    close_objects({"good": Good(), "bad": Bad()}, "w")
+    assert len(closed) == 1
 
 
 def test_without_a_fork_server_workers_are_spawned(monkeypatch):
