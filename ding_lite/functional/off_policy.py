@@ -216,10 +216,14 @@ def _checked(function: str, log_ratio: Tensor, valid: Tensor | None, **others: T
         raise ValueError(f"{function} wants tensors of one shape [T, B], with a step and an episode at least, got {shapes}.")
     if valid.dtype is not torch.bool or (valid[1:] & ~valid[:-1]).any() or not valid[0].all():
         raise ValueError(f"{function} wants valid as bool, True for all steps of an episode and False for padding after them.")
-    if (log_ratio.isnan() | log_ratio.isposinf())[valid].any():
+    if (is_wrong := (log_ratio.isnan() | log_ratio.isposinf()) & valid).any():
+        step, episode = is_wrong.nonzero()[0].tolist()
+        number = float(log_ratio[step, episode])
+        cause = "a log-probability is NaN, or " if math.isnan(number) else ""
         raise ValueError(
-            f"{function} found a ratio that is infinite or not a number: the policy that collected takes a recorded action "
-            "with probability 0. Pass the log-probabilities of the policy that really collected, with its exploration."
+            f"{function} found log_ratio = {number} in step {step} of episode {episode}: {cause}the policy that collected "
+            "takes a recorded action with probability 0. Pass the log-probabilities of the policy that really collected, with "
+            "its exploration."
         )
     for name, values in others.items():
         _require_finite(function, name, values[valid])

@@ -69,12 +69,13 @@ class FittedQ:
         policy: policy.eval_mode, of which the current weights are evaluated; see `log_prob_of`. A policy without a distribution
             is evaluated as it acts in evaluations.
         dataset: transitions of any policies.
-        gamma: discount per step, in [0, 1).
+        gamma: discount per step, in [0, 1]; 1 needs a dataset in which all episodes terminate.
         eps: probability of a random action of epsilon-greedy policies; None for others.
         cfg: settings of the network.
 
     Raises:
-        ValueError: gamma is not in [0, 1); the dataset is empty; or as by `log_prob_of`.
+        ValueError: gamma is not in [0, 1], or 1 while an episode does not terminate; the dataset is empty; or as by
+            `log_prob_of`.
         SpaceError: the dataset does not fit the spaces of the policy.
 
     Reference:
@@ -92,6 +93,7 @@ class FittedQ:
     ) -> None:
         require_discount("FittedQ", gamma)
         require_dataset(policy, dataset, "FittedQ")
+        require_ends("FittedQ", gamma, dataset)
         self.cfg, self._gamma, self._dataset = cfg or FittedQConfig(), gamma, dataset
         self._policy: EvaluatedPolicy = evaluated_policy(policy, eps, "FittedQ")
         actor, seed = self._policy.actor, seed_of(self.cfg.seed, "FittedQConfig(seed={})")
@@ -165,9 +167,22 @@ class FittedQ:
 
 
 def require_discount(who: str, gamma: float) -> None:
-    """Raise ValueError if gamma is not in [0, 1)."""
-    if not 0 <= gamma < 1:
-        raise ValueError(f"{who} wants gamma in [0, 1), got {gamma!r}: with 1, the values of endless episodes are infinite.")
+    """Raise ValueError if gamma is not in [0, 1]."""
+    if not 0 <= gamma <= 1:
+        raise ValueError(f"{who} wants gamma in [0, 1], got {gamma!r}.")
+
+
+def require_ends(who: str, gamma: float, dataset: OfflineDataset) -> None:
+    """Raise ValueError if gamma is 1 and an episode of the dataset does not terminate, so that its value may be infinite."""
+    if gamma < 1:
+        return
+    terminated = dataset.take(np.cumsum(dataset.lengths) - 1, ("terminated",)).terminated
+    if count := int((~terminated).sum()):
+        raise ValueError(
+            f"{who} got gamma=1, and {count:,} of {dataset.num_episodes:,} episodes of the dataset {dataset.name} do not "
+            "terminate, they are truncated or unfinished: with 1, the values of endless episodes are infinite. Use a gamma "
+            "below 1, or importance_sampling."
+        )
 
 
 def require_dataset(policy: EvalMode, dataset: OfflineDataset, who: str) -> None:

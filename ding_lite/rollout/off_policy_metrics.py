@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -19,13 +20,17 @@ from ding_lite.functional import importance_sampling as importance_sampling_term
 from ding_lite.nn import ActionBounds, clip_actions
 from ding_lite.policy import EvalMode
 from ding_lite.rollout.evaluated_policies import evaluated_policy
-from ding_lite.rollout.fitted_q import FittedQ, FittedQConfig, require_dataset, require_discount
+from ding_lite.rollout.fitted_q import FittedQ, FittedQConfig, require_dataset, require_discount, require_ends
 
 Metric: TypeAlias = Callable[[EvalMode, OfflineDataset], "float | dict[str, float]"]
 LogProb: TypeAlias = Callable[[Tree], Tensor]
 """From a batch, with obs and action, to log-probabilities [N]."""
 
 _ROWS = 8192  # evaluated at once
+_ROUNDING = 1e-4  # of log-probabilities, from float32
+_LARGEST = 230.0  # logarithm of the largest ratio, so that squares are finite
+_FEWEST_STEPS = 100  # for a warning about the mean ratio
+_STD_ERRORS, _FAR, _LEAST_SHARE = 6.0, 0.2, 0.3
 
 
 def importance_sampling(
@@ -41,9 +46,12 @@ def importance_sampling(
     end count, terminated or truncated; the value is that of as many steps as the episodes have. Unfinished ones are left out.
 
     The metric returns value; std_error, its standard error, see `weighted_standard_error`, if there are several episodes;
-    effective_sample_size, which is much smaller than
-    episodes if the policy differs too much from the one that collected; behaviour_value, the mean discounted return of the
-    episodes; and episodes, their number.
+    effective_sample_size, which is much smaller than episodes if the policy differs too much from the one that collected;
+    mean_ratio, the mean ratio of the probabilities of the actions under both policies, over all steps; behaviour_value, the
+    mean discounted return of the episodes; and episodes, their number.
+
+    The expected mean_ratio is 1. If it is so far from 1 that it cannot be by chance, a warning says so: log_prob is wrong, or
+    the policy takes actions that the one that collected never takes, or it has learned from these episodes by heart.
 
     Args:
         gamma: discount per step, in [0, 1].
@@ -54,8 +62,9 @@ def importance_sampling(
             `offline_data_saver` records of policies that have them.
 
     Raises:
-        ValueError: gamma is not in [0, 1]. In an evaluation: the dataset has no finished episode or no log_prob, a recorded
-            action had the probability 0, or as by `log_prob_of`.
+        ValueError: gamma is not in [0, 1]. In an evaluation: the dataset has no finished episode or no log_prob; log_prob is
+            NaN or infinite, or above 0 where actions have no Box, so that they have probabilities and not densities; or as by
+            `log_prob_of`.
 
     Reference:
         Precup et al. (2000), "Eligibility Traces for Off-Policy Policy Evaluation".
@@ -67,7 +76,7 @@ def importance_sampling(
         episodes = _finished(policy, dataset, "importance_sampling")
         log_ratio, reward, valid = _padded(policy, episodes, eps, behaviour, "importance_sampling")
         terms = importance_sampling_terms(log_ratio, reward, valid, gamma=gamma, weighted=weighted, per_decision=per_decision)
-        found = _summary(terms, log_ratio, reward, valid, gamma)
+        found = _summary(terms, log_ratio, reward, valid, gamma, "importance_sampling")
         if weighted and len(terms) > 1:
             error = weighted_standard_error(log_ratio, reward, valid, gamma=gamma, per_decision=per_decision)
             found["std_error"] = float(error)
@@ -92,12 +101,13 @@ def doubly_robust(
     The metric returns what `importance_sampling` does, fitted_value, the value by the network alone, and td_error, its error.
 
     Args:
-        gamma: discount per step, in [0, 1).
+        gamma: discount per step, in [0, 1]; 1 needs a dataset in which all episodes terminate.
         weighted, eps, behaviour: as for `importance_sampling`.
         cfg: settings of the network.
 
     Raises:
-        ValueError: gamma is not in [0, 1). In an evaluation: as by `importance_sampling`.
+        ValueError: gamma is not in [0, 1]. In an evaluation: gamma is 1 and an episode does not terminate; or as by
+            `importance_sampling`.
 
     Reference:
         Jiang and Li (2016), https://arxiv.org/abs/1511.03722; Thomas and Brunskill (2016), https://arxiv.org/abs/1604.00923.
@@ -105,6 +115,8 @@ def doubly_robust(
     require_discount("doubly_robust", gamma)
 
     def measure(policy: EvalMode, dataset: OfflineDataset) -> dict[str, float]:
+        require_dataset(policy, dataset, "doubly_robust")
+        require_ends("doubly_robust", gamma, dataset)
         log_ratio, reward, valid = _padded(policy, dataset, eps, behaviour, "doubly_robust")
         fitted = FittedQ(policy, dataset, gamma, eps, cfg).fit()
         q_value, value = (_in_chunks(dataset, fn) for fn in (fitted.q_values, fitted.values))
@@ -115,7 +127,7 @@ def doubly_robust(
         terms = doubly_robust_terms(log_ratio, reward, *values, valid, gamma=gamma, weighted=weighted)
         first = value[torch.from_numpy(last - dataset.lengths + 1)]
         fit = {"fitted_value": float(first.double().mean()), "td_error": fitted.error}
-        found = {**_summary(terms, log_ratio, reward, valid, gamma), **fit}
+        found = {**_summary(terms, log_ratio, reward, valid, gamma, "doubly_robust"), **fit}
         if weighted and len(terms) > 1:
             later = torch.cat((values[1][1:], torch.zeros_like(values[1][:1])))
             ends = torch.from_numpy(dataset.lengths)[None] - 1
@@ -138,12 +150,12 @@ def fitted_q_evaluation(gamma: float, eps: float | None = None, cfg: FittedQConf
     episodes, their number.
 
     Args:
-        gamma: discount per step, in [0, 1).
+        gamma: discount per step, in [0, 1]; 1 needs a dataset in which all episodes terminate.
         eps: probability of a random action of epsilon-greedy policies; None for others.
         cfg: settings of the network.
 
     Raises:
-        ValueError: gamma is not in [0, 1). In an evaluation: as by `FittedQ`.
+        ValueError: gamma is not in [0, 1]. In an evaluation: as by `FittedQ`.
 
     Reference:
         Le et al. (2019), https://arxiv.org/abs/1903.08738, algorithm 3.
@@ -151,6 +163,8 @@ def fitted_q_evaluation(gamma: float, eps: float | None = None, cfg: FittedQConf
     require_discount("fitted_q_evaluation", gamma)
 
     def measure(policy: EvalMode, dataset: OfflineDataset) -> dict[str, float]:
+        require_dataset(policy, dataset, "fitted_q_evaluation")
+        require_ends("fitted_q_evaluation", gamma, dataset)
         fitted = FittedQ(policy, dataset, gamma, eps, cfg).fit()
         first = np.cumsum(dataset.lengths) - dataset.lengths
         value = float(fitted.values(first).double().mean())
@@ -248,13 +262,69 @@ def _padded(
         )
     if behaviour is None:
         recorded = dataset.take(range(len(dataset)), ("log_prob",)).log_prob
+        where = f"{who} found log_prob = {{}} in row {{}} of the dataset {dataset.name}"
     else:
         recorded = _in_chunks(dataset, lambda rows: _behaviour_log_prob(behaviour, dataset, rows, who))
+        where = f"{who} got {{}} from behaviour for row {{}} of the dataset {dataset.name}"
+    _require_log_probs(recorded, where, policy.current().action_space)
     log_ratio = _log_probs(policy, dataset, eps, who).double() - recorded.double()
     lengths = torch.from_numpy(dataset.lengths)
     valid = torch.arange(int(lengths.max()))[:, None] < lengths
     reward = dataset.take(range(len(dataset)), ("reward",)).reward
     return _episodes(log_ratio, valid), _episodes(reward, valid), valid
+
+
+def _require_log_probs(log_prob: Tensor, where: str, action_space: Any) -> None:
+    """Refuse numbers [N] that are no log-probabilities of recorded actions; `where` has places for the number and its row."""
+    if log_prob.ndim != 1:
+        raise ValueError(f"{where.format([*log_prob.shape[1:]], 'each')}: it wants one number for each row.")
+    has_densities = any(isinstance(leaf, spaces.Box) for leaf in _leaves(action_space))
+    for is_wrong, problem in (
+        (
+            log_prob.isnan(),
+            "which is no number: find out where it comes from, or leave the episode out, dataset.select([...]).",
+        ),
+        (
+            log_prob.isneginf(),
+            "so the policy that collected takes a recorded action with probability 0: pass the log-probabilities of the policy "
+            "that really collected, with its exploration.",
+        ),
+        (
+            (log_prob > _ROUNDING) & (not has_densities),
+            "and logarithms of probabilities are at most 0: if these are probabilities, give np.log(p).",
+        ),
+        (log_prob.isposinf(), "which is no density: find out where it comes from, or leave the episode out."),
+    ):
+        if len(rows := is_wrong.nonzero()):
+            row = int(rows[0])
+            raise ValueError(f"{where.format(f'{log_prob[row].item():g}', row)}, {problem}")
+
+
+def _mean_ratio(log_ratio: Tensor, valid: Tensor, who: str) -> float:
+    """The mean ratio of all steps; warns if it is not 1, as it is expected to be, and not by chance.
+
+    Below 1, it only warns if ratios are so equal that no rare large ones can be missing from them.
+    """
+    ratio = log_ratio[valid].clamp(max=_LARGEST).exp()
+    count, mean = len(ratio), float(ratio.mean())
+    if count < _FEWEST_STEPS:
+        return mean
+    # The step of a martingale: the errors of an episode's steps are not correlated.
+    is_far = abs(mean - 1) > max(_FAR, _STD_ERRORS * float(ratio.std()) / count**0.5)
+    share = mean**2 / max(float(ratio.square().mean()), 1e-300)
+    if is_far and (mean > 1 or share > _LEAST_SHARE):
+        other = (
+            "has learned from these episodes by heart: evaluate it on others, see dataset.split"
+            if mean > 1
+            else "often takes actions that the dataset does not have"
+        )
+        warnings.warn(
+            f"{who} found that the ratio of the probabilities of a recorded action under the policy and under the one that "
+            f"collected is {mean:.3g} on average over {count:,} steps, and 1 is expected: do not trust the estimate. Either "
+            f"log_prob, or behaviour, has not the log-probabilities of the policy that collected, or the policy {other}.",
+            stacklevel=4,
+        )
+    return mean
 
 
 def _behaviour_log_prob(behaviour: LogProb, dataset: OfflineDataset, rows: Any, who: str) -> Tensor:
@@ -289,12 +359,13 @@ def _episodes(values: Tensor, valid: Tensor) -> Tensor:
     return padded.T
 
 
-def _summary(terms: Tensor, log_ratio: Tensor, reward: Tensor, valid: Tensor, gamma: float) -> dict[str, float]:
+def _summary(terms: Tensor, log_ratio: Tensor, reward: Tensor, valid: Tensor, gamma: float, who: str) -> dict[str, float]:
     count = len(terms)
     as_collected = importance_sampling_terms(torch.zeros_like(reward), reward, valid, gamma=gamma)
     found = {
         "value": float(terms.mean()),
         "effective_sample_size": float(effective_sample_size(log_ratio, valid)),
+        "mean_ratio": _mean_ratio(log_ratio, valid, who),
         "behaviour_value": float(as_collected.mean()),
         "episodes": float(count),
     }

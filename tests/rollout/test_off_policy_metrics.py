@@ -332,10 +332,24 @@ class TestRefused:
         with pytest.raises(ValueError, match=rf"{make.__name__} wants gamma in \[0, 1[\])], got 1.5"):
             make(1.5)
 
-    def test_endless_values(self):
+    def test_endless_values(self, process):
+        policy, cut = policy_of(PPOPolicy), process.collect(300, longest=2)
         for make in (doubly_robust, fitted_q_evaluation):
-            with pytest.raises(ValueError, match="with 1, the values of endless episodes are infinite"):
-                make(1.0)
+            words = (
+                rf"{make.__name__} got gamma=1, and .* of 300 episodes .* with 1, the values of endless episodes are infinite"
+            )
+            with pytest.raises(ValueError, match=words):
+                make(1.0, cfg=ONE_STEP)(policy.eval_mode, cut)
+        with pytest.raises(ValueError, match="FittedQ got gamma=1, and"):
+            FittedQ(policy.eval_mode, cut, 1.0)
+
+    def test_values_without_discount_where_all_episodes_terminate(self, process, recorded):
+        policy = policy_of(PPOPolicy, sharpen=3)
+        chances = probabilities(policy, None)
+        kept = np.einsum("sa,san->sn", chances, process.step)
+        exact = np.linalg.solve(np.eye(3) - kept, (chances * process.reward).sum(1)).mean()
+        for make in (doubly_robust, fitted_q_evaluation):
+            assert make(1.0, cfg=QUICK)(policy.eval_mode, recorded)["value"] == pytest.approx(exact, abs=0.2)
 
     @pytest.mark.parametrize("eps", [None, -0.1, 1.5])
     def test_a_greedy_policy_without_eps(self, eps, recorded):
@@ -357,13 +371,97 @@ class TestRefused:
         with pytest.raises(ValueError, match="takes a recorded action with probability 0"):
             importance_sampling(GAMMA)(policy.eval_mode, dataset_of(batch, recorded.lengths))
 
+    @pytest.mark.parametrize("metric", METRICS[:2])
+    def test_probabilities_instead_of_their_logarithms(self, metric, recorded):
+        policy, batch = policy_of(PPOPolicy), recorded.rows()
+        batch["log_prob"][5:] = 0.5
+        words = r"found log_prob = 0.5 in row 5 of the dataset .*at most 0: if these are probabilities, give np.log\(p\)"
+        with pytest.raises(ValueError, match=words):
+            metric(policy.eval_mode, dataset_of(batch, recorded.lengths))
+
+    def test_probabilities_of_behaviour(self, recorded):
+        policy = policy_of(PPOPolicy)
+        metric = importance_sampling(GAMMA, behaviour=lambda batch: torch.full((len(batch.action),), 0.5))
+        with pytest.raises(ValueError, match=r"got 0.5 from behaviour for row 0 of the dataset .*give np.log\(p\)"):
+            metric(policy.eval_mode, recorded)
+
+    def test_rounding_above_the_probability_1_is_accepted(self, recorded):
+        policy, batch = policy_of(PPOPolicy), recorded.rows()
+        batch["log_prob"][3] = 1e-6
+        importance_sampling(GAMMA)(policy.eval_mode, dataset_of(batch, recorded.lengths))
+
+    @pytest.mark.parametrize(("number", "words"), [(np.nan, "nan .*is no number"), (np.inf, "inf .*at most 0")])
+    def test_a_log_prob_that_is_not_finite_is_named_with_its_row(self, number, words, recorded):
+        policy, batch = policy_of(PPOPolicy), recorded.rows()
+        batch["log_prob"][7] = number
+        with pytest.raises(ValueError, match=f"found log_prob = {words}") as error:
+            importance_sampling(GAMMA)(policy.eval_mode, dataset_of(batch, recorded.lengths))
+        assert "in row 7 of the dataset" in str(error.value)
+        assert "probability 0" not in str(error.value)
+
     def test_ratios_of_a_policy_with_one_action(self):
         policy = policy_of(TD3Policy, BOX_OBS, BOX, **{"model.encoder_hidden_size_list": [8]})
         with pytest.raises(ValueError, match="TD3Policy has no probabilities of actions.*use fitted_q_evaluation"):
             importance_sampling(GAMMA)(policy.eval_mode, box_dataset())
 
 
+class TestMeanRatio:
+    """The mean ratio of the probabilities of a recorded action, which is expected to be 1."""
+
+    @pytest.mark.parametrize("sharpen", [1.0, 3.0, 30.0])
+    def test_it_is_about_1_for_any_policy(self, sharpen, recorded, recwarn):
+        policy = policy_of(PPOPolicy, sharpen=sharpen)
+        assert importance_sampling(GAMMA)(policy.eval_mode, recorded)["mean_ratio"] == pytest.approx(1, abs=0.1)
+        assert not recwarn.list
+
+    @pytest.mark.parametrize("seed", range(3))
+    def test_densities_of_distant_policies_do_not_warn(self, seed, recwarn):
+        """Where both hardly overlap, the mean is mostly of ratios near 0, and the rare large ones are missing."""
+        for distance in (0.0, 0.5, 1.0, 2.0, 4.0):
+            action = np.random.default_rng(seed).normal(distance, 1.0, size=(2000, 2))
+            recorded_log_prob = -0.5 * ((action - distance) ** 2).sum(-1) - np.log(2 * np.pi)
+            policy, dataset = normal_policy(), normal_dataset(action, recorded_log_prob)
+            importance_sampling(GAMMA)(policy.eval_mode, dataset)
+        assert not recwarn.list
+
+    def test_densities_instead_of_their_logarithms_warn(self):
+        action = np.random.default_rng(0).normal(size=(2000, 2))
+        density = np.exp(-0.5 * (action**2).sum(-1)) / (2 * np.pi)
+        with pytest.warns(UserWarning, match=r"importance_sampling found .* over 2,000 steps, and 1 is expected"):
+            importance_sampling(GAMMA)(normal_policy().eval_mode, normal_dataset(action, density))
+
+    def test_log_probs_that_are_too_small_warn(self, recorded):
+        policy, batch = policy_of(PPOPolicy), recorded.rows()
+        batch["log_prob"] = batch["log_prob"] - 0.7
+        with pytest.warns(UserWarning, match=r"is 2.* on average .* do not trust the estimate.* dataset.split"):
+            found = importance_sampling(GAMMA)(policy.eval_mode, dataset_of(batch, recorded.lengths))
+        assert found["mean_ratio"] == pytest.approx(2, abs=0.1)
+
+
+def normal_policy():
+    """A policy whose actions have the standard normal distribution of two numbers."""
+    policy = policy_of(PPOPolicy, BOX_OBS, WIDE, sharpen=0.0)
+    log_prob = log_prob_of(policy.eval_mode, {"obs": np.zeros((1, 3), np.float32), "action": np.zeros((1, 2), np.float32)})
+    assert log_prob.item() == pytest.approx(-np.log(2 * np.pi))
+    return policy
+
+
+def normal_dataset(action, log_prob):
+    """Episodes of one step with these actions."""
+    rows = {
+        "obs": np.zeros((len(action), 3), np.float32),
+        "next_obs": np.zeros((len(action), 3), np.float32),
+        "action": action.astype(np.float32),
+        "reward": np.ones(len(action)),
+        "terminated": np.ones(len(action), bool),
+        "truncated": np.zeros(len(action), bool),
+        "log_prob": log_prob,
+    }
+    return dataset_of(rows, np.ones(len(action), int), BOX_OBS, WIDE)
+
+
 BOX_OBS = spaces.Box(-1, 1, (3,), np.float32)
+WIDE = spaces.Box(-99, 99, (2,), np.float32)
 BOX = spaces.Box(np.array([-2.0, 1.0], np.float32), np.array([4.0, 2.0], np.float32))
 
 
