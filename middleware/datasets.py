@@ -33,10 +33,12 @@ from ding_lite.policy import LearnMode
 from ding_lite.policy_state import settings_in
 from ding_lite.ranks import current_ranks
 
-_ROWS_LOOKED_AT = 100_000  # of the actions of a dataset, before the run
+_ROWS_LOOKED_AT = 100_000  # of the actions and observations of a dataset, before the run
+_PIECE = 1 << 20  # numbers of observations that are looked at together
 _OF_COLLECTION = ("learn.update_per_collect", "learn.learning_starts", "random_collect_size")
 _SECTIONS_OF_COLLECTION = ("collect.n_", "other.")
 _ROUNDING = 1e-3  # of the range of a Box
+_FEW = 0.1  # of the steps of a dataset, in unfinished episodes: a run that records ends in the middle of some
 
 
 @foreign_arguments(ARGUMENTS["offline_data_saver"])
@@ -133,14 +135,17 @@ def offline_data_fetcher(
     """Fetch a minibatch of a dataset: shuffled, each transition once in a pass.
 
     Box actions are clipped to their bounds, as they were for the environment. A pass has equal parts of about the batch size.
-    For a policy that learns from windows, each transition is the last one of a window once in a pass.
+    For a policy that learns from windows, each transition is the last one of a window once in a pass. Unfinished episodes are
+    left out then, because the return to go of their steps is unknown; with a warning if they have more than a tenth of all
+    steps.
 
     In a data-parallel run, all processes have the same dataset, and each fetches its part of each batch.
 
     In an asynchronous run the next batch is fetched while the policy learns;
     the result is the same.
 
-    Warns before the run if many actions are beyond their bounds, or if policy.target_return is far above all returns.
+    Warns before the run if actions or observations are beyond the bounds of their Box, except actions of datasets that a policy
+    of this library has recorded, or if policy.target_return is far above all returns.
 
     Writes:
         ctx.train_data: a tree [B, ...] of the dataset's columns; with policy.context_length, windows of so many steps, [B, K,
@@ -155,9 +160,10 @@ def offline_data_fetcher(
         reward_model: reads the batch before the policy does, so that the columns that it names are fetched too.
 
     Raises:
-        DatasetError: there is no such dataset, or it is damaged.
-        ValueError: it is empty; policy.nstep is above 1, and its rewards are those of single steps; or, in a data-parallel run,
-            the processes have different datasets.
+        DatasetError: there is no such dataset, it is damaged, or an observation, an action or, if the policy reads rewards, a
+            reward is NaN or infinite. Without `policy`, such a reward is a warning.
+        ValueError: it is empty; it has no finished episode, and the policy learns from windows; policy.nstep is above 1, and
+            its rewards are those of single steps; or, in a data-parallel run, the processes have different datasets.
         SpaceError: its spaces, or the shapes and dtypes of its observations and actions, do not fit the policy.
     """
     require_settings("offline_data_fetcher", cfg, "policy.learn.batch_size", "seed")
@@ -170,13 +176,19 @@ def offline_data_fetcher(
     if policy is not None:
         _require_spaces(data, policy)
     _require_single_steps(cfg, data)
+    if length is not None:
+        data = _finished(data)
     columns = columns_read(policy, reward_model)
+    _require_numbers(data, columns)
     if columns is not None:
         columns = tuple(name for name in columns if name in data.columns)  # hooks may read columns that not all data has
-    space = _action_space_of(data, policy)
+    space = _space_of("action_space", data, policy)
     clip = None if space is None else clipper(space)
     if space is not None:
         _warn_of_actions(data, space)
+    observation_space = _space_of("observation_space", data, policy)
+    if observation_space is not None:
+        _warn_of_observations(data, observation_space)
     _warn_of_target(cfg, data)
     epochs = _epochs(cfg, data)
     return OfflineDataFetcher(data, epochs, columns, length, clip, _settings_of_collection(cfg))
@@ -253,12 +265,45 @@ def _epochs(cfg: RunConfig, data: OfflineDataset) -> Epochs:
     return Epochs(len(data), cfg.policy.learn.batch_size, int(found[0][0]), data.fingerprint, ranks.rank, ranks.size)
 
 
-def _action_space_of(data: OfflineDataset, policy: LearnMode | None) -> Any:
-    """The action space of the dataset, or of the policy if the dataset does not say it; None if both are unknown."""
-    if data.knows("action_space"):
-        return data.action_space
+def _space_of(name: str, data: OfflineDataset, policy: LearnMode | None) -> Any:
+    """This space of the dataset, or of the policy if the dataset does not say it; None if both are unknown."""
+    if data.knows(name):
+        return getattr(data, name)
     made_with = getattr(policy, "made_with", None)
-    return space_from(made_with["action_space"]) if isinstance(made_with, dict) else None
+    return space_from(made_with[name]) if isinstance(made_with, dict) else None
+
+
+def _finished(data: OfflineDataset) -> OfflineDataset:
+    """The dataset without unfinished episodes, whose returns to go are unknown."""
+    finished = data.finished
+    if finished.all():
+        return data
+    count = int((~finished).sum())
+    if not finished.any():
+        raise ValueError(
+            f"offline_data_fetcher got the dataset {data.name}, and none of its {count:,} episodes is recorded up to its end, "
+            "so that the returns to go are unknown, which the policy learns from. If a time limit cut them, the data must say "
+            "so in `truncated`; otherwise record longer."
+        )
+    steps = int(data.lengths[~finished].sum())
+    if steps > _FEW * len(data):
+        warnings.warn(
+            f"{count:,} of {data.num_episodes:,} episodes of the dataset {data.name} are not recorded up to their end, and are "
+            f"left out with their {steps:,} steps, because their returns to go are unknown. If a time limit cut them, the data "
+            "must say so in `truncated`.",
+            stacklevel=4,
+        )
+    return data.select(finished)
+
+
+def _require_numbers(data: OfflineDataset, columns: tuple[str, ...] | None) -> None:
+    """Refuse a dataset with NaN or infinity in a column that the policy reads, before the run instead of when it is drawn."""
+    read = ("obs", "action") if columns is None else columns
+    names = ["obs"] if "obs" in read or "next_obs" in read else []
+    if found := data.problem_with_numbers([*names, *(name for name in ("action", "reward") if name in read)]):
+        raise DatasetError(found)
+    if columns is None and (found := data.problem_with_numbers(["reward"])):
+        warnings.warn(found, stacklevel=4)
 
 
 def _require_single_steps(cfg: RunConfig, data: OfflineDataset) -> None:
@@ -296,6 +341,40 @@ def _warn_of_actions(data: OfflineDataset, space: gymnasium.Space[Any]) -> None:
                 f"rescale the column {'/'.join(('action', *path))}.",
                 stacklevel=4,
             )
+
+
+def _warn_of_observations(data: OfflineDataset, space: gymnasium.Space[Any]) -> None:
+    """Warn of observations beyond the finite bounds of their Box, as of those of an environment."""
+    rows = np.unique(np.linspace(0, len(data) - 1, min(len(data), _ROWS_LOOKED_AT)).astype(np.int64))
+    for path, box in _bounded_boxes(space):
+        size = max(_PIECE // max(int(np.prod(box.shape)), 1), 1)
+        count, farthest = 0, 0.0
+        low, high = (np.asarray(array, np.float64) for array in (box.low, box.high))
+        reach = np.where(np.isfinite(high - low), high - low, np.maximum(1.0, np.minimum(np.abs(low), np.abs(high))))
+        for begin in range(0, len(rows), size):
+            found: Any = nested(data.take(rows[begin : begin + size], ("obs",)).obs)
+            for name in path:
+                found = found[name]
+            found = np.asarray(found, np.float64)
+            is_beyond = np.maximum(low - found, found - high) > _ROUNDING * reach
+            if is_beyond.any():
+                count += int(is_beyond.reshape(len(found), -1).any(1).sum())
+                farthest = max(farthest, *found[is_beyond].tolist(), key=abs)
+        if count:
+            warnings.warn(
+                f"{count / len(rows):.1%} of the observations of the dataset {data.name} are beyond the bounds of {box}, up to "
+                f"{farthest:g} in the column {'/'.join(('obs', *path))}. If they have another scale than those of the "
+                "environment, rescale the data; otherwise correct the bounds of the observation space. They stay as they are.",
+                stacklevel=4,
+            )
+
+
+def _bounded_boxes(space: gymnasium.Space[Any], path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Any]]:
+    """Each Box of floats with a finite bound in a space, with its path."""
+    if isinstance(space, gymnasium.spaces.Box):
+        is_bounded = np.isfinite(space.low).any() or np.isfinite(space.high).any()
+        return [(path, space)] if space.dtype is not None and space.dtype.kind == "f" and is_bounded else []
+    return [found for name, part in (subspaces(space) or {}).items() for found in _bounded_boxes(part, (*path, name))]
 
 
 def _warn_of_target(cfg: RunConfig, data: OfflineDataset) -> None:

@@ -79,6 +79,11 @@ def read_index(folder: Path) -> Index:
     path = folder / INDEX
     if not folder.is_dir():
         raise DatasetError(f"there is no dataset {folder}: pass the folder that offline_data_saver has written.")
+    if not path.exists() and ((folder / "run.json").exists() or (folder / "ckpt").is_dir()):
+        raise DatasetError(
+            f"{folder} is the folder of a run, and not of a dataset: record its policy with `ding-lite collect {folder} --out "
+            "FOLDER`, or what a run collects with offline_data_saver, and pass that folder."
+        )
     try:
         record = json.loads(path.read_bytes())
     except OSError as error:

@@ -38,6 +38,7 @@ from ding_lite.datasets.space_checks import find_space_mismatch, misfit_in_numbe
 from ding_lite.datasets.stored_columns import Checksum, StoredColumns
 from ding_lite.envs.space_records import recorded_space
 
+_PIECE_BYTES = 4 << 20  # of a column that is looked at, so that one of images does not fill the memory
 _RESERVED = (LENGTHS, "valid", "timestep", "return_to_go")  # of files, and of windows
 _WIDER = {np.dtype(np.uint16): np.int32, np.dtype(np.uint32): np.int64, np.dtype(np.uint64): np.int64}
 """Dtypes with which torch does not compute, and those of their numbers in batches."""
@@ -319,14 +320,18 @@ class OfflineDataset:
         """[N] float64, the rewards, all of them finite."""
         reward = self._raw_reward
         if len(wrong := np.flatnonzero(~np.isfinite(reward))):
-            row = int(wrong[0])
-            episode = int(self._ends.searchsorted(row, "right"))
-            raise DatasetError(
-                f"the column reward of the dataset {self.name} has the value {reward[row]} in row {row}, which is step "
-                f"{row - self._begins[episode]} of episode {episode}; {(~self.finite).sum():,} of {self.num_episodes:,} "
-                "episodes have such rewards. Leave them out: dataset.select(dataset.finite)."
-            )
+            count = len(np.unique(self._ends.searchsorted(wrong, "right")))
+            raise DatasetError(self._not_finite("reward", int(wrong[0]), reward[wrong[0]], f"{count:,}", "rewards"))
         return reward
+
+    def _not_finite(self, column: str, row: int, value: Any, count: str, such: str) -> str:
+        """A message about a number that is not finite, and its fix."""
+        episode = int(self._ends.searchsorted(row, "right"))
+        return (
+            f"the column {column} of the dataset {self.name} has the value {value} in row {row}, which is step "
+            f"{row - self._begins[episode]} of episode {episode}; {count} of {self.num_episodes:,} episodes have such {such}. "
+            "Leave them out: dataset.select(dataset.finite)."
+        )
 
     @property
     def _raw_reward(self) -> np.ndarray[Any, Any]:
@@ -335,11 +340,45 @@ class OfflineDataset:
 
     @cached_property
     def finite(self) -> np.ndarray[Any, Any]:
-        """[E] bool, whether all rewards of an episode are finite numbers, neither NaN nor infinite."""
-        if not len(self):
-            return np.zeros(0, np.bool_)
-        found: np.ndarray[Any, Any] = np.logical_and.reduceat(np.isfinite(self._raw_reward), self._begins)
+        """[E] bool, whether all rewards, observations and actions of an episode are finite, neither NaN nor infinite."""
+        found = np.ones(self.num_episodes, np.bool_)
+        for name in ("reward", OBS, "action"):
+            for _, row, _ in self._numbers_not_finite(name):
+                found[self._ends.searchsorted(row, "right")] = False
         return found
+
+    def problem_with_numbers(self, columns: Collection[str]) -> str | None:
+        """The first number that is NaN or infinite in these columns of "reward", "obs" and "action", and the fix; or None.
+
+        Columns are read in pieces.
+        """
+        for name in columns:
+            for column, rows, values in self._numbers_not_finite(name):
+                return self._not_finite(column, int(rows[0]), values[0], f"{(~self.finite).sum():,}", "numbers")
+        return None
+
+    def _numbers_not_finite(self, name: str) -> Iterator[tuple[str, np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
+        """For each piece of a column with numbers that are not finite: the name of the leaf, the rows, and a number of each.
+
+        For observations, the final ones of the episodes too, under the name of next_obs.
+        """
+        for path, leaf, is_observation in self._paths:
+            spec = self._index.columns[leaf]
+            if path[0] != name or spec.dtype.kind != "f":
+                continue
+            size = max(_PIECE_BYTES // max(int(np.prod(spec.shape)) * spec.dtype.itemsize, 1), 1)
+            whole = [(path, np.arange(len(self)), 0)]
+            if is_observation:
+                whole.append((("next_obs", *path[1:]), self._ends - 1, 1))
+            for shown, rows, later in whole:
+                for begin in range(0, len(rows), size):
+                    part = rows[begin : begin + size]
+                    at, stored = self._places(part)
+                    found = self._rows(leaf, at + (stored if is_observation else 0) + later).reshape(len(part), -1)
+                    wrong = ~np.isfinite(found)
+                    if wrong.any():
+                        has = np.flatnonzero(wrong.any(1))
+                        yield "/".join(shown), part[has], found[has, wrong[has].argmax(1)]
 
     @cached_property
     def finished(self) -> np.ndarray[Any, Any]:
@@ -455,7 +494,8 @@ class OfflineDataset:
 
         Returns:
             These, and valid [N, length] bool; timestep [N, length] int64, the number of the step in its episode, from 0;
-            and return_to_go [N, length] float32, see `returns_to_go`.
+            and return_to_go [N, length] float32, see `returns_to_go`. That of an unfinished episode is a part of what it would
+            have been, so learn from those that `finished` names.
 
         Raises:
             IndexError: there is no such row, or the mask has another length.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import math
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -134,7 +135,7 @@ class Policy(PolicyState):
         if cfg is not None and not isinstance(cfg, (Mapping, self.config_type)):
             raise TypeError(
                 f"{type(self).__name__}(cfg, ...) wants a {self.config_type.__name__}, got a {type(cfg).__name__}: pass "
-                "cfg.policy of the run's configuration."
+                f"cfg.policy of the run's configuration{_run_config_of(self.config_type)}."
             )
         if observation_space is None or action_space is None:
             raise TypeError(f"{type(self).__name__}(cfg, observation_space, action_space) wants the spaces of an environment.")
@@ -656,6 +657,12 @@ def _counting(fn: Callable[..., Any], is_learning: bool) -> Callable[..., Any]:
         return result
 
     return called
+
+
+def _run_config_of(config_type: type[PolicyConfig]) -> str:
+    """ ", such as X": the configuration of runs with this one, which stands beside it under the same name without "Policy"."""
+    name = config_type.__name__.removesuffix("PolicyConfig") + "Config"
+    return f", such as {name}" if hasattr(sys.modules.get(config_type.__module__), name) else ""
 
 
 def _has_objects(column: Any) -> bool:

@@ -113,7 +113,7 @@ def explain_missing(error: KeyError | AttributeError, batch: Tree, known: Collec
     if name in ("terminated", "truncated"):
         hint = _ABOUT_FLAGS + _ABOUT_REPLAY
     elif advice == ".":
-        hint = _ABOUT_ADDED + _ABOUT_REPLAY
+        hint = f"{_ABOUT_ADDED} dataset.with_columns({name}=...) adds it to a dataset.{_ABOUT_REPLAY}"
     raise ColumnError(
         f"{who} reads the column {name!r}, and the batch has none{advice} It has {described(has)}.{hint}"
     ) from error

@@ -12,6 +12,7 @@ from recordings import SPACES, Recording, fingerprint, stacked
 from ding_lite.data import ReplayBuffer, flatten, nested
 from ding_lite.data.trees import map_leaves
 from ding_lite.datasets import DatasetError, DatasetWriter, Epochs, OfflineDataset, open_dataset, stored_columns
+from ding_lite.datasets import offline_datasets as offline_datasets_module
 from ding_lite.datasets import writers as writers_module
 from ding_lite.envs.spaces import space_spec
 
@@ -80,6 +81,38 @@ def test_the_best_episodes(share, tmp_path):
         dataset.best(0)
     with pytest.raises(ValueError, match="none of the 1 episodes in .* is finished"):
         dataset.select(~dataset.finished).best(0.5)
+
+
+@pytest.mark.parametrize("column", ["obs", "next_obs", "action"])
+@pytest.mark.parametrize("value", [np.nan, -np.inf])
+def test_observations_and_actions_that_are_not_finite_are_named(value, column, monkeypatch):
+    monkeypatch.setattr(offline_datasets_module, "_PIECE_BYTES", 64)
+    obs, ends = np.zeros((41, 3), np.float32), np.arange(40) % 10 == 9
+    rows = {"obs": obs[:-1].copy(), "next_obs": obs[1:].copy(), "action": np.zeros((40, 2)), "reward": np.ones(40)}
+    rows.update(terminated=ends, truncated=ends & False)
+    assert open_dataset(rows).problem_with_numbers(("obs", "action", "reward")) is None
+    row = 39 if column == "next_obs" else 23
+    rows[column][row, 1] = value
+    if column == "obs":
+        rows["next_obs"][22, 1] = value
+    dataset = open_dataset(rows)
+    assert dataset.problem_with_numbers(("reward",)) is None
+    assert dataset.problem_with_numbers(("reward", "obs", "action")) == (
+        f"the column {column} of the dataset of these arrays has the value {value} in row {row}, which is step {row % 10} of "
+        f"episode {row // 10}; 1 of 4 episodes have such numbers. Leave them out: dataset.select(dataset.finite)."
+    )
+    rest = dataset.select(dataset.finite)
+    assert np.flatnonzero(~dataset.finite).tolist() == [row // 10]
+    assert rest.num_episodes == 3
+    assert rest.problem_with_numbers(("reward", "obs", "action")) is None
+    chosen = dataset.select([row // 10, 0])
+    assert f"in row {row % 10}, which is step {row % 10} of episode 0" in chosen.problem_with_numbers(("obs", "action"))
+
+
+def test_the_folder_of_a_run_is_no_dataset(tmp_path):
+    (tmp_path / "ckpt").mkdir()
+    with pytest.raises(DatasetError, match=r"is the folder of a run, and not of a dataset: .*`ding-lite collect .* --out"):
+        OfflineDataset(tmp_path)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])

@@ -7,7 +7,7 @@ import gymnasium
 import pytest
 import torch
 
-from ding_lite.config import DDPGConfig, DQNConfig, PPOConfig, RainbowConfig, REINFORCEConfig
+from ding_lite.config import DDPGConfig, DQNConfig, IQLConfig, PPOConfig, RainbowConfig, REINFORCEConfig
 from ding_lite.data import ReplayBuffer
 from ding_lite.envs import make_envs
 from ding_lite.middleware import (
@@ -34,7 +34,7 @@ from ding_lite.middleware import (
     termination_checker,
     trainer,
 )
-from ding_lite.policy import DQNPolicy, PPOPolicy
+from ding_lite.policy import DiscreteIQLPolicy, DQNPolicy, PPOPolicy
 from ding_lite.policy_check import LossError
 
 CFG = DQNConfig()
@@ -87,6 +87,11 @@ PPO = PPOPolicy(PPO_CFG.policy, *SPACES)
         (lambda: CkptSaver(POLICY.learn_mode, "runs"), "CkptSaver wants the policy itself, got .* of type LearnMode"),
         (lambda: DQNPolicy(CFG, *SPACES), "DQNPolicy.* wants a DQNPolicyConfig, got a DQNConfig: pass cfg.policy"),
         (lambda: PPOPolicy(CFG.policy, *SPACES), "PPOPolicy.* wants a PPOPolicyConfig, got a DQNPolicyConfig"),
+        (
+            lambda: DiscreteIQLPolicy(IQLConfig().policy, *SPACES),
+            "DiscreteIQLPolicy.* wants a DiscreteIQLPolicyConfig, got a IQLPolicyConfig: pass cfg.policy of the run's "
+            "configuration, such as DiscreteIQLConfig",
+        ),
         (lambda: ReplayBuffer(1.5), r"ReplayBuffer\(capacity=1.5\) wants an integer, got a float"),
     ],
 )

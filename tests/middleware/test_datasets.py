@@ -12,7 +12,7 @@ from recordings import SPACES, Recording, fingerprint
 from states import same
 
 from ding_lite import task
-from ding_lite.config import BCConfig, DecisionTransformerConfig, DQNConfig, PPOConfig
+from ding_lite.config import BCConfig, DecisionTransformerConfig, DQNConfig, PPOConfig, TD3BCConfig
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
 from ding_lite.data import Episodes, ReplayBuffer
 from ding_lite.data.trees import has_leaf
@@ -36,7 +36,7 @@ from ding_lite.middleware import (
     offline_logger,
     trainer,
 )
-from ding_lite.policy import BCPolicy, DQNPolicy, PPOPolicy
+from ding_lite.policy import BCPolicy, DQNPolicy, PPOPolicy, TD3BCPolicy
 
 MODES = pytest.mark.parametrize(
     "mode",
@@ -413,6 +413,70 @@ class TestFetching:
         cfg = DecisionTransformerConfig().override({"policy.target_return": 1e4})
         with pytest.warns(UserWarning, match="policy.target_return = 10000 is far above the highest return in the dataset"):
             offline_data_fetcher(cfg, recorded)
+
+    @pytest.mark.filterwarnings("error")
+    @pytest.mark.parametrize("column", ["obs", "action", "next_obs"])
+    def test_numbers_that_are_not_finite_are_refused_before_the_run(self, column):
+        rows, mode = arrays(), BCPolicy(BCConfig().policy, SPACES["box"], BOX).learn_mode
+        rows = {name: value.copy() for name, value in rows.items()}
+        rows[column][8, 0] = np.nan
+        if column == "obs":
+            rows["next_obs"][7, 0] = np.nan
+        words = rf"the column {column} of the dataset .* has the value nan in row 8, .* dataset\.select\(dataset\.finite\)"
+        for policy in (mode, None):
+            with pytest.raises(DatasetError, match=words):
+                offline_data_fetcher(BCConfig(), rows, policy)
+
+    @pytest.mark.filterwarnings("error")
+    def test_rewards_that_are_not_finite_are_refused_where_the_policy_reads_them(self):
+        rows, mode = arrays(), BCPolicy(BCConfig().policy, SPACES["box"], BOX).learn_mode
+        rows["reward"][4] = np.nan
+        offline_data_fetcher(BCConfig(), rows, mode)  # it does not read them
+        words = "the column reward of the dataset of these arrays has the value nan in row 4"
+        with pytest.warns(UserWarning, match=words):
+            offline_data_fetcher(BCConfig(), rows)
+        critic = TD3BCPolicy(TD3BCConfig().policy, SPACES["box"], BOX).learn_mode
+        with pytest.raises(DatasetError, match=words):
+            offline_data_fetcher(TD3BCConfig(), rows, critic)
+
+    @pytest.mark.filterwarnings("error")
+    def test_observations_beyond_the_bounds_are_a_warning(self):
+        rows, cfg = arrays(), BCConfig()
+        near, far = (spaces.Box(0, high, (3,), np.float32) for high in (29, 14))
+        half = spaces.Box(np.float32([0, 0, -np.inf]), np.float32([np.inf, np.inf, 14]))
+        offline_data_fetcher(cfg, open_dataset(rows, near, BOX))
+        offline_data_fetcher(cfg, open_dataset(rows, spaces.Box(-np.inf, np.inf, (3,), np.float32), BOX))
+        for space, words in ((far, r"44\.4% .* up to 26 in the column obs\."), (half, r"44\.4% .* up to 26 in")):
+            with pytest.warns(UserWarning, match=f"{words}.*If they have another scale") as found:
+                offline_data_fetcher(cfg, open_dataset(rows, space, BOX))
+            assert len(found) == 1
+        with pytest.warns(UserWarning, match="of the observations of the dataset of these arrays are beyond the bounds of Box"):
+            offline_data_fetcher(cfg, rows, BCPolicy(cfg.policy, far, BOX).learn_mode)
+        nested_rows = {**rows, "obs": {"a": rows["obs"]}, "next_obs": {"a": rows["next_obs"]}}
+        with pytest.warns(UserWarning, match="in the column obs/a"):
+            offline_data_fetcher(cfg, open_dataset(nested_rows, spaces.Dict({"a": far}), BOX))
+
+    def test_windows_have_no_steps_of_unfinished_episodes(self, recorded, tmp_path):
+        cfg, data = DecisionTransformerConfig(exp_name=str(tmp_path)), OfflineDataset(recorded)
+        cfg = cfg.override({"policy.learn.batch_size": 10_000})
+        data = data.select([*np.flatnonzero(~data.finished), *np.flatnonzero(data.finished)[:5]])
+        count, steps = (~data.finished).sum(), data.lengths[~data.finished].sum()
+        words = f"{count} of {data.num_episodes} episodes of the dataset .* and are left out with their {steps} steps"
+        task = Task()
+        with task.start(ctx=OfflineRLContext()):
+            with pytest.warns(UserWarning, match=words):
+                task.use(offline_data_fetcher(cfg, data))
+            task.run(1)
+            found = task.ctx.train_data
+        assert sorted(found.return_to_go[:, -1].tolist()) == sorted(data.select(data.finished).returns_to_go.tolist())
+        with pytest.raises(ValueError, match=rf"none of its {count} episodes is recorded up to its end"):
+            offline_data_fetcher(cfg, data.select(~data.finished))
+
+    def test_few_unfinished_episodes_are_left_out_silently(self, recorded, recwarn):
+        data = OfflineDataset(recorded)
+        whole = np.flatnonzero(data.finished)
+        offline_data_fetcher(DecisionTransformerConfig(), data.select([*np.tile(whole, 100), *np.flatnonzero(~data.finished)]))
+        assert not [one for one in recwarn.list if "are left out" in str(one.message)]
 
 
 class TestMetrics:

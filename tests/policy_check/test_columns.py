@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from ding_lite.data import Tree
+from ding_lite.data import Tree, tree
 from ding_lite.data.trees import has_leaf, map_leaves, with_leaves
 from ding_lite.policy_check import ColumnError, map_columns
-from ding_lite.policy_check.columns import columns_read, read_batch
+from ding_lite.policy_check.columns import columns_read, explain_missing, read_batch
 
 
 def batch(hook="loss of P"):
@@ -84,3 +84,9 @@ def test_a_batch_whose_columns_were_changed_remembers_with_the_one_before():
     assert columns_read(given) == columns_read(doubled) == {"reward", "obs"}
     with pytest.raises(ColumnError, match="'weight'"):
         _ = doubled.weight
+
+
+def test_a_column_that_a_dataset_lacks_can_be_added_to_it():
+    without = tree({"obs": torch.zeros(2, 3)})
+    with pytest.raises(ColumnError, match=r"reads the column 'cost', .* dataset\.with_columns\(cost=\.\.\.\) adds it"):
+        explain_missing(KeyError("cost"), without, ("cost",), "learning of MyPolicy")
