@@ -36,7 +36,7 @@ def report(run_dirs: tuple[Path, ...], out: Path = Path("report.html"), videos: 
 def plot(
     run_dirs: tuple[Path, ...],
     metric: str | None = None,
-    x: str = "env_step",
+    x: str | None = None,
     out: Path = Path("curve.png"),
     smooth: int = 1,
 ) -> None:
@@ -46,7 +46,8 @@ def plot(
         run_dirs: Folders of runs, or folders that contain runs, such as runs/.
         metric: Name of the metric, such as learn/loss. None for the mean return of evaluations, or of collection if there are
             none.
-        x: Metric of the x-axis: env_step, time_s, train_iter or another counter.
+        x: Metric of the x-axis: env_step, time_s, train_iter or another counter. None for env_step, and for train_iter in
+            offline runs, which have no env_step.
         out: Path of the image, ending in .png, .svg or .pdf.
         smooth: Number of rows of the moving average: each point and those before it.
     """
@@ -79,7 +80,7 @@ def replay(file: Path) -> None:
 def evaluate(
     run_dirs: tuple[str, ...],
     episodes: int = 100,
-    which: str = "best",
+    which: str | None = None,
     seed: int = 1_000_000,
     env: str | None = None,
     name: str | None = None,
@@ -96,7 +97,8 @@ def evaluate(
     Args:
         run_dirs: Folders of runs, or URIs of their copies.
         episodes: Number of episodes.
-        which: The checkpoint: best, final, latest, or the name of a file in the folder ckpt, such as iteration_300.
+        which: The checkpoint: best, final, latest, or the name of a file in the folder ckpt, such as iteration_300. None for
+            best, and for final in offline runs, or where best is from before the first gradient step.
         seed: Seed of the environments; the default is far from the usual seeds of training.
         env: An id, or module:function for a function that makes an environment. None for the environments of the run's
             evaluator.
@@ -115,7 +117,7 @@ def evaluate(
 
 def play(
     run_dir: str,
-    which: str = "best",
+    which: str | None = None,
     video: Path | None = None,
     episodes: int = 1,
     seed: int = 1_000_000,
@@ -130,7 +132,8 @@ def play(
 
     Args:
         run_dir: Folder of the run, or the URI of its copy.
-        which: The checkpoint: best, final, latest, or the name of a file in the folder ckpt, such as iteration_300.
+        which: The checkpoint: best, final, latest, or the name of a file in the folder ckpt, such as iteration_300. None for
+            best, and for final in offline runs, or where best is from before the first gradient step.
         video: Path of an mp4 file; several episodes get numbers. None opens a window.
         episodes: Number of episodes.
         seed: Seed of the first episode; the default is far from the usual seeds of training.
@@ -149,7 +152,7 @@ def collect(
     run_dir: Path,
     out: Path,
     steps: int = 100_000,
-    which: str = "best",
+    which: str | None = None,
     seed: int = 2_000_000,
     env: str | None = None,
     name: str | None = None,
@@ -168,7 +171,8 @@ def collect(
         run_dir: Folder of the run.
         out: Folder of the dataset.
         steps: Transitions; the episodes that are under way then are completed.
-        which: The checkpoint: best, final, latest, or the name of a file in the folder ckpt, such as iteration_300.
+        which: The checkpoint: best, final, latest, or the name of a file in the folder ckpt, such as iteration_300. None for
+            best, and for final in offline runs, or where best is from before the first gradient step.
         seed: Seed of the environments; the default is far from those of training and of eval.
         env: An id, or module:function for a function that makes an environment. None for the environments of the run's
             evaluator.

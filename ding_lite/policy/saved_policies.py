@@ -25,7 +25,7 @@ _REGULAR = re.compile(r"iteration_(?P<number>[0-9]+)\.pt")
 
 def load_policy(
     run: str | PathLike[str],
-    which: str = "best",
+    which: str | None = None,
     *,
     name: str | None = None,
     policy_class: type[Policy] | None = None,
@@ -40,7 +40,8 @@ def load_policy(
     Args:
         run: the folder of the run, or a checkpoint file; or the URI of a copy of the folder, see docs/reliability.md.
         which: "best", the weights with the best evaluation; "final", those at the end of the run; "latest", the newest of both
-            `final` and the regular checkpoints; or the name of a file in the folder `ckpt`, such as "iteration_300".
+            `final` and the regular checkpoints; or the name of a file in the folder `ckpt`, such as "iteration_300". None for
+            the one that `default_checkpoint` chooses.
         name: of the policy, if the run has saved several.
         policy_class: the class; None for the one that the file names.
         device: of its networks.
@@ -59,7 +60,7 @@ def load_policy(
     if is_uri(run):
         with downloaded_run(os.fspath(run)) as folder:
             return load_policy(folder, which, name=name, policy_class=policy_class, device=device, model=model)
-    path = checkpoint_path(run, which)
+    path = checkpoint_path(run, default_checkpoint(run) if which is None else which)
     state = _chosen(load_checkpoint(path), name, path)
     identity = state.get("made_with")
     if not isinstance(identity, Mapping):
@@ -91,6 +92,37 @@ def load_policy(
     policy: Policy = make(settings if config_class is None else config_class.from_dict(settings), *spaces)
     policy.load_state_dict(state)
     return policy
+
+
+def default_checkpoint(run: str | PathLike[str]) -> str:
+    """The checkpoint of a run that is used if none is named: "best", with two exceptions.
+
+    In offline runs, it is the one at the end, because the best of many evaluations is so by chance too, and there may be no
+    environment to evaluate in. If the best weights are from before the first gradient step, and the run has learned since, they
+    are those that it has begun with, so it is the one at the end too. Of a run that has not ended, it is the newest one then.
+
+    Returns:
+        "best", "final" or "latest".
+
+    Raises:
+        CheckpointError: a file is damaged.
+    """
+    best, final, latest = (checkpoint_path(run, which) for which in ("best", "final", "latest"))
+    if best == final or not latest.is_file():  # one file, or no later one
+        return "best"
+    end = load_checkpoint(latest)
+    counters = end.get("counters", {})
+    is_offline = "train_epoch" in counters and "env_step" not in counters
+    if is_offline or (best.is_file() and _is_untrained(load_checkpoint(best), end)):
+        return "final" if latest == final else "latest"
+    return "best"
+
+
+def _is_untrained(best: Mapping[str, Any], end: Mapping[str, Any]) -> bool:
+    """Whether the best weights of a run are from before its first gradient step, and of a policy that had learned in no run."""
+    steps = end.get("counters", {}).get("train_iter", 0)
+    learned = [one.get("train_iter", 0) for one in (end, *end.get("policies", {}).values()) if isinstance(one, Mapping)]
+    return bool(best.get("evaluated_at") == 0 and steps > 0 and max(learned) <= steps)
 
 
 def checkpoint_path(run: str | PathLike[str], which: str = "best") -> Path:

@@ -18,7 +18,7 @@ KINDS = (".png", ".svg", ".pdf")
 def plot_runs(
     paths: Sequence[str | os.PathLike[str]],
     metric: str | None = None,
-    x: str = "env_step",
+    x: str | None = None,
     out: str | os.PathLike[str] = "curve.png",
     smooth: int = 1,
 ) -> Path:
@@ -28,7 +28,8 @@ def plot_runs(
         paths: folders of runs, or folders that contain runs.
         metric: name of the metric, such as "learn/loss"; None for the mean return of evaluations, or of collection if there are
             none.
-        x: metric of the x-axis: "env_step", "time_s", "train_iter" or another counter.
+        x: metric of the x-axis: "env_step", "time_s", "train_iter" or another counter. None for "env_step", or "train_iter" if
+            the runs have no "env_step", as offline runs.
         out: the file, ending in .png, .svg or .pdf.
         smooth: number of rows of the moving mean: each point and those before it.
 
@@ -45,6 +46,8 @@ def plot_runs(
     if smooth < 1:
         raise ReportError(f"--smooth {smooth}: expected 1 row or more; 1 does not smooth.")
     experiments = group_runs(find_runs(paths))
+    if x is None:
+        x = "train_iter" if {"env_step", "train_iter"} & {*metrics_of(experiments)} == {"train_iter"} else "env_step"
     metric = _known_metric(experiments, metric, x)
     panels = panels_of(experiments, metric, x, smooth=smooth)
     if not panels:

@@ -12,7 +12,7 @@ from typing import Any
 from ding_lite.basics import command_line, library_versions, seed_of
 from ding_lite.datasets import DatasetError, DatasetWriter, OfflineDataset
 from ding_lite.envs import LocalVectorEnv
-from ding_lite.policy.saved_policies import checkpoint_path
+from ding_lite.policy.saved_policies import checkpoint_path, default_checkpoint
 from ding_lite.reports import ReportError
 from ding_lite.rollout.collection import LocalWorker
 from ding_lite.rollout.noisy_actions import NoisyMode
@@ -27,7 +27,7 @@ def record_run(
     run: str | PathLike[str],
     path: str | PathLike[str],
     steps: int = 100_000,
-    which: str = "best",
+    which: str | None = None,
     *,
     seed: int = 2_000_000,
     env: str | Callable[[], Any] | None = None,
@@ -83,6 +83,7 @@ def record_run(
             "on the command line --greedy."
         )
     seed = seed_of(seed, "record_run(seed={})")
+    which = default_checkpoint(run) if which is None else which
     record = record_of(run)
     extend_search_path(record)
     factory = factory_of(record, env, run)

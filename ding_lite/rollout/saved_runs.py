@@ -19,7 +19,7 @@ from ding_lite.basics import downloaded_run, is_uri, load_checkpoint, seed_of, t
 from ding_lite.envs import EpisodeResult, rendering
 from ding_lite.envs.names import name_of_envs
 from ding_lite.metrics.sums import mean_of
-from ding_lite.policy.saved_policies import checkpoint_path
+from ding_lite.policy.saved_policies import checkpoint_path, default_checkpoint
 from ding_lite.reports import ReportError, bootstrap_band, iqm
 from ding_lite.rollout.saved_envs import assignment_of, extend_search_path, factory_of, new_envs, record_of, warn_of_statistics
 from ding_lite.rollout.saved_players import PolicyClass, SavedPlayers, with_eps
@@ -97,7 +97,7 @@ class RunEvaluation:
 def evaluate_run(
     run: str | PathLike[str],
     episodes: int = 100,
-    which: str = "best",
+    which: str | None = None,
     *,
     seed: int = 1_000_000,
     env: str | Callable[[], Any] | None = None,
@@ -146,6 +146,7 @@ def evaluate_run(
         with downloaded_run(os.fspath(run)) as folder:
             found = evaluate_run(folder, episodes, which, seed=seed, env=env, deterministic=deterministic, eps=eps, **options)
         return dataclasses.replace(found, run=str(run))
+    which = default_checkpoint(run) if which is None else which
     seed = seed_of(seed, "evaluate_run(seed={})")
     record = record_of(run)
     extend_search_path(record)
@@ -175,7 +176,7 @@ def evaluate_run(
 
 def play_run(
     run: str | PathLike[str],
-    which: str = "best",
+    which: str | None = None,
     *,
     video: str | PathLike[str] | None = None,
     episodes: int = 1,
@@ -211,6 +212,7 @@ def play_run(
         with downloaded_run(os.fspath(run)) as folder:
             yield from play_run(folder, which, video=video, episodes=episodes, seed=seed, env=env, **options)
         return
+    which = default_checkpoint(run) if which is None else which
     record = record_of(run)
     if video is None and sys.platform == "linux" and not os.environ.keys() & {"DISPLAY", "WAYLAND_DISPLAY"}:
         raise ReportError("there is no display for a window: write a video with --video out.mp4.")

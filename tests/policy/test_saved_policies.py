@@ -11,15 +11,19 @@ from gymnasium import spaces
 
 from ding_lite import Context, Task
 from ding_lite.basics import CheckpointError, ConfigError, ranged_field, save_checkpoint
-from ding_lite.config import DQNConfig, PPOConfig, PPOLSTMConfig
-from ding_lite.contexts import OnlineRLContext
+from ding_lite.config import BCConfig, DQNConfig, PPOConfig, PPOLSTMConfig
+from ding_lite.contexts import OfflineRLContext, OnlineRLContext
+from ding_lite.datasets import open_dataset
 from ding_lite.envs import make_envs
 from ding_lite.middleware import (
     CkptSaver,
     StepCollector,
     gae_estimator,
     interaction_evaluator,
+    metric_evaluator,
     multistep_trainer,
+    offline_data_fetcher,
+    trainer,
 )
 from ding_lite.policy import (
     AWACPolicy,
@@ -45,6 +49,7 @@ from ding_lite.policy import (
     build_policy,
     load_policy,
 )
+from ding_lite.policy.saved_policies import default_checkpoint
 
 BOX = spaces.Box(np.array([-1, -2], np.float32), np.array([1, np.inf], np.float32))
 DISCRETE = spaces.Discrete(3, start=-1)
@@ -162,6 +167,53 @@ def test_a_checkpoint_of_a_run_is_chosen_by_name(run):
         load_policy(folder, "other")
     with pytest.raises(CheckpointError, match="no folder"):
         load_policy(folder / "nowhere")
+
+
+class TestDefaultCheckpoint:
+    """Files of a run with these evaluated and counted steps; the weights are not looked at."""
+
+    def write(self, folder, best=None, **files):
+        for name, state in {**({} if best is None else {"best": {"evaluated_at": best, "model": {}}}), **files}.items():
+            save_checkpoint(
+                {**state, "counters": {**state.get("counters", {}), "total_step": 3}}, folder / "ckpt" / f"{name}.pt"
+            )
+        return default_checkpoint(folder)
+
+    def after(self, steps, learned=None, **counters):
+        counters = counters or {"env_step": 8}
+        return {"counters": {"train_iter": steps, **counters}, "train_iter": steps if learned is None else learned}
+
+    def test_it_is_the_best(self, tmp_path):
+        assert self.write(tmp_path / "a", best=4, final=self.after(9)) == "best"
+        assert self.write(tmp_path / "b", best=0) == self.write(tmp_path / "c") == "best"
+
+    def test_weights_from_before_the_first_step_are_not_chosen_if_there_are_later_ones(self, tmp_path):
+        assert self.write(tmp_path / "a", best=0, final=self.after(9)) == "final"
+        assert self.write(tmp_path / "b", best=0, iteration_9=self.after(9)) == "latest"
+        assert self.write(tmp_path / "c", best=0, final=self.after(0)) == "best"
+        several = {"counters": {"train_iter": 9, "env_step": 8}, "policies": {"a": {"train_iter": 9}, "b": {"train_iter": 9}}}
+        assert self.write(tmp_path / "d", best=0, final=several) == "final"
+
+    def test_a_policy_that_had_learned_in_another_run_may_be_best_at_the_start(self, tmp_path):
+        assert self.write(tmp_path, best=0, final=self.after(9, learned=109)) == "best"
+
+    def test_it_is_the_final_one_of_an_offline_run(self, tmp_path):
+        assert self.write(tmp_path / "a", best=4, final=self.after(9, train_epoch=1)) == "final"
+        assert self.write(tmp_path / "b", final=self.after(9, train_epoch=1)) == "final"
+        assert self.write(tmp_path / "c", best=4, iteration_9=self.after(9, train_epoch=1)) == "latest"
+
+    def test_the_policy_of_a_short_offline_run(self, tmp_path):
+        obs, ends = np.random.default_rng(0).uniform(-1, 1, (41, 3)).astype(np.float32), np.arange(40) % 10 == 9
+        rows = {"obs": obs[:-1], "next_obs": obs[1:], "action": np.arange(40) % 2, "reward": np.ones(40)}
+        data = open_dataset({**rows, "terminated": ends, "truncated": ends & False})
+        cfg = BCConfig(exp_name=str(tmp_path / "bc"))
+        policy = BCPolicy(cfg.policy, spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(2))
+        numbers = iter((9.0, 1.0, 0.0, 0.0))
+        with Task().start(ctx=OfflineRLContext()) as task:
+            task.use(metric_evaluator(cfg, policy.eval_mode, data, lambda *_: next(numbers)))
+            task.use(offline_data_fetcher(cfg, data, policy.learn_mode)).use(trainer(cfg, policy.learn_mode))
+            task.use(CkptSaver(policy, cfg.exp_name)).run(3)
+        assert weight(load_policy(cfg.exp_name)) == weight(policy) != weight(load_policy(cfg.exp_name, "best"))
 
 
 def test_it_acts_in_another_program(run):

@@ -33,6 +33,18 @@ def test_without_a_metric_the_return_at_evaluation_is_drawn_or_that_while_collec
     assert "mean return while collecting" in texts(plot_runs([folder], out=tmp_path / "b.svg"))
 
 
+def test_runs_without_environment_steps_are_drawn_over_gradient_steps(tmp_path, write_run):
+    folder = write_run(tmp_path / "cql", iterations=20)
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    left = [{name: value for name, value in row.items() if name != "env_step"} for row in rows]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in left))
+    assert "gradient steps" in texts(plot_runs([folder], out=tmp_path / "a.svg"))
+    with pytest.raises(ReportError, match="--x env_step: the runs have no such metric"):
+        plot_runs([folder], x="env_step", out=tmp_path / "b.svg")
+    write_run(tmp_path / "dqn", iterations=20)
+    assert "environment steps" in texts(plot_runs([tmp_path], out=tmp_path / "c.svg"))
+
+
 def test_every_environment_has_axes_of_its_own(tmp_path, write_run):
     write_run(tmp_path / "a", iterations=20)
     write_run(tmp_path / "b", iterations=20, changes={"env.id": "Acrobot-v1"})
