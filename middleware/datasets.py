@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import hashlib
 import warnings
 from collections.abc import Callable, Mapping
 from os import PathLike
@@ -15,10 +16,10 @@ import torch
 from ding_lite.basics import command_line, foreign_arguments, library_versions
 from ding_lite.config import RunConfig
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
-from ding_lite.data import Tree, flatten, nested
+from ding_lite.data import Episodes, Trajectories, Tree, flatten, nested
 from ding_lite.data.trees import has_leaf, map_leaves, with_leaves
 from ding_lite.datasets import DatasetError, DatasetWriter, Epochs, OfflineDataset, open_dataset
-from ding_lite.engine import contract
+from ding_lite.engine import Task, contract
 from ding_lite.envs import SpaceError
 from ding_lite.envs.arrays import clipper
 from ding_lite.envs.space_records import space_from
@@ -29,7 +30,7 @@ from ding_lite.middleware.fetchers import columns_read
 from ding_lite.middleware.foreign_names import ARGUMENTS
 from ding_lite.middleware.own_runs import own_run
 from ding_lite.middleware.run_descriptions import describe_run
-from ding_lite.policy import LearnMode
+from ding_lite.policy import CollectMode, LearnMode
 from ding_lite.policy_state import settings_in
 from ding_lite.ranks import current_ranks
 
@@ -50,7 +51,11 @@ def offline_data_saver(cfg: RunConfig, path: str | PathLike[str], append: bool =
     rollout are held until it ends, those of all environments until there are 8 MB. At the end of the run, also by an error, the
     rest is written, unfinished episodes too; if the run goes on, its further steps replace them by whole ones.
 
-    Put it before middleware that changes rewards or observations, such as nstep_reward_enhancer.
+    Put it before middleware that changes rewards or observations, such as nstep_reward_enhancer. Where a reward_estimator or
+    reward_normalizer has changed rewards before it, the dataset has those of the environment, which they keep as raw_reward.
+
+    With `append`, it warns if the dataset has a recording with the same seed, environments and weights of the policy already:
+    the new one would be a copy of it.
 
     Reads:
         ctx.trajectories, or ctx.episodes if whole episodes were collected.
@@ -94,6 +99,8 @@ class OfflineDataSaver:
             "seed": self._cfg.seed,
             "environments": [known for known in run["environments"] if known["stage"] == "collect"],
             "policies": run["policies"],
+            "weights": _weights_digest(task),
+            "environment_seeds": [getattr(one, "run_seed", None) for one in envs],
             "created": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
             "command": command_line(),
             "versions": library_versions(),
@@ -103,7 +110,7 @@ class OfflineDataSaver:
     def __call__(self, ctx: OnlineRLContext) -> None:
         found = collected_data(ctx, "offline_data_saver", wants="whole")
         if len(found):
-            self._writer.add(found)
+            self._writer.add(_with_rewards_of_environment(found))
 
     def end_run(self, ctx: OnlineRLContext) -> None:
         """Write what is held, and let others write to the dataset."""
@@ -123,6 +130,31 @@ class OfflineDataSaver:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue a saved run: what was written after it was saved is dropped."""
         self._writer.load_state_dict(state)
+
+
+def _with_rewards_of_environment(found: Trajectories | Episodes) -> Trajectories | Episodes:
+    """The collected data with the environment's rewards, where a middleware has changed them and kept those as raw_reward."""
+    before = found.rows() if isinstance(found, Episodes) else found.columns
+    if "raw_reward" not in before:
+        return found
+    columns = {name: column for name, column in before.items() if name != "raw_reward"}
+    columns["reward"] = np.asarray(before["raw_reward"])
+    if isinstance(found, Episodes):
+        return Episodes(columns, found.lengths)
+    made = Trajectories(columns, found.valid)
+    made.order, made.limits = found.order, found.limits
+    return made
+
+
+def _weights_digest(task: Task) -> str:
+    """A checksum of the weights that the policies act with; of a policy of another library nothing is known."""
+    digest, seen = hashlib.sha256(), set[int]()
+    for stage, mode in task.used_objects():
+        if stage == "collect" and isinstance(mode, CollectMode) and id(mode) not in seen:
+            seen.add(id(mode))
+            for path, leaf in flatten(mode.get_weights()):
+                digest.update("/".join(path).encode() + np.ascontiguousarray(torch.as_tensor(leaf).cpu().numpy()).tobytes())
+    return digest.hexdigest()
 
 
 @foreign_arguments(ARGUMENTS["offline_data_fetcher"])

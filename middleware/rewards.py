@@ -33,8 +33,8 @@ def reward_estimator(
     Reads:
         ctx.train_data, doing nothing while it is None; or ctx.trajectories, or ctx.episodes if whole episodes were collected.
     Writes:
-        the same field: the batch that the model returned. For collected data, its columns [T, B, ...]; the reward of steps that
-            `valid` excludes is unchanged.
+        the same field: the batch that the model returned. For collected data, its columns [T, B, ...], and raw_reward, the
+            reward before; the reward of steps that `valid` excludes is unchanged.
         ctx.learn_metrics: the values that the model returned to log; if the context has this field.
 
     Args:
@@ -158,4 +158,6 @@ def _with_leaves_of(batch: Tree, rollout: Trajectories) -> Trajectories:
     columns.pop("valid", None)
     before = rollout.columns["reward"]
     reward = columns["reward"] if rollout.valid is None else np.where(rollout.valid, columns["reward"], before)
-    return rollout.with_columns(**{**columns, "reward": reward.astype(before.dtype, copy=False)})
+    # A dataset that is recorded behind it has the environment's rewards.
+    raw = {"raw_reward": rollout.columns.get("raw_reward", before), **columns}
+    return rollout.with_columns(**{**raw, "reward": reward.astype(before.dtype, copy=False)})

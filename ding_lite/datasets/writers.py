@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
@@ -23,6 +24,8 @@ from ding_lite.datasets.offline_datasets import OfflineDataset
 from ding_lite.envs.space_records import recorded_space
 
 _CHUNK_BYTES = 8 << 20
+_SAME = ("seed", "environments", "environment_seeds", "policies", "weights")
+"""What two recordings of the same transitions have in common, of their sources."""
 
 
 class DatasetWriter:
@@ -84,6 +87,7 @@ class DatasetWriter:
             index = self._index
         elif found is None or self.append:
             index = Index() if found is None else found
+            _warn_of_copies(self.path, index.sources, sources)
             index.sources += [{**json_ready(source), "first_chunk": len(index.chunks)} for source in sources]
         else:
             raise DatasetError(
@@ -301,6 +305,21 @@ def write_dataset(dataset: OfflineDataset, path: str | PathLike[str], append: bo
     finally:
         writer.close()
     return OfflineDataset(path)
+
+
+def _warn_of_copies(path: Path, known: Sequence[Mapping[str, Any]], added: Sequence[Mapping[str, Any]]) -> None:
+    """Warn if a recording begins as one in the dataset did, with the same seed, environments and weights of the policies."""
+    for source in added:
+        if source.get("seed") is None or "weights" not in source:
+            continue
+        own = json_ready({name: source.get(name) for name in _SAME})
+        if any(own == {name: one.get(name) for name in _SAME} for one in known):
+            warnings.warn(
+                f"the dataset {path} has a recording with seed {source['seed']}, the same environments and the same policy "
+                "already, so that the new one is a copy of it if both begin in the same way: use another seed, for the "
+                "configuration and for make_envs.",
+                stacklevel=4,
+            )
 
 
 def _valid(rollout: Trajectories) -> np.ndarray[Any, Any]:

@@ -15,7 +15,7 @@ from ding_lite import task
 from ding_lite.config import BCConfig, DecisionTransformerConfig, DQNConfig, PPOConfig, TD3BCConfig
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
 from ding_lite.data import Episodes, ReplayBuffer
-from ding_lite.data.trees import has_leaf
+from ding_lite.data.trees import has_leaf, with_leaves
 from ding_lite.datasets import DatasetError, DatasetWriter, OfflineDataset, open_dataset
 from ding_lite.datasets import writers as writers_module
 from ding_lite.engine import PipelineError, Task, contract
@@ -34,6 +34,8 @@ from ding_lite.middleware import (
     offline_data_fetcher,
     offline_data_saver,
     offline_logger,
+    reward_estimator,
+    reward_normalizer,
     trainer,
 )
 from ding_lite.policy import BCPolicy, DQNPolicy, PPOPolicy, TD3BCPolicy
@@ -196,6 +198,62 @@ class TestSaving:
         ) as raised:
             online(tmp_path, {}, 2)
         assert "in begin_run of offline_data_saver, before the first iteration" in raised.value.__notes__[0]
+
+    def again(self, folder, seed, resume=None, steps=3, trained=None):
+        """A run that adds to a dataset; returns the warnings about copies."""
+        cfg = small(folder / f"run_{seed}")
+        cfg.seed = seed
+        envs, task = make_envs("CartPole-v1", 4, seed=seed), Task()
+        policy = trained or policy_for(cfg, seed)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            with task.start(ctx=OnlineRLContext(), resume=resume):
+                task.use(StepCollector(cfg, policy.collect_mode, envs, collect_kwargs={"eps": 0.5}))
+                task.use(offline_data_saver(cfg, folder / "data", append=True))
+                task.use(CkptSaver(policy, cfg.exp_name, train_freq=1))
+                task.run(steps)
+                task.run(steps + 1)  # a second slice
+        return [str(one.message) for one in caught if "is a copy of it" in str(one.message)]
+
+    def test_the_same_recording_twice_is_a_warning(self, tmp_path):
+        assert not self.again(tmp_path, seed=0)
+        assert not self.again(tmp_path, seed=1)
+        (words,) = self.again(tmp_path, seed=1)
+        assert "data has a recording with seed 1, the same environments and the same policy already" in words
+        assert "use another seed, for the configuration and for make_envs" in words
+        dataset = OfflineDataset(tmp_path / "data")
+        assert dataset.sources[1]["weights"] == dataset.sources[2]["weights"] != dataset.sources[0]["weights"]
+
+    def test_a_resumed_run_and_another_policy_are_no_copies(self, tmp_path):
+        assert not self.again(tmp_path, seed=0)
+        assert not self.again(tmp_path, seed=0, resume=tmp_path / "run_0", steps=6)
+        other = policy_for(small(tmp_path), 0)
+        other.set_weights({name: tensor + 0.1 for name, tensor in other.get_weights().items()})
+        assert not self.again(tmp_path, seed=0, trained=other)
+
+    @pytest.mark.parametrize("collector", [StepCollector, EpisodeCollector])
+    @pytest.mark.parametrize("changes", ["model with raw_reward", "model without", "normalizer"])
+    def test_rewards_are_those_of_the_environment_behind_middleware_that_changes_them(self, changes, collector, tmp_path):
+        if changes == "normalizer" and collector is EpisodeCollector:
+            pytest.skip("it is for rollouts")
+        keeps = {"raw_reward": True} if changes == "model with raw_reward" else {}
+
+        class Model:
+            def estimate(self, batch):
+                return with_leaves(batch, reward=batch.reward * 7, **dict.fromkeys(keeps, batch.reward))
+
+        cfg, envs, task = small(tmp_path), make_envs("CartPole-v1", 4), Task()
+        policy = policy_for(cfg)
+        with task.start(ctx=OnlineRLContext()):
+            task.use(collector(cfg, policy.collect_mode, envs, collect_kwargs={"eps": 0.5}))
+            if changes == "normalizer":
+                task.use(reward_normalizer(cfg, policy.learn_mode))
+            else:
+                task.use(reward_estimator(cfg, Model(), of="trajectories"))
+            task.use(offline_data_saver(cfg, tmp_path / "data")).run(3)
+        dataset = OfflineDataset(tmp_path / "data")
+        assert set(dataset.rows()["reward"].tolist()) == {1.0}
+        assert "raw_reward" not in dataset.columns
 
     def test_it_belongs_before_changes_of_rewards(self, tmp_path):
         cfg, task, envs = small(tmp_path, **{"policy.nstep": 3}), Task(), make_envs("CartPole-v1", 4)
