@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
@@ -11,13 +12,15 @@ from ding_lite.basics import foreign_arguments
 from ding_lite.config import RunConfig
 from ding_lite.contexts import OnlineRLContext
 from ding_lite.data import EpisodeReplayBuffer, Episodes, ReplayBuffer, Trajectories
+from ding_lite.data.replay import Draw
 from ding_lite.data.sequences import SequenceWindow, cut_sequences
 from ding_lite.data.trees import map_leaves
-from ding_lite.engine import contract
+from ding_lite.engine import contract, contract_of
 from ding_lite.functional import sequence_priority
 from ding_lite.middleware.arguments import policy_settings, require, require_settings
 from ding_lite.middleware.collected import COLLECTED_TERMS, collected_data, require_single_steps, rollout_of
 from ding_lite.middleware.foreign_names import ARGUMENTS
+from ding_lite.middleware.own_runs import own_run
 
 
 @foreign_arguments(ARGUMENTS["data_pusher"])
@@ -61,6 +64,8 @@ def sqil_data_pusher(cfg: RunConfig, buffer_: ReplayBuffer, expert: bool = False
 
     Raises:
         RuntimeError: in an iteration, nstep_reward_enhancer has summed up rewards before, so that `discount` would not fit.
+        ValueError: before the first iteration, batches have transitions of another buffer too, which no middleware fills, and a
+            reward in it is not 1: then the expert's transitions do not have the rewards of SQIL.
 
     Reference:
         Reddy et al. (2019), "SQIL: Imitation Learning via Reinforcement Learning with Sparse Rewards",
@@ -83,7 +88,28 @@ def sqil_data_pusher(cfg: RunConfig, buffer_: ReplayBuffer, expert: bool = False
                 rows = {**rows, "reward": np.full_like(rows["reward"], reward)}
                 buffer_.push(Episodes(rows, found.lengths) if isinstance(buffer_, EpisodeReplayBuffer) else rows)
 
+    if not expert:
+        push.begin_run = partial(_require_rewards_of_expert, buffer_)  # type: ignore[attr-defined]
     return push
+
+
+def _require_rewards_of_expert(own: ReplayBuffer) -> None:
+    """Refuse rewards other than 1 in the buffers that are sampled together with the policy's own, and that no middleware fills.
+    The task calls it."""
+    known = [terms for fn in own_run().middleware if (terms := contract_of(fn)) is not None]
+    filled = [thing for terms in known for thing in terms.fills]
+    beside = [thing for terms in known if any(it is own for it in terms.draws) for thing in terms.draws]
+    for buffer in beside:
+        if any(buffer is it for it in (own, *filled)) or not isinstance(buffer, ReplayBuffer) or not len(buffer):
+            continue
+        reward = np.asarray(buffer.take(Draw(np.arange(len(buffer)), {}), ("reward",)).reward)
+        if (is_wrong := reward != 1).any():
+            raise ValueError(
+                "sqil_data_pusher gives the transitions of the policy the reward 0, and those of the expert need the reward 1: "
+                f"{int(is_wrong.sum()):,} of {len(reward):,} rewards in the {type(buffer).__name__} that is sampled with its "
+                f"buffer are not 1, the first one is {reward[is_wrong][0].item():g}. Fill it with "
+                'expert_buffer.push({**expert.rows(), "reward": np.ones(len(expert), np.float32)}).'
+            )
 
 
 def sequence_pusher(cfg: RunConfig, buffer_: ReplayBuffer) -> Callable[[OnlineRLContext], None]:

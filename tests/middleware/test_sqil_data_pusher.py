@@ -6,9 +6,14 @@ import pytest
 from ding_lite import Task
 from ding_lite.config import DQNConfig
 from ding_lite.contexts import OnlineRLContext
-from ding_lite.data import EpisodeReplayBuffer, Episodes, ReplayBuffer, Trajectories
+from ding_lite.data import EpisodeReplayBuffer, Episodes, PrioritizedReplayBuffer, ReplayBuffer, Trajectories
 from ding_lite.envs import make_envs
-from ding_lite.middleware import OffPolicyLearner, StepCollector, nstep_reward_enhancer, sqil_data_pusher
+from ding_lite.middleware import (
+    OffPolicyLearner,
+    StepCollector,
+    nstep_reward_enhancer,
+    sqil_data_pusher,
+)
 from ding_lite.policy import DQNPolicy
 
 
@@ -121,3 +126,36 @@ def test_an_expert_that_acts_in_the_same_pipeline_has_a_buffer_of_its_own(digest
     assert set(buffer_["columns"]["reward"].tolist()) == {0.0}
     assert set(expert_buffer["columns"]["reward"].tolist()) == {1.0}
     assert digest(run(async_mode=True)) == digest(states)
+
+
+@pytest.mark.parametrize("kind", [ReplayBuffer, PrioritizedReplayBuffer, EpisodeReplayBuffer])
+def test_an_expert_without_the_rewards_of_sqil_is_refused_before_the_run(kind):
+    cfg = DQNConfig().override({"policy.learn.learning_starts": 4, "policy.learn.batch_size": 4, "policy.collect.n_sample": 4})
+    envs = make_envs("CartPole-v1", 2, seed=0)
+    policy = DQNPolicy(cfg.policy, envs.single_observation_space, envs.single_action_space)
+    rng = np.random.default_rng(0)
+    obs, ends = rng.normal(size=(21, 4)).astype(np.float32), np.arange(20) == 19
+    rows = {
+        "obs": obs[:-1],
+        "next_obs": obs[1:],
+        "action": rng.integers(2, size=20),
+        "terminated": ends,
+        "truncated": ends & False,
+    }
+
+    def run(*rewards):
+        buffer_, expert_buffer, task = ReplayBuffer(50), kind(50), Task()
+        reward = np.ones(20, np.float32)
+        reward[: len(rewards)] = rewards
+        pushed = {**rows, "reward": reward}
+        expert_buffer.push(Episodes(pushed, [20]) if kind is EpisodeReplayBuffer else pushed)
+        with task.start(ctx=OnlineRLContext()):
+            task.use(StepCollector(cfg, policy.collect_mode, envs, collect_kwargs={"eps": 0.5}))
+            task.use(sqil_data_pusher(cfg, buffer_))
+            task.use(OffPolicyLearner(cfg, policy.learn_mode, [(expert_buffer, 0.5), (buffer_, 0.5)]))
+            task.run(1)
+
+    words = rf"2 of 20 rewards in the {kind.__name__} .* the first one is 0\. Fill it with expert_buffer\.push.*np\.ones"
+    with pytest.raises(ValueError, match=words):
+        run(0.0, 3.0)
+    run()
