@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import re
 import sys
+import warnings
 from collections.abc import Iterator, Mapping
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 
 from ding_lite.basics import require_extra
@@ -90,13 +92,17 @@ def read_minari(source: Any) -> OfflineDataset:
 def write_minari(dataset: OfflineDataset, dataset_id: str, **description: Any) -> Any:
     """Write a dataset for Minari, into its folder of datasets: MINARI_DATASETS_PATH, or ~/.minari/datasets.
 
-    It has observations, actions, rewards and the ends of episodes; other columns, such as log_prob, are left out. Images are
-    stored without loss, in the format HDF5.
+    Columns other than observations, actions, rewards and the ends of episodes, such as log_prob, are infos there, with one row
+    for each step; `read_minari` leaves them out. Images are stored without loss, in the format HDF5. The algorithm is that of
+    the sources of the dataset, and the environment too, if gymnasium can make it and it has the spaces of the dataset.
 
     Args:
         dataset: the dataset.
         dataset_id: its id for Minari, such as "cartpole/medium-v0".
-        **description: further arguments of `minari.create_dataset_from_buffers`, such as algorithm_name and author.
+        **description: further arguments of `minari.create_dataset_from_buffers`, such as author and code_permalink, about which
+            Minari warns if they are missing; algorithm_name and env instead of those of the sources.
+
+    Warns of columns that are left out, because their names have a "/".
 
     Returns:
         The `minari.MinariDataset`.
@@ -121,6 +127,8 @@ def write_minari(dataset: OfflineDataset, dataset_id: str, **description: Any) -
                     "store it."
                 )
 
+    further = _further_columns(dataset)
+
     def buffers() -> Iterator[Any]:
         for number in range(dataset.num_episodes):
             rows = dataset.episodes([number]).rows()
@@ -132,6 +140,7 @@ def write_minari(dataset: OfflineDataset, dataset_id: str, **description: Any) -
                 rewards=rows["reward"],
                 terminations=rows["terminated"],
                 truncations=rows["truncated"],
+                infos={name: rows[name] for name in further} or None,
             )
 
     return minari.create_dataset_from_buffers(
@@ -141,8 +150,43 @@ def write_minari(dataset: OfflineDataset, dataset_id: str, **description: Any) -
         action_space=action_space,
         data_format="hdf5",
         jpeg_encoding=False,
-        **description,
+        **{**_known_of(dataset), **description},
     )
+
+
+def _further_columns(dataset: OfflineDataset) -> list[str]:
+    """The columns that Minari stores as infos; warns of those that it cannot store."""
+    standard = (OBS, "next_obs", "action", "reward", "terminated", "truncated")
+    further = [name for name in dataset.columns if name not in standard]
+    parts = {name: [part for path, _ in flatten({name: dataset.columns[name]}) for part in path] for name in further}
+    dropped = [name for name in further if any("/" in part for part in parts[name])]
+    if dropped:
+        warnings.warn(
+            f"write_minari leaves out the columns {', '.join(map(repr, dropped))} of the dataset {dataset.name}: HDF5 takes a "
+            "'/' in a name for a folder. Add them under other names: dataset.with_columns(...).",
+            stacklevel=3,
+        )
+    return [name for name in further if name not in dropped]
+
+
+def _known_of(dataset: OfflineDataset) -> dict[str, Any]:
+    """Arguments for Minari about where a dataset is from, as far as its sources say it."""
+    policies = [policy.get("algorithm") for source in dataset.sources for policy in source.get("policies", [])]
+    names = {env.get("name") for source in dataset.sources for env in source.get("environments", [])}
+    found: dict[str, Any] = {
+        "description": f"{len(dataset):,} transitions in {dataset.num_episodes:,} episodes, written by ding_lite."
+    }
+    if algorithms := list(dict.fromkeys(filter(None, policies))):
+        found["algorithm_name"] = ", ".join(algorithms)
+    if len(names) == 1 and (name := next(iter(names))) in gymnasium.registry:
+        try:
+            env = gymnasium.make(name)
+        except (gymnasium.error.Error, ImportError, OSError):  # it needs a package that is not installed here
+            return found
+        env.close()
+        if (env.observation_space, env.action_space) == (dataset.observation_space, dataset.action_space):
+            found["env"] = env
+    return found
 
 
 def _found(minari: Any, source: str | PathLike[str]) -> Any:

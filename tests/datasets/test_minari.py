@@ -1,12 +1,16 @@
 """Minari and D4RL: exact round trips, formats that cut episodes, damaged files."""
 
 import re
+import warnings
 from types import SimpleNamespace
 
+import gymnasium
 import numpy as np
 import pytest
+from gymnasium import spaces
 from recordings import SPACES, Recording, fingerprint
 
+from ding_lite.data import Episodes
 from ding_lite.datasets import (
     DatasetError,
     DatasetWriter,
@@ -58,6 +62,43 @@ class TestMinari:
             assert standard(back) == standard(dataset)
             assert (back.observation_space, back.action_space) == (dataset.observation_space, dataset.action_space)
             assert np.array_equal(back.finished, dataset.finished)
+
+    def test_further_columns_are_infos(self, tmp_path):
+        dataset = recorded(tmp_path / "own", "box")
+        score = np.arange(2.0 * len(dataset)).reshape(-1, 2)
+        written = write_minari(dataset.with_columns(score=score), "tests/infos-v0")
+        rows = dataset.rows()
+        for name, column in (("log_prob", rows["log_prob"]), ("score", score)):
+            found = np.concatenate([episode.infos[name] for episode in written.iterate_episodes()])
+            assert found.dtype == column.dtype
+            assert np.array_equal(found, column)
+        assert standard(read_minari(written)) == standard(dataset)
+
+    def test_columns_that_cannot_be_stored_are_named(self, tmp_path):
+        dataset = recorded(tmp_path / "own", "box").with_columns(**{"a/b": np.ones(84), "c": np.ones(84)})
+        with pytest.warns(UserWarning, match=r"write_minari leaves out the columns 'a/b' of the dataset .* a '/' in a name"):
+            written = write_minari(dataset, "tests/folders-v0")
+        assert set(next(iter(written.iterate_episodes())).infos) == {"log_prob", "c"}
+
+    def test_the_sources_say_the_algorithm_and_the_environment(self, tmp_path):
+        def written(name, observation_space):
+            obs, ends = np.zeros((5, 4), np.float32), np.arange(4) == 3
+            rows = {"obs": obs[:-1], "next_obs": obs[1:], "action": np.zeros(4, np.int64), "reward": np.ones(4)}
+            rows.update(terminated=ends, truncated=ends & False)
+            source = {"policies": [{"algorithm": "DQNPolicy"}], "environments": [{"name": "CartPole-v1"}]}
+            own = OfflineDataset.from_episodes(Episodes(rows, [4]), observation_space, spaces.Discrete(2), source)
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                found = write_minari(own, f"tests/{name}-v0", author="me")
+            return found, "".join(str(one.message) for one in caught)
+
+        found, words = written("source", gymnasium.make("CartPole-v1").observation_space)
+        assert (found.storage.metadata["algorithm_name"], found.spec.env_spec.id) == ("DQNPolicy", "CartPole-v1")
+        assert not [name for name in ("algorithm_name", "author`", "env_spec is None", "description") if name in words]
+        assert open_dataset(found).sources[0]["environments"] == [{"stage": "collect", "name": "CartPole-v1"}]
+        other, words = written("other", spaces.Box(-1, 1, (4,), np.float32))
+        assert other.spec.env_spec is None
+        assert "env_spec is None" in words
 
     def test_numbers_of_minari_keep_their_dtype_and_batches_have_that_of_networks(self, tmp_path):
         minari = pytest.importorskip("minari")
