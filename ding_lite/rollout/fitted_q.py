@@ -135,8 +135,8 @@ class FittedQ:
         self.error = float(torch.stack(errors[-100:]).mean().sqrt()) * network.scale
         if not math.isfinite(self.error):
             raise ValueError(
-                f"the network of FittedQ has the error {self.error}: check the observations of the dataset {data.name} for NaN "
-                "and very large numbers, or lower FittedQConfig.learning_rate."
+                f"the network of FittedQ has the error {self.error}: check the observations of the dataset {data.name} for NaN, "
+                "see dataset.finite, and for very large numbers, or lower FittedQConfig.learning_rate."
             )
         return self
 
@@ -209,7 +209,7 @@ def require_dataset(policy: EvalMode, dataset: OfflineDataset, who: str) -> None
         row = int((~finite).nonzero()[0])
         raise ValueError(
             f"{who} found reward = {reward[row].item()} in row {row} of the dataset {dataset.name}: find out where it comes "
-            "from, or leave the episode out, dataset.select([...])."
+            "from, or leave such episodes out, dataset.select(dataset.finite)."
         )
 
 
