@@ -135,8 +135,8 @@ class FittedQ:
         self.error = float(torch.stack(errors[-100:]).mean().sqrt()) * network.scale
         if not math.isfinite(self.error):
             raise ValueError(
-                f"the network of FittedQ has the error {self.error}: check the observations of the dataset {data.name} for NaN, "
-                "see dataset.finite, and for very large numbers, or lower FittedQConfig.learning_rate."
+                f"the network of FittedQ has the error {self.error}: check the observations of the dataset {data.name} for "
+                "NaN, see dataset.finite, and for very large numbers, or lower FittedQConfig.learning_rate."
             )
         return self
 

@@ -9,8 +9,8 @@ import pytest
 
 from ding_lite import task
 from ding_lite.commands import main
-from ding_lite.config import DQNConfig, PPOConfig
-from ding_lite.contexts import OnlineRLContext
+from ding_lite.config import BCConfig, DQNConfig, PPOConfig
+from ding_lite.contexts import OfflineRLContext, OnlineRLContext
 from ding_lite.data import ReplayBuffer
 from ding_lite.envs import make_envs
 from ding_lite.middleware import (
@@ -22,11 +22,13 @@ from ding_lite.middleware import (
     gae_estimator,
     interaction_evaluator,
     multistep_trainer,
+    offline_data_fetcher,
     online_logger,
+    trainer,
 )
-from ding_lite.policy import DQNPolicy, PPOPolicy
+from ding_lite.policy import BCPolicy, DQNPolicy, PPOPolicy
 from ding_lite.reports import ReportError, load_run
-from ding_lite.rollout import evaluate_run, play_run
+from ding_lite.rollout import evaluate_run, play_run, record_run
 
 MODULE = """
 import gymnasium
@@ -121,6 +123,26 @@ def test_an_evaluation_has_the_returns_of_episodes_played_by_hand(tmp_path):
     assert found.iqm == pytest.approx((0.5 * ordered[1] + ordered[2] + ordered[3] + 0.5 * ordered[4]) / 3)
     assert found.interval[0] <= found.iqm <= found.interval[1]
     assert json.loads(json.dumps(found.to_dict()))["returns"] == list(found.returns)
+
+
+def test_the_final_policy_of_an_offline_run_is_evaluated_and_recorded(tmp_path, capsys):
+    obs, ends = np.random.default_rng(0).normal(size=(41, 4)).astype(np.float32), np.arange(40) % 10 == 9
+    rows = {"obs": obs[:-1], "next_obs": obs[1:], "action": np.arange(40) % 2, "reward": np.ones(40)}
+    cfg, envs = BCConfig(exp_name=str(tmp_path / "bc")).override({"env.n_evaluator_episode": 2}), make_envs("CartPole-v1", 2)
+    policy = BCPolicy(cfg.policy, envs.single_observation_space, envs.single_action_space)
+    with task.start(ctx=OfflineRLContext()):
+        task.use(interaction_evaluator(cfg, policy.eval_mode, envs))
+        task.use(offline_data_fetcher(cfg, {**rows, "terminated": ends, "truncated": ends & False}, policy.learn_mode))
+        task.use(trainer(cfg, policy.learn_mode))
+        task.use(CkptSaver(policy, cfg.exp_name))
+        task.run(max_step=3)
+    found = evaluate_run(cfg.exp_name, episodes=2)
+    assert (found.which, found.train_iter) == ("final", 3)
+    assert main(["eval", cfg.exp_name, "--episodes", "2"]) == 0
+    assert "BCPolicy on CartPole-v1, final after 3 gradient steps" in capsys.readouterr().out
+    assert main(["eval", cfg.exp_name, "--episodes", "2", "--which", "best"]) == 0
+    assert "BCPolicy on CartPole-v1, best after" in capsys.readouterr().out
+    assert record_run(cfg.exp_name, tmp_path / "data", steps=5).sources[0]["which"] == "final"
 
 
 def test_the_environments_are_made_with_the_settings_and_wrappers_of_the_evaluator(tmp_path):
