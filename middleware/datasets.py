@@ -52,7 +52,8 @@ def offline_data_saver(cfg: RunConfig, path: str | PathLike[str], append: bool =
     rest is written, unfinished episodes too; if the run goes on, its further steps replace them by whole ones.
 
     Put it before middleware that changes rewards or observations, such as nstep_reward_enhancer. Where a reward_estimator or
-    reward_normalizer has changed rewards before it, the dataset has those of the environment, which they keep as raw_reward.
+    reward_normalizer has changed rewards before it, the dataset has those of the environment, which they keep as raw_reward. So
+    can a middleware of your own.
 
     With `append`, it warns if the dataset has a recording with the same seed, environments and weights of the policy already:
     the new one would be a copy of it.
@@ -330,9 +331,8 @@ def _finished(data: OfflineDataset) -> OfflineDataset:
 
 def _require_numbers(data: OfflineDataset, columns: tuple[str, ...] | None) -> None:
     """Refuse a dataset with NaN or infinity in a column that the policy reads, before the run instead of when it is drawn."""
-    read = ("obs", "action") if columns is None else columns
-    names = ["obs"] if "obs" in read or "next_obs" in read else []
-    if found := data.problem_with_numbers([*names, *(name for name in ("action", "reward") if name in read)]):
+    read = {"obs", "next_obs", "action"} if columns is None else {*columns, *(("obs",) if "next_obs" in columns else ())}
+    if found := data.problem_with_numbers([name for name in ("obs", "next_obs", "action", "reward") if name in read]):
         raise DatasetError(found)
     if columns is None and (found := data.problem_with_numbers(["reward"])):
         warnings.warn(found, stacklevel=4)

@@ -64,8 +64,8 @@ def sqil_data_pusher(cfg: RunConfig, buffer_: ReplayBuffer, expert: bool = False
 
     Raises:
         RuntimeError: in an iteration, nstep_reward_enhancer has summed up rewards before, so that `discount` would not fit.
-        ValueError: before the first iteration, batches have transitions of another buffer too, which no middleware fills, and a
-            reward in it is not 1: then the expert's transitions do not have the rewards of SQIL.
+        ValueError: before the first iteration, batches have transitions of other buffers too, which no middleware fills, and
+            all their rewards are 0: then the expert's transitions do not have the rewards of SQIL.
 
     Reference:
         Reddy et al. (2019), "SQIL: Imitation Learning via Reinforcement Learning with Sparse Rewards",
@@ -94,22 +94,22 @@ def sqil_data_pusher(cfg: RunConfig, buffer_: ReplayBuffer, expert: bool = False
 
 
 def _require_rewards_of_expert(own: ReplayBuffer) -> None:
-    """Refuse rewards other than 1 in the buffers that are sampled together with the policy's own, and that no middleware fills.
-    The task calls it."""
+    """Refuse buffers that are sampled together with the policy's own, and that no middleware fills, if all rewards are 0. The
+    task calls it."""
     known = [terms for fn in own_run().middleware if (terms := contract_of(fn)) is not None]
     filled = [thing for terms in known for thing in terms.fills]
     beside = [thing for terms in known if any(it is own for it in terms.draws) for thing in terms.draws]
-    for buffer in beside:
-        if any(buffer is it for it in (own, *filled)) or not isinstance(buffer, ReplayBuffer) or not len(buffer):
-            continue
-        reward = np.asarray(buffer.take(Draw(np.arange(len(buffer)), {}), ("reward",)).reward)
-        if (is_wrong := reward != 1).any():
-            raise ValueError(
-                "sqil_data_pusher gives the transitions of the policy the reward 0, and those of the expert need the reward 1: "
-                f"{int(is_wrong.sum()):,} of {len(reward):,} rewards in the {type(buffer).__name__} that is sampled with its "
-                f"buffer are not 1, the first one is {reward[is_wrong][0].item():g}. Fill it with "
-                'expert_buffer.push({**expert.rows(), "reward": np.ones(len(expert), np.float32)}).'
-            )
+    if any(it is thing for it in beside for thing in filled if thing is not own):
+        return
+    others = [it for it in beside if it is not own and isinstance(it, ReplayBuffer) and len(it)]
+    rewards = [np.asarray(it.take(Draw(np.arange(len(it)), {}), ("reward",)).reward) for it in others]
+    if rewards and not any(reward.any() for reward in rewards):
+        raise ValueError(
+            "sqil_data_pusher gives the transitions of the policy the reward 0, and those of the expert need the reward 1: all "
+            f"{sum(map(len, rewards)):,} rewards in the {type(others[0]).__name__} that is sampled with its buffer are 0, so "
+            "that nothing can be learned. Fill it with "
+            'expert_buffer.push({**expert.rows(), "reward": np.ones(len(expert), np.float32)}).'
+        )
 
 
 def sequence_pusher(cfg: RunConfig, buffer_: ReplayBuffer) -> Callable[[OnlineRLContext], None]:

@@ -15,10 +15,12 @@ import sys
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 import ding_lite
 from ding_lite import OfflineRLContext, OnlineRLContext, Task, task
 from ding_lite.basics import di_engine_settings, foreign_arguments, foreign_names, offline_settings
+from ding_lite.config import DQNConfig
 from ding_lite.contexts.foreign_names import FOREIGN_FIELDS, FOREIGN_OFFLINE_FIELDS
 from ding_lite.data import EpisodeReplayBuffer, GoalRewards, PrioritizedReplayBuffer, ReplayBuffer
 from ding_lite.data.foreign_names import ARGUMENTS as BUFFER_ARGUMENTS
@@ -551,3 +553,27 @@ def test_an_alias_imports_its_module_when_it_is_used():
     assert get("sqrt")(9) == 3
     with pytest.raises(ModuleNotFoundError):
         get("first")
+
+
+def test_a_mixin_behind_a_policy_keeps_its_methods():
+    class StateMixin:
+        def get_state(self):
+            return {"a": 1}
+
+    class Mixed(DQNPolicy, StateMixin):
+        pass
+
+    policy = Mixed(None, spaces.Box(-1, 1, (4,)), spaces.Discrete(2))
+    assert policy.get_state() == {"a": 1}
+    with pytest.raises(AttributeError, match="DQNPolicy has no 'get_state'"):
+        DQNPolicy(None, spaces.Box(-1, 1, (4,)), spaces.Discrete(2)).get_state()
+
+
+def test_the_error_of_a_property_of_a_configuration_is_its_own():
+    class Own(DQNConfig):
+        @property
+        def learners(self):
+            raise AttributeError("inner problem")
+
+    with pytest.raises(AttributeError, match="^inner problem$"):
+        _ = Own().learners

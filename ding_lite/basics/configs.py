@@ -132,6 +132,8 @@ class Config:
 
         def __getattr__(self, name: str) -> Any:
             cls = type(self)
+            if hasattr(cls, name):  # a property that raised an AttributeError itself
+                return object.__getattribute__(self, name)
             description = cls.about(name)
             if description is not None:
                 raise ConfigError(f"{cls.__name__} has no {name!r}: {description}")

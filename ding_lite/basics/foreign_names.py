@@ -87,12 +87,18 @@ def foreign_attributes(advice: Mapping[str, str]) -> Callable[[Class], Class]:
 
 
 class _ForeignAttribute:
-    """An attribute that a class does not have."""
+    """An attribute that a class does not have. Base classes behind it, such as mixins of a subclass, may have it."""
 
     def __init__(self, name: str, advice: str) -> None:
         self._name, self._advice = name, advice
 
     def __get__(self, owner: Any, cls: type) -> Any:
+        behind = list(cls.__mro__)
+        place = next(index for index, it in enumerate(behind) if vars(it).get(self._name) is self)
+        for other in behind[place + 1 :]:
+            found = vars(other).get(self._name, self)
+            if type(found) is not _ForeignAttribute:
+                return found.__get__(owner, cls) if hasattr(found, "__get__") else found
         raise AttributeError(f"{cls.__name__} has no {self._name!r}: {self._advice}", name=self._name, obj=owner)
 
 

@@ -15,12 +15,26 @@ def global_random_states() -> dict[str, Any]:
     states: dict[str, Any] = {"random": random.getstate()}
     numpy: Any = sys.modules.get("numpy")
     if numpy is not None and hasattr(numpy, "random"):
-        kind, keys, *rest = numpy.random.get_state()
-        states["numpy.random"] = kind, keys.tobytes(), *rest
+        states["numpy.random"] = _comparable(numpy.random.get_state(legacy=False))
     torch: Any = sys.modules.get("torch")
     if torch is not None and hasattr(torch, "get_rng_state"):
         states["torch"] = torch.get_rng_state().numpy().tobytes()
     return states
+
+
+def _comparable(state: Any) -> Any:
+    """A state of any bit generator of numpy with tuples instead of arrays, which cannot be compared with `==`."""
+    if isinstance(state, Mapping):
+        return {name: _comparable(inner) for name, inner in state.items()}
+    return (state.dtype.str, state.tobytes()) if hasattr(state, "tobytes") else state
+
+
+def _with_arrays(state: Any) -> Any:
+    import numpy as np
+
+    if isinstance(state, Mapping):
+        return {name: _with_arrays(inner) for name, inner in state.items()}
+    return np.frombuffer(state[1], state[0]) if isinstance(state, tuple) else state
 
 
 def set_global_random_states(states: Mapping[str, Any]) -> None:
@@ -29,8 +43,7 @@ def set_global_random_states(states: Mapping[str, Any]) -> None:
     if "numpy.random" in states:
         import numpy as np
 
-        kind, keys, *rest = states["numpy.random"]
-        np.random.set_state((kind, np.frombuffer(keys, np.uint32), *rest))  # noqa: NPY002
+        np.random.set_state(_with_arrays(states["numpy.random"]))  # noqa: NPY002
     if "torch" in states:
         import torch
 

@@ -81,7 +81,11 @@ class EnduringStream:
             stream.write(text)
         except UnicodeEncodeError as error:
             encoding = getattr(stream, "encoding", None) or error.encoding
-            stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
+            try:
+                escaped = text.encode(encoding, "backslashreplace").decode(encoding)
+            except LookupError:  # an encoding that Python does not know
+                escaped = text.encode("ascii", "backslashreplace").decode("ascii")
+            stream.write(escaped)
 
     def _endure(self, call: Callable[..., Any], *args: str) -> None:
         try:
@@ -91,7 +95,7 @@ class EnduringStream:
                 _drop(self._stream, for_good=True)
             else:
                 self._on_failure(error.strerror or str(error))
-        except (ValueError, AttributeError) as error:  # the stream is closed, or is only half a stream
+        except (ValueError, AttributeError, TypeError) as error:  # the stream is closed, or is only half a stream
             self._on_failure("it is closed" if is_closed(self._stream) else str(error))
         except RuntimeError as error:  # a signal has come while the stream was written to
             self._on_failure(str(error))

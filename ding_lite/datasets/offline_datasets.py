@@ -342,15 +342,19 @@ class OfflineDataset:
     def finite(self) -> np.ndarray[Any, Any]:
         """[E] bool, whether all rewards, observations and actions of an episode are finite, neither NaN nor infinite."""
         found = np.ones(self.num_episodes, np.bool_)
-        for name in ("reward", OBS, "action"):
+        for name in ("reward", OBS, "next_obs", "action"):
             for _, row, _ in self._numbers_not_finite(name):
                 found[self._ends.searchsorted(row, "right")] = False
         return found
 
     def problem_with_numbers(self, columns: Collection[str]) -> str | None:
-        """The first number that is NaN or infinite in these columns of "reward", "obs" and "action", and the fix; or None.
+        """The first number that is NaN or infinite in these columns, and the fix; or None.
 
         Columns are read in pieces.
+
+        Args:
+            columns: of "reward", "obs", "next_obs" and "action". "next_obs" stands for the last one of each episode that is not
+                terminated: the others are those of "obs", or nothing is learned from them.
         """
         for name in columns:
             for column, rows, values in self._numbers_not_finite(name):
@@ -358,27 +362,25 @@ class OfflineDataset:
         return None
 
     def _numbers_not_finite(self, name: str) -> Iterator[tuple[str, np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
-        """For each piece of a column with numbers that are not finite: the name of the leaf, the rows, and a number of each.
-
-        For observations, the final ones of the episodes too, under the name of next_obs.
-        """
+        """For each piece of a column with numbers that are not finite: the name of the leaf, the rows, and a number of each."""
+        is_last = name == "next_obs"
         for path, leaf, is_observation in self._paths:
             spec = self._index.columns[leaf]
-            if path[0] != name or spec.dtype.kind != "f":
+            if path[0] != (OBS if is_last else name) or spec.dtype.kind != "f":
                 continue
             size = max(_PIECE_BYTES // max(int(np.prod(spec.shape)) * spec.dtype.itemsize, 1), 1)
-            whole = [(path, np.arange(len(self)), 0)]
-            if is_observation:
-                whole.append((("next_obs", *path[1:]), self._ends - 1, 1))
-            for shown, rows, later in whole:
-                for begin in range(0, len(rows), size):
-                    part = rows[begin : begin + size]
-                    at, stored = self._places(part)
-                    found = self._rows(leaf, at + (stored if is_observation else 0) + later).reshape(len(part), -1)
-                    wrong = ~np.isfinite(found)
-                    if wrong.any():
-                        has = np.flatnonzero(wrong.any(1))
-                        yield "/".join(shown), part[has], found[has, wrong[has].argmax(1)]
+            rows = np.arange(len(self))
+            if is_last:
+                last = self._ends - 1
+                rows = last[~self._rows("terminated", self._stored(last))]
+            for begin in range(0, len(rows), size):
+                part = rows[begin : begin + size]
+                at, stored = self._places(part)
+                found = self._rows(leaf, at + (stored if is_observation else 0) + is_last).reshape(len(part), -1)
+                wrong = ~np.isfinite(found)
+                if wrong.any():
+                    has = np.flatnonzero(wrong.any(1))
+                    yield "/".join((name, *path[1:])), part[has], found[has, wrong[has].argmax(1)]
 
     @cached_property
     def finished(self) -> np.ndarray[Any, Any]:

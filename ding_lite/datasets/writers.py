@@ -310,7 +310,7 @@ def write_dataset(dataset: OfflineDataset, path: str | PathLike[str], append: bo
 def _warn_of_copies(path: Path, known: Sequence[Mapping[str, Any]], added: Sequence[Mapping[str, Any]]) -> None:
     """Warn if a recording begins as one in the dataset did, with the same seed, environments and weights of the policies."""
     for source in added:
-        if source.get("seed") is None or "weights" not in source:
+        if None in (source.get("seed"), source.get("environment_seeds")) or "weights" not in source:
             continue
         own = json_ready({name: source.get(name) for name in _SAME})
         if any(own == {name: one.get(name) for name in _SAME} for one in known):

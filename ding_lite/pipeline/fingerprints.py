@@ -161,13 +161,14 @@ def changed(before: Print, now: Print, private: str = "arrays") -> str | None:
             if key not in before and part.parent in before and not isinstance(before[part.parent].content, _Again):
                 return way_to(now, key)
     insides: list[dict[int, dict[str, int]]] = []
+    same: set[tuple[int, int, bool]] = set()
     for key, part in before.items():
         other = now.get(key)
-        if other is None or other.content == part.content:
+        if other is None or (other.content == part.content and not _is_less_private(part, before)):
             continue
-        if isinstance(part.content, _Again) or isinstance(other.content, _Again):
+        if type(part.content) is _Again or type(other.content) is _Again:
             insides = insides or [_insides(before), _insides(now)]
-            is_changed = _differ(before, now, key, insides, private)
+            is_changed = _differ(before, now, key, insides, same, private)
         else:
             is_changed = _counts(part, other, part.name, part.is_private, private)
         if is_changed:
@@ -185,18 +186,37 @@ def _counts(part: InnerValue, other: InnerValue, name: str, is_private: bool, pr
     return is_number or (part.identity == other.identity and isinstance(part.content, _Bytes))
 
 
-def _differ(before: Print, now: Print, key: int, insides: Sequence[dict[int, dict[str, int]]], private: str) -> bool:
+def _is_less_private(part: InnerValue, found: Print) -> bool:
+    """Whether a part is the public second place of an object whose first place is private, where less counts."""
+    if type(part.content) is not _Again or part.is_private:
+        return False
+    first = found.get(part.content.first)
+    return first is not None and first.is_private
+
+
+def _differ(
+    before: Print,
+    now: Print,
+    key: int,
+    insides: Sequence[dict[int, dict[str, int]]],
+    same: set[tuple[int, int, bool]],
+    private: str,
+) -> bool:
     """Whether two values differ, of which one was or is a second place of another value.
 
     An object may also get its first place elsewhere, for example in a cache. So what is inside is compared, and not the place.
+
+    Args:
+        insides: the keys of the parts of each value, of `before` and of `now`.
+        same: pairs of values that were compared; each is compared once, because values may refer to each other.
     """
-    waiting, seen = [(key, key, before[key].name, before[key].is_private)], set()
+    waiting = [(key, key, before[key].name, before[key].is_private)]
     while waiting:
-        *keys, name, is_private = waiting.pop()
-        old, new = (_first_place(found, it) for found, it in zip((before, now), keys))
-        if (old, new) in seen or old not in before or new not in now:
+        old_key, new_key, name, is_private = waiting.pop()
+        old, new = _first_place(before, old_key), _first_place(now, new_key)
+        if (old, new, is_private) in same or old not in before or new not in now:
             continue
-        seen.add((old, new))
+        same.add((old, new, is_private))
         part, other = before[old], now[new]
         if part.content != other.content and _counts(part, other, name, is_private, private):
             return True
@@ -297,7 +317,7 @@ class _Kind:
         self.content, self.inside = _ways_to_look_at(cls)
         self.is_data = self.inside in _INSIDE_DATA or issubclass(cls, _DATA)
         self.has_attributes = cls.__dictoffset__ != 0 and self.inside not in (_leaves, _in_module)
-        self.is_named = self.has_attributes and (self.inside is _objects_in_array or issubclass(cls, _DATA))
+        self.is_named = self.has_attributes and issubclass(cls, _DATA)
         self.slots = slots_of(cls)
         self.mark = _SHARED_BY_DESIGN if issubclass(cls, Context) else "."
 
@@ -306,15 +326,16 @@ class _Kind:
         try:
             if self.is_skipped and not may_change(value):
                 return _name_of(value), []
-            return self.content(value), self.parts(value)
+            begin, end, content = self.content(value)
+            if self.is_named and type(content) is not _Bytes:
+                content = content, _names_of(value)
+            return (begin, end, content), self.parts(value)
         except Exception:  # noqa: BLE001  such as a closed file, which may raise any error; what it holds cannot change then
             return (None, 0, None), []
 
     def parts(self, value: Any) -> _Parts:
         """The values inside a value, by name."""
         found = [] if self.inside is None else self.inside(value)
-        if self.is_named:
-            found.append((".__dict__", _Bytes(hash(_names_of(value)))))
         if self.has_attributes:
             found += [(f"{self.mark}{name}", inner) for name, inner in _attributes_of(value).items()]
         for name in self.slots:

@@ -30,6 +30,19 @@ def test_restored_generators_draw_the_same_numbers():
     assert drawn() == first
 
 
+@pytest.mark.parametrize("kind", ["PCG64", "Philox", "SFC64"])
+def test_the_global_generator_of_numpy_may_have_another_bit_generator(kind):
+    before = np.random.get_bit_generator()
+    try:
+        np.random.set_bit_generator(getattr(np.random, kind)(1))
+        states = global_random_states()
+        first = drawn()
+        set_global_random_states(states)
+        assert drawn() == first
+    finally:
+        np.random.set_bit_generator(before)
+
+
 def test_a_saved_state_is_loaded_also_from_the_tuple_of_python_that_files_had_before():
     random.gauss(0, 1)
     saved, python = save_global_random(), random.getstate()

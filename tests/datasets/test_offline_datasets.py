@@ -89,24 +89,35 @@ def test_observations_and_actions_that_are_not_finite_are_named(value, column, m
     monkeypatch.setattr(offline_datasets_module, "_PIECE_BYTES", 64)
     obs, ends = np.zeros((41, 3), np.float32), np.arange(40) % 10 == 9
     rows = {"obs": obs[:-1].copy(), "next_obs": obs[1:].copy(), "action": np.zeros((40, 2)), "reward": np.ones(40)}
-    rows.update(terminated=ends, truncated=ends & False)
-    assert open_dataset(rows).problem_with_numbers(("obs", "action", "reward")) is None
+    rows.update(terminated=ends & False, truncated=ends)
+    assert open_dataset(rows).problem_with_numbers(("obs", "next_obs", "action", "reward")) is None
     row = 39 if column == "next_obs" else 23
     rows[column][row, 1] = value
     if column == "obs":
         rows["next_obs"][22, 1] = value
     dataset = open_dataset(rows)
     assert dataset.problem_with_numbers(("reward",)) is None
-    assert dataset.problem_with_numbers(("reward", "obs", "action")) == (
+    assert dataset.problem_with_numbers(("reward", "obs", "next_obs", "action")) == (
         f"the column {column} of the dataset of these arrays has the value {value} in row {row}, which is step {row % 10} of "
         f"episode {row // 10}; 1 of 4 episodes have such numbers. Leave them out: dataset.select(dataset.finite)."
     )
     rest = dataset.select(dataset.finite)
     assert np.flatnonzero(~dataset.finite).tolist() == [row // 10]
     assert rest.num_episodes == 3
-    assert rest.problem_with_numbers(("reward", "obs", "action")) is None
+    assert rest.problem_with_numbers(("reward", "obs", "next_obs", "action")) is None
     chosen = dataset.select([row // 10, 0])
-    assert f"in row {row % 10}, which is step {row % 10} of episode 0" in chosen.problem_with_numbers(("obs", "action"))
+    assert f"in row {row % 10}, which is step {row % 10} of episode 0" in chosen.problem_with_numbers((column,))
+
+
+def test_nothing_is_wrong_with_an_observation_after_a_terminated_episode_that_is_not_finite():
+    obs, ends = np.zeros((21, 3), np.float32), np.arange(20) % 10 == 9
+    rows = {"obs": obs[:-1].copy(), "next_obs": obs[1:].copy(), "action": np.zeros((20, 2)), "reward": np.ones(20)}
+    rows.update(terminated=ends, truncated=ends & False)
+    rows["next_obs"][ends] = np.nan
+    dataset = open_dataset(rows)
+
+    assert dataset.problem_with_numbers(("obs", "next_obs")) is None
+    assert dataset.finite.all()
 
 
 def test_the_folder_of_a_run_is_no_dataset(tmp_path):

@@ -155,7 +155,24 @@ def test_an_expert_without_the_rewards_of_sqil_is_refused_before_the_run(kind):
             task.use(OffPolicyLearner(cfg, policy.learn_mode, [(expert_buffer, 0.5), (buffer_, 0.5)]))
             task.run(1)
 
-    words = rf"2 of 20 rewards in the {kind.__name__} .* the first one is 0\. Fill it with expert_buffer\.push.*np\.ones"
+    words = rf"all 20 rewards in the {kind.__name__} .* are 0, so .* Fill it with expert_buffer\.push.*np\.ones"
     with pytest.raises(ValueError, match=words):
-        run(0.0, 3.0)
+        run(*20 * [0.0])
+    run(0.0, 3.0)  # such as the expert's rewards on another scale
     run()
+
+
+def test_earlier_transitions_of_the_policy_may_have_the_reward_0():
+    cfg = DQNConfig().override({"policy.learn.learning_starts": 4, "policy.learn.batch_size": 4, "policy.collect.n_sample": 4})
+    envs = make_envs("CartPole-v1", 2, seed=0)
+    policy = DQNPolicy(cfg.policy, envs.single_observation_space, envs.single_action_space)
+    buffer_, expert_buffer, earlier, task = ReplayBuffer(50), ReplayBuffer(50), ReplayBuffer(50), Task()
+    obs, ends = np.zeros((21, 4), np.float32), np.arange(20) == 19
+    rows = {"obs": obs[:-1], "next_obs": obs[1:], "action": np.zeros(20, int), "terminated": ends, "truncated": ends & False}
+    earlier.push({**rows, "reward": np.zeros(20, np.float32)})
+    expert_buffer.push({**rows, "reward": np.ones(20, np.float32)})
+    with task.start(ctx=OnlineRLContext()):
+        task.use(StepCollector(cfg, policy.collect_mode, envs, collect_kwargs={"eps": 0.5}))
+        task.use(sqil_data_pusher(cfg, buffer_))
+        task.use(OffPolicyLearner(cfg, policy.learn_mode, [(expert_buffer, 0.5), (buffer_, 0.25), (earlier, 0.25)]))
+        task.run(1)
