@@ -100,7 +100,7 @@ def test_two_processes_that_learn_from_a_dataset_equal_one_with_twice_the_batch_
         torch.testing.assert_close(weights, whole, rtol=1e-9, atol=1e-12)
         assert epoch_of_rank == epoch
     assert [sum(pair) for pair in zip(*(part[2] for part in parts))] == rows
-    assert sum(rows[:4]) == 41
+    assert sum(rows[:4]) == {"bc": 41, "dt": 36}[kind]  # windows leave the last episode out, which is unfinished
 
 
 def test_another_dataset_in_one_process_is_an_error_in_both(ran):
