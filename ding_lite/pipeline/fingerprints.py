@@ -69,7 +69,8 @@ _Content = tuple[int | None, int, Any]
 """Start and end of a value's memory, and its content."""
 _Parts = list[tuple[str, Any]]
 """Values inside a value, by name."""
-_Look = tuple[_Content, _Parts]
+_Look = tuple[_Content, Sequence[tuple[str, Any]]]
+"""The content of a value, and the values inside it, by name."""
 _Level = tuple[Iterator[tuple[str, Any]], int, bool, bool]
 """The remaining parts of a value, its key, and whether it is private or inner."""
 
@@ -124,8 +125,7 @@ def fingerprint(
             more = None if inside_of is None else inside_of(inner)
             if more is not None and not more:
                 continue
-            content, usual = kind.look(inner)
-            more = usual if more is None else more
+            content, more = kind.look(inner, more)
             nested = is_inner or name.startswith(_SHARED_BY_DESIGN)
             found[key] = _part((*content, name, parent, mine, nested))
             held[id(inner)] = inner
@@ -321,15 +321,15 @@ class _Kind:
         self.slots = slots_of(cls)
         self.mark = _SHARED_BY_DESIGN if issubclass(cls, Context) else "."
 
-    def look(self, value: Any) -> _Look:
-        """The content of a value, and the values inside it."""
+    def look(self, value: Any, inside: Sequence[tuple[str, Any]] | None = None) -> _Look:
+        """The content of a value, and the values inside it: those given, or the usual ones."""
         try:
-            if self.is_skipped and not may_change(value):
+            if inside is None and self.is_skipped and not may_change(value):
                 return _name_of(value), []
             begin, end, content = self.content(value)
             if self.is_named and type(content) is not _Bytes:
                 content = content, _names_of(value)
-            return (begin, end, content), self.parts(value)
+            return (begin, end, content), self.parts(value) if inside is None else inside
         except Exception:  # noqa: BLE001  such as a closed file, which may raise any error; what it holds cannot change then
             return (None, 0, None), []
 
