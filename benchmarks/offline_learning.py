@@ -222,6 +222,8 @@ def keep(results: Results) -> None:
             cells = [cell(results, dataset, algorithm) for algorithm in names]
             lines.append(f"| {dataset} | {described(dataset)} | {' | '.join(cells)} |")
         lines.append("")
+        if missed := [sentence for dataset in datasets for sentence in falls_short(results, dataset)]:
+            lines += ["Not reached:", "", *(f"- {sentence}" for sentence in missed), ""]
     PAGE.write_text("\n".join(lines), encoding="utf-8")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from functools import partial
 
@@ -54,6 +55,9 @@ def sqil_data_pusher(cfg: RunConfig, buffer_: ReplayBuffer, expert: bool = False
     The policy then learns from both, in equal shares: `OffPolicyLearner(cfg, policy.learn_mode, [(expert_buffer, 0.5),
     (buffer_, 0.5)])`. Only the stored rewards change, ctx.trajectories keeps those of the environment.
 
+    Before the first iteration, there is a warning if no transition of the buffers that are sampled together with this one, and
+    that no middleware fills, has a reward above 0: then the expert's transitions do not have the rewards of SQIL.
+
     Reads:
         ctx.trajectories, or ctx.episodes if whole episodes were collected; each may also be a list.
 
@@ -64,8 +68,6 @@ def sqil_data_pusher(cfg: RunConfig, buffer_: ReplayBuffer, expert: bool = False
 
     Raises:
         RuntimeError: in an iteration, nstep_reward_enhancer has summed up rewards before, so that `discount` would not fit.
-        ValueError: before the first iteration, batches have transitions of other buffers too, which no middleware fills, and
-            all their rewards are 0: then the expert's transitions do not have the rewards of SQIL.
 
     Reference:
         Reddy et al. (2019), "SQIL: Imitation Learning via Reinforcement Learning with Sparse Rewards",
@@ -89,13 +91,13 @@ def sqil_data_pusher(cfg: RunConfig, buffer_: ReplayBuffer, expert: bool = False
                 buffer_.push(Episodes(rows, found.lengths) if isinstance(buffer_, EpisodeReplayBuffer) else rows)
 
     if not expert:
-        push.begin_run = partial(_require_rewards_of_expert, buffer_)  # type: ignore[attr-defined]
+        push.begin_run = partial(_warn_of_rewards_of_expert, buffer_)  # type: ignore[attr-defined]
     return push
 
 
-def _require_rewards_of_expert(own: ReplayBuffer) -> None:
-    """Refuse buffers that are sampled together with the policy's own, and that no middleware fills, if all rewards are 0. The
-    task calls it."""
+def _warn_of_rewards_of_expert(own: ReplayBuffer) -> None:
+    """Warn of buffers that are sampled together with the policy's own, and that no middleware fills, if no reward is above 0.
+    The task calls it."""
     known = [terms for fn in own_run().middleware if (terms := contract_of(fn)) is not None]
     filled = [thing for terms in known for thing in terms.fills]
     beside = [thing for terms in known if any(it is own for it in terms.draws) for thing in terms.draws]
@@ -103,12 +105,13 @@ def _require_rewards_of_expert(own: ReplayBuffer) -> None:
         return
     others = [it for it in beside if it is not own and isinstance(it, ReplayBuffer) and len(it)]
     rewards = [np.asarray(it.take(Draw(np.arange(len(it)), {}), ("reward",)).reward) for it in others]
-    if rewards and not any(reward.any() for reward in rewards):
-        raise ValueError(
-            "sqil_data_pusher gives the transitions of the policy the reward 0, and those of the expert need the reward 1: all "
-            f"{sum(map(len, rewards)):,} rewards in the {type(others[0]).__name__} that is sampled with its buffer are 0, so "
-            "that nothing can be learned. Fill it with "
-            'expert_buffer.push({**expert.rows(), "reward": np.ones(len(expert), np.float32)}).'
+    if rewards and not any((reward > 0).any() for reward in rewards):
+        warnings.warn(
+            "sqil_data_pusher gives the transitions of the policy the reward 0, and those of the expert need the reward 1: "
+            f"none of the {sum(map(len, rewards)):,} rewards in the {type(others[0]).__name__} sampled with its buffer is "
+            "above 0, so that the policy does not learn to imitate. Fill it with "
+            'expert_buffer.push({**expert.rows(), "reward": np.ones(len(expert), np.float32)}).',
+            stacklevel=2,
         )
 
 

@@ -32,7 +32,7 @@ def reward_normalizer(cfg: RunConfig, policy: LearnMode) -> Callable[[OnlineRLCo
     Reads:
         ctx.trajectories: reward [T, B] float; terminated, truncated [T, B] bool.
     Writes:
-        ctx.trajectories: the same with scaled reward; raw_reward has the original one.
+        ctx.trajectories: the same with scaled reward; raw_reward has the one of the environment.
 
     Args:
         cfg: uses policy.collect.discount_factor, or policy.discount_factor, in [0, 1].
@@ -58,15 +58,16 @@ def reward_normalizer(cfg: RunConfig, policy: LearnMode) -> Callable[[OnlineRLCo
             )
         rollout = rollout_of(ctx.trajectories, "reward_normalizer", "whole")
         columns = rollout.columns
-        if "raw_reward" in columns:
+        if rollout.has_scaled_rewards:
             raise RuntimeError(
-                "reward_normalizer found the column 'raw_reward', so that rewards are scaled already, and would be scaled "
-                "twice: put it into the pipeline once."
+                "reward_normalizer found rewards that are scaled already, and would be scaled twice: put it into the pipeline "
+                "once."
             )
         require_single_steps(rollout, "reward_normalizer", "Put reward_normalizer before nstep_reward_enhancer.")
         reward = np.asarray(columns["reward"])
         scale.update(reward, np.asarray(columns["terminated"] | columns["truncated"]), rollout.valid)
-        ctx.trajectories = rollout.with_columns(reward=scale.scaled(reward), raw_reward=reward)
+        ctx.trajectories = rollout.with_columns(reward=scale.scaled(reward), raw_reward=columns.get("raw_reward", reward))
+        ctx.trajectories.has_scaled_rewards = True
 
     return normalize
 

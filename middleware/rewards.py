@@ -34,7 +34,7 @@ def reward_estimator(
         ctx.train_data, doing nothing while it is None; or ctx.trajectories, or ctx.episodes if whole episodes were collected.
     Writes:
         the same field: the batch that the model returned. For collected data, its columns [T, B, ...], and raw_reward, the
-            reward before; the reward of steps that `valid` excludes is unchanged.
+            reward of the environment; the reward of steps that `valid` excludes is unchanged.
         ctx.learn_metrics: the values that the model returned to log; if the context has this field.
 
     Args:
@@ -85,7 +85,7 @@ def reward_estimator(
     )
     def estimate_collected(ctx: OnlineRLContext) -> None:
         require_no_train_data(ctx, 'reward_estimator(of="trajectories")')
-        rewrite(ctx, "reward_estimator", lambda rollout: _with_leaves_of(estimated(own_batch(rollout), ctx), rollout))
+        rewrite(ctx, "reward_estimator", lambda rollout: _with_rewards(rollout, lambda batch: estimated(batch, ctx)))
 
     return estimate if of == "train_data" else estimate_collected
 
@@ -152,12 +152,13 @@ def _shapes_of_rewards(batch: Any) -> dict[str, tuple[int, ...]]:
     return {f"{name}.{inner}": shape for name, part in parts.items() for inner, shape in _shapes_of_rewards(part).items()}
 
 
-def _with_leaves_of(batch: Tree, rollout: Trajectories) -> Trajectories:
-    """The rollout with the leaves of the batch as columns."""
+def _with_rewards(rollout: Trajectories, estimated: Callable[[Tree], Tree]) -> Trajectories:
+    """The rollout with the leaves of the batch that the function returns as columns."""
+    before = rollout.columns["reward"].copy()  # a model may change the batch in place
+    raw_reward = rollout.columns["raw_reward"].copy() if "raw_reward" in rollout.columns else before
+    batch = estimated(own_batch(rollout))
     columns = map_leaves(lambda leaf: leaf.numpy(force=True) if isinstance(leaf, torch.Tensor) else leaf, nested(batch))
     columns.pop("valid", None)
-    before = rollout.columns["reward"]
     reward = columns["reward"] if rollout.valid is None else np.where(rollout.valid, columns["reward"], before)
     # A dataset that is recorded behind it has the environment's rewards.
-    raw = {"raw_reward": rollout.columns.get("raw_reward", before), **columns}
-    return rollout.with_columns(**{**raw, "reward": reward.astype(before.dtype, copy=False)})
+    return rollout.with_columns(**{**columns, "reward": reward.astype(before.dtype, copy=False), "raw_reward": raw_reward})

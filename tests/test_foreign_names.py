@@ -235,8 +235,10 @@ def test_other_modules_are_found_or_not_found_as_before():
         assert importlib.util.find_spec(name) is None
         with pytest.raises(ModuleNotFoundError, match=rf"^No module named '{name}'$"):
             importlib.import_module(name)
-    with pytest.raises(ModuleNotFoundError, match="ding_lite has no module 'framework'"):
-        importlib.util.find_spec("ding_lite.framework")
+    for name in ("framework", "utils"):  # asking whether there is one is no import
+        assert importlib.util.find_spec(f"ding_lite.{name}") is None
+        with pytest.raises(ModuleNotFoundError, match=f"ding_lite has no module '{name}'"):
+            importlib.import_module(f"ding_lite.{name}")
     assert len([finder for finder in sys.meta_path if type(finder).__name__ == "_ForeignModules"]) == 1
 
 

@@ -7,6 +7,7 @@ import importlib
 import inspect
 import sys
 from collections.abc import Callable, Mapping
+from types import FrameType
 from typing import Any, TypeVar
 
 Class = TypeVar("Class", bound=type)
@@ -59,14 +60,23 @@ def refuse_foreign_modules(package: str, advice: Mapping[str, Mapping[str, str]]
 
 
 class _ForeignModules:
-    """A finder of modules that finds none."""
+    """A finder of modules that finds none. `importlib.util.find_spec`, which asks whether there is one, gets no error."""
 
     def __init__(self, texts: Mapping[str, str]) -> None:
         self._texts = texts
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:
-        if name in self._texts:
+        if name in self._texts and not self._is_asked():
             raise ModuleNotFoundError(self._texts[name], name=name)
+
+    @staticmethod
+    def _is_asked() -> bool:
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and frame.f_code.co_name in ("find_spec", "_find_spec"):
+            if frame.f_globals.get("__name__") == "importlib.util":
+                return True
+            frame = frame.f_back
+        return False
 
 
 def foreign_attributes(advice: Mapping[str, str]) -> Callable[[Class], Class]:

@@ -235,6 +235,8 @@ class Trajectories(TreeSequence):
         """[T, B] bool, or None if every step is real."""
         self.limits: Mapping[str, Any] = {}
         """Minimum and maximum of each element, by column; see `with_limits`."""
+        self.has_scaled_rewards = False
+        """Whether reward_normalizer has scaled the rewards."""
         first = first_leaf(self.columns)
         self.num_steps, self.num_envs = int(first.shape[0]), int(first.shape[1])
         self._batch: Tree | None = None
@@ -295,7 +297,7 @@ class Trajectories(TreeSequence):
                     )
         added = {name: map_leaves(np.asarray, nested(column)) for name, column in columns.items()}
         made = Trajectories({**self.columns, **added}, self.valid)
-        made.order, made.limits = self.order, self.limits
+        made.order, made.limits, made.has_scaled_rewards = self.order, self.limits, self.has_scaled_rewards
         return made
 
     def _column_names(self) -> Collection[str]:

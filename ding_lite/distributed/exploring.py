@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from ding_lite.basics import add_note
+
 
 @dataclasses.dataclass(frozen=True)
 class Range:
@@ -82,20 +84,27 @@ class Choices:
 
 
 Mutation = Range | Choices | Sequence[Any] | Callable[[np.random.Generator], Any]
-"""How a setting is explored: a Range, Choices or a list of values; or a function of a random generator that draws a value,
-which is perturbed by the factors."""
+"""How a setting is explored: a Range, Choices or a list of values; or a function of a random generator that draws a value.
+Numbers from it are perturbed by the factors. Other values, and numbers that would then be out of range, are drawn anew."""
 
 
 @dataclasses.dataclass(frozen=True)
 class _Drawn:
     """A setting that a function draws."""
 
+    name: str
     fn: Callable[[np.random.Generator], Any]
 
     def draw(self, rng: np.random.Generator) -> Any:
-        return self.fn(rng)
+        try:
+            return self.fn(rng)
+        except Exception as error:
+            add_note(error, f"in the function of hyperparam_mutations[{self.name!r}], which gets a random generator of numpy")
+            raise
 
     def perturb(self, value: Any, factors: Sequence[float], rng: np.random.Generator) -> Any:
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            return self.draw(rng)
         product = value * float(factors[int(rng.integers(len(factors)))])
         return round(product) if isinstance(value, int) else float(product)
 
@@ -112,7 +121,7 @@ def as_mutation(name: str, given: Any) -> Range | Choices | _Drawn:
         return Choices(given)
     if callable(given):
         _require_one_argument(name, given)
-        return _Drawn(given)
+        return _Drawn(name, given)
     raise TypeError(
         f"hyperparam_mutations[{name!r}] is {given!r:.60}: use Range(low, high), a list of values, or a function of a random "
         "generator."
@@ -138,6 +147,7 @@ def explored(
     resample_probability: float = 0.25,
     perturbation_factors: Sequence[float] = (1.2, 0.8),
     custom_explore_fn: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+    is_allowed: Callable[[str, Any], bool] = lambda name, value: True,
 ) -> dict[str, Any]:
     """New values of settings: each drawn anew with the probability, otherwise perturbed.
 
@@ -148,6 +158,7 @@ def explored(
         resample_probability: probability of a new draw.
         perturbation_factors: factors for numbers, of which one is drawn.
         custom_explore_fn: called with the new values, returns those to use.
+        is_allowed: whether a setting may have a value.
 
     Example:
         >>> explored({"lr": 0.1}, {"lr": Range(0.0, 1.0)}, np.random.default_rng(0), resample_probability=0.0)
@@ -157,10 +168,18 @@ def explored(
     for name, given in mutations.items():
         mutation = as_mutation(name, given)
         is_resampled = bool(rng.random() < resample_probability)
-        new[name] = mutation.draw(rng) if is_resampled else mutation.perturb(values[name], perturbation_factors, rng)
-    return new if custom_explore_fn is None else dict(custom_explore_fn(dict(new)))
+        value = mutation.draw(rng) if is_resampled else mutation.perturb(values[name], perturbation_factors, rng)
+        if isinstance(mutation, _Drawn) and not (is_resampled or is_allowed(name, _plain(value))):
+            value = mutation.draw(rng)
+        new[name] = _plain(value)
+    return new if custom_explore_fn is None else {name: _plain(value) for name, value in custom_explore_fn(dict(new)).items()}
 
 
 def drawn_values(mutations: Mapping[str, Any], rng: np.random.Generator) -> dict[str, Any]:
     """Values of all settings, drawn at random: those of a first member."""
-    return {name: as_mutation(name, given).draw(rng) for name, given in mutations.items()}
+    return {name: _plain(as_mutation(name, given).draw(rng)) for name, given in mutations.items()}
+
+
+def _plain(value: Any) -> Any:
+    """Python's number for one of numpy; other values unchanged."""
+    return value.item() if isinstance(value, np.generic) else value

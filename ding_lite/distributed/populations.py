@@ -282,6 +282,7 @@ class Population:
             cfg.resample_probability,
             cfg.perturbation_factors,
             self._custom,
+            lambda name, value: _is_allowed(self._configs[source], name, value),
         )
 
     def _carry_out(self, decision: Mapping[str, Any], scores: Mapping[str, Score]) -> dict[str, Any]:
@@ -413,6 +414,15 @@ def _require_live(cfg: RunConfig, mutations: Mapping[str, Any]) -> None:
         if name in table:
             why = table[name][1]
         raise ConfigError(f"hyperparam_mutations[{name!r}] cannot be explored: {why}")
+
+
+def _is_allowed(cfg: RunConfig, name: str, value: Any) -> bool:
+    """Whether a setting may have this value."""
+    try:
+        copy.deepcopy(cfg).override({name: value})
+    except ConfigError:
+        return False
+    return True
 
 
 def _values(cfg: RunConfig, mutations: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,12 +6,19 @@ import contextlib
 import threading
 from collections.abc import Iterator
 
-_STATE = threading.local()
+
+class _State(threading.local):
+    """The state of each thread."""
+
+    is_traced = False
+
+
+_STATE = _State()
 
 
 def is_traced() -> bool:
     """Whether a gradient step is being traced, so that a function must not make Python numbers of tensors."""
-    return getattr(_STATE, "is_traced", False)
+    return _STATE.is_traced
 
 
 @contextlib.contextmanager

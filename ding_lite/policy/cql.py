@@ -242,8 +242,10 @@ class CQLPolicy(SACPolicy):
         with torch.no_grad():
             actions = [2 * torch.rand((count, *unit.shape), **like) - 1]
             log_probs = [torch.full_like(actions[0][..., 0], -unit.shape[-1] * math.log(2))]
-            for obs in (batch.obs, batch.next_obs):
-                mean, log_std = self.model.actor(obs)
+            now, then = self.model.actor(batch.obs), self.model.actor(batch.next_obs)
+            # next_obs of a terminated episode may be NaN, because no target has its value.
+            is_known = then[0].isfinite() & then[1].isfinite()
+            for mean, log_std in (now, [torch.where(is_known, later, own) for later, own in zip(then, now, strict=True)]):
                 action, log_prob = squashed_gaussian_sample(mean, log_std, torch.randn((count, *unit.shape), **like))
                 actions.append(action)
                 log_probs.append(log_prob)

@@ -7,6 +7,7 @@ import importlib
 import os
 import re
 import sys
+import warnings
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 
 from torch import nn
 
-from ding_lite.basics import downloaded_run, is_uri, load_checkpoint
+from ding_lite.basics import CheckpointError, downloaded_run, is_uri, load_checkpoint
 from ding_lite.envs import SpaceError
 from ding_lite.envs.space_records import space_from
 from ding_lite.policy_base import Policy, PolicyConfig
@@ -99,18 +100,25 @@ def default_checkpoint(run: str | PathLike[str]) -> str:
 
     In offline runs, it is the one at the end, because the best of many evaluations is so by chance too, and there may be no
     environment to evaluate in. If the best weights are from before the first gradient step, and the run has learned since, they
-    are those that it has begun with, so it is the one at the end too. Of a run that has not ended, it is the newest one then.
+    are those that it has begun with, so it is the one at the end too, unless `set_weights` had loaded them. Of a run that has
+    not ended, it is the newest one then. If the file of the end is damaged, a warning says so, and it is "best".
 
     Returns:
         "best", "final" or "latest".
 
     Raises:
-        CheckpointError: a file is damaged.
+        CheckpointError: the best checkpoint is damaged, or that of the end, and there is no best one.
     """
     best, final, latest = (checkpoint_path(run, which) for which in ("best", "final", "latest"))
     if best == final or not latest.is_file():  # one file, or no later one
         return "best"
-    end = load_checkpoint(latest)
+    try:
+        end = load_checkpoint(latest)
+    except CheckpointError as error:
+        if not best.is_file():
+            raise
+        warnings.warn(f"the best checkpoint is used: {error}", stacklevel=2)
+        return "best"
     counters = end.get("counters", {})
     is_offline = "train_epoch" in counters and "env_step" not in counters
     if is_offline or (best.is_file() and _is_untrained(load_checkpoint(best), end)):
@@ -121,8 +129,10 @@ def default_checkpoint(run: str | PathLike[str]) -> str:
 def _is_untrained(best: Mapping[str, Any], end: Mapping[str, Any]) -> bool:
     """Whether the best weights of a run are from before its first gradient step, and of a policy that had learned in no run."""
     steps = end.get("counters", {}).get("train_iter", 0)
-    learned = [one.get("train_iter", 0) for one in (end, *end.get("policies", {}).values()) if isinstance(one, Mapping)]
-    return bool(best.get("evaluated_at") == 0 and steps > 0 and max(learned) <= steps)
+    states = [one for one in (end, *end.get("policies", {}).values()) if isinstance(one, Mapping)]
+    learned = max(one.get("train_iter", 0) for one in states)
+    has_loaded = any(one.get("version", 0) > one.get("train_iter", 0) for one in states)  # set_weights counts as a change too
+    return bool(best.get("evaluated_at") == 0 and steps > 0 and learned <= steps and not has_loaded)
 
 
 def checkpoint_path(run: str | PathLike[str], which: str = "best") -> Path:

@@ -44,6 +44,7 @@ from ding_lite.policy_check import (
     explain_learning,
     idle_for_optimizer,
     idle_for_rollouts,
+    is_read_by_users,
     loss_error,
     require_batch,
     require_declarations,
@@ -52,7 +53,6 @@ from ding_lite.policy_check import (
     require_model,
     require_optimizer,
     try_out,
-    unread_settings,
     warn_of_idle_settings,
     warn_of_misfit,
     with_stats,
@@ -150,7 +150,7 @@ class Policy(PolicyState):
         self.constructed_with.note_cfg(cfg)
         only_reader = None if self.has_hooks_of_users() else type(self).__name__
         self.config = resolve(
-            cfg, self.default_config(), self.config_type, only_reader, lambda name: not unread_settings(type(self), [name])
+            cfg, self.default_config(), self.config_type, only_reader, lambda name: is_read_by_users(type(self), name)
         )
         """The configuration by short names, for example `policy.config["gamma"]`."""
         self.cfg = self.config.cfg

@@ -114,7 +114,7 @@ def resolve(
         kind: type of the typed configuration; PolicyConfig stands for OnPolicyConfig.
         only_reader: name of the policy's class if it has no hook of a user, which could read additional settings; otherwise
             None.
-        reads: whether a hook reads a setting of this name. Then the default causes no warning of it.
+        reads: whether a hook reads a setting of this name, which then is the user's own, and causes no warning.
 
     Raises:
         ConfigError: a dotted name, or a name in a section, does not exist; a name looks like a misspelt field of a
@@ -128,7 +128,7 @@ def resolve(
             base = source
         elif source is not None:
             base = type(base).from_dict(base.to_dict())
-            is_of_run = _is_policy_section(source.get("policy"), base)
+            is_of_run = not reads("policy") and _is_policy_section(source.get("policy"), base)
             for name, value in source.items():
                 place = place_of(base, name)
                 if name == "policy" and is_of_run:
@@ -136,10 +136,9 @@ def resolve(
                 elif "." in place or _lookup(base, place):
                     base.override({place: _section(base, name, value)})
                 else:
-                    if name in extra or (source is default and reads(name)) or (is_of_run and _may_be_of_run(name, base)):
-                        extra[name] = value
-                        continue
-                    extra[name] = unknown[name] = value
+                    if not (name in extra or reads(name) or (is_of_run and _may_be_of_run(name, base))):
+                        unknown[name] = value
+                    extra[name] = value
     _refuse_slips(unknown, base)
     if only_reader is None:
         _warn_of_slips(unknown, base)
@@ -162,12 +161,17 @@ def _section(cfg: PolicyConfig, section: str, values: Any) -> Any:
 
 def _field_of(cfg: PolicyConfig, section: str, name: str) -> str:
     place = place_of(cfg, name)
-    return name if _lookup(cfg, f"{section}.{name}") else place.removeprefix(f"{section}.")
+    is_short = not _lookup(cfg, f"{section}.{name}") and place.startswith(f"{section}.")
+    return place.removeprefix(f"{section}.") if is_short else name
 
 
 def _is_policy_section(section: Any, cfg: PolicyConfig) -> bool:
     """Whether a setting `policy` is the section of a run's configuration, and not a setting of a user's own."""
-    return isinstance(section, Mapping) and any(_lookup(cfg, place_of(cfg, str(name)).partition(".")[0]) for name in section)
+    if not isinstance(section, Mapping):
+        return False
+    known = [_lookup(cfg, place_of(cfg, str(name))) for name in section]
+    sections = [value for found, value in zip(known, section.values(), strict=True) if found and isinstance(found[0], Config)]
+    return any(known) and all(isinstance(value, (Mapping, Config)) for value in sections)
 
 
 def made_kind(kind: type[PolicyConfig]) -> type[PolicyConfig]:

@@ -8,9 +8,9 @@ from ding_lite.policy_check.columns import STANDARD, ColumnError, HookReads, des
 from ding_lite.policy_check.declarations import (
     idle_for_optimizer,
     idle_for_rollouts,
+    is_read_by_users,
     require_declarations,
     require_methods,
-    unread_settings,
     warn_of_idle_settings,
 )
 from ding_lite.policy_check.dry_run import dummy_elements, try_out
@@ -43,6 +43,7 @@ __all__ = [
     "explain_learning",
     "idle_for_optimizer",
     "idle_for_rollouts",
+    "is_read_by_users",
     "like_before",
     "loss_error",
     "map_columns",
@@ -61,7 +62,6 @@ __all__ = [
     "require_shapes",
     "state_like_before",
     "try_out",
-    "unread_settings",
     "warn_of_idle_settings",
     "warn_of_misfit",
     "with_stats",

@@ -6,6 +6,8 @@ import dataclasses
 import difflib
 import functools
 import inspect
+import re
+import sys
 import warnings
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -207,6 +209,12 @@ def unread_settings(kind: type, names: Iterable[str]) -> list[str]:
     return [name for name in names if not any(_reads_setting(function, name) for function in functions)]
 
 
+def is_read_by_users(kind: type, name: str) -> bool:
+    """Whether a function of the user's, a method of the class or a hook given to it, reads `config["name"]`."""
+    functions = [it for base in kind.__mro__ for it in vars(base).values()]
+    return any(_reads_config(it, name) for function in functions for it in _with_closures(function))
+
+
 def idle_for_rollouts(policy: ConfiguredPolicy, names: Iterable[str]) -> list[str]:
     """Those of these settings in the section `learn` that have no effect, because each step learns from a whole rollout."""
     if not policy.has_loss or policy.learns_from != "rollouts" or policy.has_own_learning:
@@ -250,9 +258,11 @@ def require_declarations(policy: object, hooks: Iterable[str], foreign: Mapping[
             if name in public or (name in known and not is_method):
                 continue
             advice = _advice(name, value, public, foreign)
-            if advice and not any(_refers(function, name) for it in users for function in vars(it).values()):
-                verb = "calls" if callable(value) else "reads"
-                warnings.warn(f"{base.__name__} defines {name!r}, which nothing {verb}: {advice}", stacklevel=4)
+            if not advice or value is None or _is_used_in_module(base, name):
+                continue
+            if not any(_refers(function, name) for it in users for function in vars(it).values()):
+                verb = "call" if callable(value) else "read"
+                warnings.warn(f"{base.__name__} defines {name!r}, which ding_lite does not {verb}: {advice}", stacklevel=4)
 
 
 def _require_no_clash(base: type, name: str, value: Any, owner: type) -> None:
@@ -310,20 +320,43 @@ def _refers(function: Any, name: str) -> bool:
     return code is not None and code.co_name != name and any(name in part.co_names for part in _parts(code))
 
 
+def _is_used_in_module(kind: type, name: str) -> bool:
+    """Whether the file that defines the class reads an attribute of this name, such as a function that a hook calls."""
+    try:
+        source = inspect.getsource(sys.modules[kind.__module__])
+    except (OSError, TypeError, KeyError):  # a notebook
+        return False
+    return re.search(rf"(\.|getattr\(\w+, [\"']){name}\b", source) is not None
+
+
 def _reads_setting(function: Any, name: str) -> bool:
     """Whether the code of a function, or of a function in its closure, reads `learn.name` or `config["learn.name"]`."""
+    return any(
+        name in part.co_names or any(string.rpartition(".")[2] == name for string in _strings(part))
+        for it in _with_closures(function)
+        for part in _parts(it.__code__)
+    )
+
+
+def _reads_config(function: Any, name: str) -> bool:
+    """Whether a function of the user's reads `config["name"]`."""
+    is_of_user = (function.__module__ or "").partition(".")[0] != "ding_lite"
+    return is_of_user and any("config" in part.co_names and name in _strings(part) for part in _parts(function.__code__))
+
+
+def _strings(code: CodeType) -> list[str]:
+    return [constant for constant in code.co_consts if isinstance(constant, str)]
+
+
+def _with_closures(function: Any) -> Iterator[Any]:
+    """A function, and those in its closure; none for other objects."""
     seen, left = set(), [function]
     while left:
         function = _function_of(left.pop())
-        if not inspect.isfunction(function) or function in seen:
-            continue
-        seen.add(function)
-        for part in _parts(function.__code__):
-            strings = (constant for constant in part.co_consts if isinstance(constant, str))
-            if name in part.co_names or any(string.rpartition(".")[2] == name for string in strings):
-                return True
-        left += [value for _, value in closure_of(function)]
-    return False
+        if inspect.isfunction(function) and function not in seen:
+            seen.add(function)
+            yield function
+            left += [value for _, value in closure_of(function)]
 
 
 def _function_of(member: Any) -> Any:

@@ -277,7 +277,7 @@ def _padded(
 def _require_log_probs(log_prob: Tensor, where: str, action_space: Any) -> None:
     """Refuse numbers [N] that are no log-probabilities of recorded actions; `where` has places for the number and its row."""
     if log_prob.ndim != 1:
-        raise ValueError(f"{where.format([*log_prob.shape[1:]], 'each')}: it wants one number for each row.")
+        raise ValueError(f"{where.format(f'numbers of shape {[*log_prob.shape[1:]]}', 0)}: it wants one number for each row.")
     has_densities = any(isinstance(leaf, spaces.Box) for leaf in _leaves(action_space))
     for is_wrong, problem in (
         (

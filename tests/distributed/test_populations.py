@@ -123,6 +123,35 @@ class TestExploring:
         mutations = {"x": lambda rng: 5.0}
         assert explored({"x": 1.0}, mutations, rng, 1.0) == {"x": 5.0}
         assert explored({"x": 1.0}, mutations, rng, 0.0, (2.0,)) == {"x": 2.0}
+
+    def test_numbers_out_of_range_and_other_values_of_functions_are_drawn_anew(self):
+        rng = np.random.default_rng(0)
+        mutations = {
+            "rate": lambda rng: rng.choice([0.5, 0.9]),
+            "flag": lambda rng: bool(rng.integers(2)),
+            "schedule": lambda rng: [[0, float(rng.integers(3))]],
+            "size": lambda rng: rng.integers(1, 5),
+        }
+        values = {"rate": 0.9, "flag": True, "schedule": [[0, 1.0]], "size": 4}
+        allowed = {"rate": lambda x: 0 <= x <= 1}
+        found = [
+            explored(values, mutations, rng, 0.0, is_allowed=lambda name, value: name != "rate" or allowed[name](value))
+            for _ in range(60)
+        ]
+        assert {round(one["rate"], 6) for one in found} == {0.72, 0.5, 0.9}
+        assert {one["flag"] for one in found} == {True, False}
+        assert {one["schedule"][0][1] for one in found} == {0.0, 1.0, 2.0}
+        assert {one["size"] for one in found} == {5, 3}
+        drawn = explored(values, mutations, rng, 1.0)
+        assert json.loads(json.dumps(drawn)) == drawn
+
+    def test_a_function_that_fails_is_named(self):
+        with pytest.raises(TypeError) as caught:
+            explored({"x": 1.0}, {"x": np.random.uniform}, np.random.default_rng(0), 1.0)
+        assert "hyperparam_mutations['x']" in caught.value.__notes__[0]
+
+    def test_the_last_word_has_a_function(self):
+        rng, mutations = np.random.default_rng(0), {"x": lambda rng: np.float32(5.0)}
         assert explored({"x": 1.0}, mutations, rng, 1.0, custom_explore_fn=lambda new: {"x": new["x"] + 1}) == {"x": 6.0}
 
     @pytest.mark.parametrize("wrong", [lambda: Range(2, 1), lambda: Range(0, 1, log=True), lambda: Choices([])])
@@ -133,6 +162,16 @@ class TestExploring:
     def test_a_function_without_the_generator_is_refused_by_name(self, make):
         with pytest.raises(TypeError, match=r"hyperparam_mutations\['policy.learn.learning_rate'\] .* generator of numpy"):
             make(mutations={"policy.learn.learning_rate": lambda: 1e-3})
+
+
+def test_a_population_explores_within_the_range_of_a_setting(make):
+    name = "policy.collect.discount_factor"
+    population = make(
+        mutations={name: lambda rng: rng.uniform(0.9, 0.999)}, resample_probability=0.0, perturbation_factors=(1.2, 1.3)
+    )
+    (decision,) = turn(population, scores=[2.0, 4.0, 3.0, 1.0])
+    assert 0.9 <= decision["new"][name] <= 0.999
+    assert member(population, decision["member"]).cfg.policy.collect.discount_factor == decision["new"][name]
 
 
 def test_a_population_explores_with_a_function(make):

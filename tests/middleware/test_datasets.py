@@ -262,6 +262,30 @@ class TestSaving:
         assert set(dataset.rows()["reward"].tolist()) == {1.0}
         assert "raw_reward" not in dataset.columns
 
+    @pytest.mark.parametrize("order", ["normalizer, model", "model, normalizer", "model, model", "model in place"])
+    def test_rewards_are_those_of_the_environment_behind_several_changes(self, order, tmp_path):
+        class Model:
+            def estimate(self, batch):
+                return with_leaves(batch, reward=batch.reward * 7, raw_reward=batch.reward)
+
+        class InPlace:
+            def estimate(self, batch):
+                batch.reward += 10
+                return batch
+
+        cfg, envs, task = small(tmp_path), make_envs("CartPole-v1", 4), Task()
+        policy = policy_for(cfg)
+        with task.start(ctx=OnlineRLContext()):
+            task.use(StepCollector(cfg, policy.collect_mode, envs, collect_kwargs={"eps": 0.5}))
+            for change in order.split(", "):
+                if change == "normalizer":
+                    task.use(reward_normalizer(cfg, policy.learn_mode))
+                else:
+                    task.use(reward_estimator(cfg, Model() if change == "model" else InPlace(), of="trajectories"))
+            task.use(offline_data_saver(cfg, tmp_path / "data")).run(3)
+        assert set(OfflineDataset(tmp_path / "data").rows()["reward"].tolist()) == {1.0}
+        assert (task.ctx.trajectories.columns["reward"] != 1).all()
+
     def test_it_belongs_before_changes_of_rewards(self, tmp_path):
         cfg, task, envs = small(tmp_path, **{"policy.nstep": 3}), Task(), make_envs("CartPole-v1", 4)
         policy = policy_for(cfg)

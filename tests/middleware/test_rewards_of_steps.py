@@ -63,7 +63,7 @@ def test_rewards_are_not_scaled_where_that_changes_nothing_or_twice_or_when_they
     assert np.isfinite(run(collect, normalize, estimate).train_data.reward.numpy()).all()
     with pytest.raises(RuntimeError, match=r"reward_normalizer found ctx.train_data.*put it before the middleware"):
         run(collect, estimate, normalize)
-    with pytest.raises(RuntimeError, match=r"reward_normalizer found the column 'raw_reward'.*into the pipeline once"):
+    with pytest.raises(RuntimeError, match=r"reward_normalizer found rewards that are scaled already.*into the pipeline once"):
         run(collect, normalize, normalize)
     with pytest.raises(RuntimeError, match="reward_normalizer " + FOUND + "Put reward_normalizer before nstep_reward_enhancer"):
         run(collect, enhancer(), normalize)

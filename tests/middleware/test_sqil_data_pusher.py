@@ -129,7 +129,7 @@ def test_an_expert_that_acts_in_the_same_pipeline_has_a_buffer_of_its_own(digest
 
 
 @pytest.mark.parametrize("kind", [ReplayBuffer, PrioritizedReplayBuffer, EpisodeReplayBuffer])
-def test_an_expert_without_the_rewards_of_sqil_is_refused_before_the_run(kind):
+def test_an_expert_without_the_rewards_of_sqil_is_named_before_the_run(kind, recwarn):
     cfg = DQNConfig().override({"policy.learn.learning_starts": 4, "policy.learn.batch_size": 4, "policy.collect.n_sample": 4})
     envs = make_envs("CartPole-v1", 2, seed=0)
     policy = DQNPolicy(cfg.policy, envs.single_observation_space, envs.single_action_space)
@@ -155,11 +155,14 @@ def test_an_expert_without_the_rewards_of_sqil_is_refused_before_the_run(kind):
             task.use(OffPolicyLearner(cfg, policy.learn_mode, [(expert_buffer, 0.5), (buffer_, 0.5)]))
             task.run(1)
 
-    words = rf"all 20 rewards in the {kind.__name__} .* are 0, so .* Fill it with expert_buffer\.push.*np\.ones"
-    with pytest.raises(ValueError, match=words):
-        run(*20 * [0.0])
+    words = rf"none of the 20 rewards in the {kind.__name__} .* is above 0, so .* Fill it with expert_buffer\.push.*np\.ones"
+    for reward in (0.0, -1.0):  # such as those of MountainCar-v0
+        with pytest.warns(UserWarning, match=words):
+            run(*20 * [reward])
+    recwarn.clear()
     run(0.0, 3.0)  # such as the expert's rewards on another scale
     run()
+    assert not recwarn.list
 
 
 def test_earlier_transitions_of_the_policy_may_have_the_reward_0():

@@ -111,6 +111,17 @@ def test_terminated_steps_have_no_next_value(name):
     assert torch.equal(*losses)
 
 
+def test_nothing_is_learned_from_the_next_observation_of_a_terminated_step(name):
+    batch = rows(name, "all terminated")
+    batch["terminated"][1::2] = False
+    batch["next_obs"][::2] = float("nan")
+    policy = made(name)
+    stats = policy.learn_mode.forward(tree(batch))
+
+    assert all(value.isfinite() for value in stats.values())
+    assert all(weight.isfinite().all() for weight in policy.get_weights().values())
+
+
 def test_weights_of_one_change_nothing_and_of_zero_leave_rows_out(name):
     batch = rows(name, n=8)
     plain = made(name).loss(tree(batch))[1]

@@ -197,6 +197,23 @@ class TestDefaultCheckpoint:
     def test_a_policy_that_had_learned_in_another_run_may_be_best_at_the_start(self, tmp_path):
         assert self.write(tmp_path, best=0, final=self.after(9, learned=109)) == "best"
 
+    def test_so_may_one_whose_weights_were_set(self, tmp_path):
+        cfg = PPOConfig(exp_name=str(tmp_path / "ppo"))
+        policy = PPOPolicy(cfg.policy, BOX, DISCRETE)
+        policy.set_weights({name: tensor + 1 for name, tensor in policy.get_weights().items()})
+        policy.train_iter += 9
+        policy.version += 9
+        assert self.write(tmp_path, best=0, final=self.after(9) | policy.state_dict()) == "best"
+
+    def test_a_damaged_file_of_the_end_is_no_reason_against_the_best(self, tmp_path):
+        self.write(tmp_path, best=4, final=self.after(9))
+        (tmp_path / "ckpt" / "final.pt").write_bytes(b"no checkpoint")
+        with pytest.warns(UserWarning, match="the best checkpoint is used: .*final.pt"):
+            assert default_checkpoint(tmp_path) == "best"
+        (tmp_path / "ckpt" / "best.pt").unlink()
+        with pytest.raises(CheckpointError, match="final.pt"):
+            default_checkpoint(tmp_path)
+
     def test_it_is_the_final_one_of_an_offline_run(self, tmp_path):
         assert self.write(tmp_path / "a", best=4, final=self.after(9, train_epoch=1)) == "final"
         assert self.write(tmp_path / "b", final=self.after(9, train_epoch=1)) == "final"

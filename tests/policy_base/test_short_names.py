@@ -1,5 +1,6 @@
 """A configuration by short names."""
 
+import dataclasses
 import warnings
 
 import numpy as np
@@ -155,6 +156,27 @@ def test_a_setting_of_a_users_own_is_kept_in_silence(recwarn):
     assert not recwarn.list
 
 
+def test_a_setting_that_a_hook_reads_by_name_is_a_users_own(recwarn):
+    @dataclasses.dataclass
+    class OwnConfig(PPOPolicyConfig):
+        pass
+
+    class Reads(PPOPolicy):
+        def loss(self, batch):
+            loss, stats = super().loss(batch)
+            return loss * self.config["use_critic"] * self.config.get("gammas", 1.0), stats
+
+    own = {"use_critic": 1, "gammas": 0.5}
+    assert Reads(own, BOX, DISCRETE).config["gammas"] == 0.5
+    hook = PPOPolicy.with_updates("Hooked", stats_fn=lambda policy, batch: {"mine": policy.config["use_critic"]})
+    assert hook({"use_critic": 1}, BOX, DISCRETE).config["use_critic"] == 1
+    typed = type("Typed", (Reads,), {"config_type": OwnConfig})
+    assert typed(own, BOX, DISCRETE).config["gammas"] == 0.5
+    assert not recwarn.list
+    with pytest.warns(UserWarning, match="use_critic"):
+        Mine({"use_critic": 1}, BOX, DISCRETE)
+
+
 def warned_of(kind, settings, action_space=BOX):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -282,6 +304,7 @@ def test_an_unknown_name_in_a_section_is_an_error():
         {"learn": {"learnig_rate": 1}},
         {"policy": {"learn": {"learnig_rate": 1}}},
         {"policy": {"lr": 1, "lerning": 1}},
+        {"collect": {"lerning": 1}},
     ):
         with pytest.raises(ConfigError, match="has no 'le"):
             PPOPolicy(given, BOX, DISCRETE)
@@ -290,7 +313,14 @@ def test_an_unknown_name_in_a_section_is_an_error():
 
 
 def test_a_setting_policy_of_a_users_own_is_kept(recwarn):
-    assert Mine({"policy": {"kind": "mine"}}, BOX, DISCRETE).config["policy"] == {"kind": "mine"}
+    for own in ({"kind": "mine"}, {"model": "resnet", "kind": "a"}, {"model": "big"}):
+        assert Mine({"policy": own}, BOX, DISCRETE).config["policy"] == own
+
+    class Reads(PPOPolicy):
+        def stats(self, batch):
+            return {**super().stats(batch), "mine": self.config["policy"]["lr"]}
+
+    assert Reads({"policy": {"lr": 0.5}}, BOX, DISCRETE).cfg == PPOPolicyConfig()
     assert not recwarn.list
 
 

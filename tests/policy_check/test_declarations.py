@@ -58,20 +58,22 @@ def made(*bases, **attributes):
     ],
 )
 def test_a_misspelt_hook_or_one_of_another_library_is_a_warning_once_per_class(name, meant, recwarn):
-    kind = type("Mine", (PPOPolicy,), {name: lambda self, *_: None})
+    kind = type("Mine", (PPOPolicy,), {name: lambda self, *_: None, "__module__": "elsewhere"})
     for _ in range(2):
         kind({"seed": 0}, BOX, DISCRETE)
     type("Derived", (kind,), {})({"seed": 0}, BOX, DISCRETE)
-    assert [str(it.message) for it in recwarn] == [f"Mine defines {name!r}, which nothing calls: did you mean {meant!r}?"]
+    assert [str(it.message) for it in recwarn] == [
+        f"Mine defines {name!r}, which ding_lite does not call: did you mean {meant!r}?"
+    ]
 
 
 @pytest.mark.parametrize("name", [*foreign_methods.ADVICE, "action_distribution_fn", "validate_spaces", "_after_loss_init"])
 def test_a_method_of_another_library_without_a_counterpart_is_a_warning_with_advice(name, recwarn):
-    kind = type("Mine", (PPOPolicy,), {name: lambda self, *_: None})
+    kind = type("Mine", (PPOPolicy,), {name: lambda self, *_: None, "__module__": "elsewhere"})
     for _ in range(2):
         kind({"seed": 0}, BOX, DISCRETE)
     advice = foreign_methods.ADVICE.get(name) or FOREIGN_HOOKS[name]
-    assert [str(it.message) for it in recwarn] == [f"Mine defines {name!r}, which nothing calls: {advice}"]
+    assert [str(it.message) for it in recwarn] == [f"Mine defines {name!r}, which ding_lite does not call: {advice}"]
 
 
 def test_a_method_of_another_library_that_the_users_own_code_calls_is_no_warning(recwarn):
@@ -100,8 +102,33 @@ def test_a_method_of_another_library_that_the_users_own_code_calls_is_no_warning
     assert not recwarn.list
 
 
+def of_module(policy, batch):
+    """The loss of a policy, in the same file."""
+    return policy.compute_losses(batch)
+
+
+def test_a_method_that_the_users_own_file_calls_is_no_warning(recwarn):
+    class CalledByAFunction(PPOPolicy):
+        custom_loss = None
+
+        def compute_losses(self, batch):
+            return super().loss(batch)
+
+        def loss(self, batch):
+            return of_module(self, batch)
+
+    class CalledByName(PPOPolicy):
+        def on_episode_end(self):
+            return 1
+
+    policy = CalledByName({"seed": 0}, BOX, DISCRETE)
+    assert getattr(policy, "on_episode_end")() == 1  # noqa: B009  as a script may
+    CalledByAFunction({"seed": 0}, BOX, DISCRETE)
+    assert not recwarn.list
+
+
 def test_a_misspelt_class_attribute_is_a_warning():
-    with pytest.warns(UserWarning, match="Mine defines 'learn_from', which nothing reads: did you mean 'learns_from'"):
+    with pytest.warns(UserWarning, match="Mine defines 'learn_from', which .* does not read: did you mean 'learns_from'"):
         made(learn_from="transitions")
 
 
