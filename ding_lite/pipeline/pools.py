@@ -18,6 +18,12 @@ POOL = "task.parallel"
 """Prefix of the names of threads that run middleware."""
 
 
+class _Here(threading.local):
+    """What a thread does."""
+
+    is_busy = False
+
+
 class WouldBlockError(RuntimeError):
     """A thread waits for an event that nothing is left to emit, perhaps because other parts failed."""
 
@@ -92,7 +98,7 @@ class Pool:
         self._threads: list[threading.Thread] = []
         self._busy = self._idle = 0
         self._is_closing = False
-        self._here = threading.local()
+        self._here = _Here()
         self._awake = 1  # the task's thread and all unfinished calls, except those that wait
         self.home = threading.get_ident()
         """Identifier of the thread that runs the task."""
@@ -100,7 +106,7 @@ class Pool:
     @property
     def is_here(self) -> bool:
         """Whether a call of the pool calls this."""
-        return getattr(self._here, "is_busy", False)
+        return self._here.is_busy
 
     @property
     def knows_caller(self) -> bool:
