@@ -128,6 +128,7 @@ def _require_python(saved: Any) -> None:
     trial.setstate(state)
     if version == trial.VERSION and trial.getstate()[1] != words:  # Python cuts off what is too large
         raise ValueError("its words are not integers from 0 to 4294967295")
+    _require_twister(words[:-1])
     _require_number("the next number of gauss()", next_gauss, next_gauss is None)
 
 
@@ -142,11 +143,19 @@ def _require_numpy(saved: Any) -> None:
         if own["bit_generator"] == "MT19937" and not 0 <= operator.index(words["pos"]) <= 624:
             raise ValueError(f"state['pos'] is {words['pos']!r}, expected an integer from 0 to 624")  # numpy does not check it
         found = trial.get_state(legacy=False)["state"]
+        if own["bit_generator"] == "MT19937":
+            _require_twister(words["key"])
         if any(not np.array_equal(found[name], words[name]) for name in found):
             raise ValueError("its words are not integers from 0 to 4294967295")
         if has_gauss not in (0, 1):
             raise ValueError(f"has_gauss is {has_gauss!r}, expected 0 or 1")
         _require_number("gauss", saved["gauss"])
+
+
+def _require_twister(words: Any) -> None:
+    """Refuse words of a Mersenne Twister from which it gives 0 forever."""
+    if not any(words):
+        raise ValueError("its words are all 0, from which all further numbers are 0")
 
 
 def _require_torch(saved: Any) -> None:

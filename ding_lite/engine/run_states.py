@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import numbers
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -261,6 +262,9 @@ class RunStateMixin:
                 f"the state has ctx.{unknown[0]}, which {type(self._ctx).__name__} does not keep: use the context class of the "
                 "saved run."
             )
+        for name, value in state["context"]["kept"].items():
+            is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+            _require(f"['context']['kept'][{name!r}]", is_number or not _is_counter(self._ctx, name), value, "a number")
 
     def _parts(self) -> dict[str, Any]:
         """Each object of the pipeline with a state, by a name that is the same whenever the script runs."""
@@ -333,6 +337,12 @@ def _is_list_of(kind: type, value: Any) -> bool:
 
 def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_counter(ctx: Any, name: str) -> bool:
+    """Whether a field is a number of one of the library's contexts, which its middleware compute with."""
+    owner = next((kind for kind in type(ctx).__mro__ if name in vars(kind).get("__annotations__", {})), object)
+    return owner.__module__.startswith("ding_lite.") and owner.__annotations__[name] in ("int", "float")
 
 
 def _size_of(part: Any) -> int | None:

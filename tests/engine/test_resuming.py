@@ -9,6 +9,7 @@ from states import same
 
 from ding_lite.basics import CheckpointError, RunFiles
 from ding_lite.basics.global_random import global_random_states
+from ding_lite.contexts import OnlineRLContext
 from ding_lite.engine import Context, RunStateError, Task, contract
 
 MODES = pytest.mark.parametrize(
@@ -232,6 +233,22 @@ class TestState:
                 loop.load_state_dict(state)
             assert global_random_states() == randoms
             assert same(loop.state_dict(), before)
+
+    def test_counters_of_the_librarys_contexts_are_numbers(self):
+        @dataclasses.dataclass
+        class Own(OnlineRLContext):
+            mine: int = dataclasses.field(default=0, metadata={"kept": True})
+
+        with Task().start(ctx=Own()) as loop:
+            loop.use(lambda ctx: None).run(2)
+            state = loop.state_dict()
+            state["context"]["kept"]["mine"] = None  # a user's own field may have other values
+            loop.load_state_dict(state)
+            for name, wrong in (("train_iter", None), ("last_eval_value", "x"), ("env_step", True)):
+                state = loop.state_dict()
+                state["context"]["kept"][name] = wrong
+                with pytest.raises(RunStateError, match=rf"\['kept'\]\['{name}'\] is {wrong!r}, expected a number"):
+                    loop.load_state_dict(state)
 
     @pytest.mark.parametrize("state", [None, [], "state", 3])
     def test_something_other_than_a_state_is_refused(self, state):
