@@ -30,7 +30,7 @@ def plot_runs(
         metric: name of the metric, such as "learn/loss"; None for the mean return of evaluations, or of collection if there are
             none.
         x: metric of the x-axis: "env_step", "time_s", "train_iter" or another counter. None for "env_step", or "train_iter" if
-            the runs have no "env_step", as offline runs. A warning names experiments of which nothing is drawn.
+            the runs have no "env_step", as offline runs. A warning names runs of which nothing is drawn.
         out: the file, ending in .png, .svg or .pdf.
         smooth: number of rows of the moving mean: each point and those before it.
 
@@ -53,8 +53,8 @@ def plot_runs(
     panels = panels_of(experiments, metric, x, smooth=smooth)
     if not panels:
         raise ReportError(f"no row has both {metric} and {x}: choose another --x.")
-    drawn = {line.place for panel in panels for line in panel.lines}
-    if left := [experiment.name for place, experiment in enumerate(experiments) if place not in drawn]:
+    runs = [run for experiment in experiments for run in experiment.runs]
+    if left := [str(run.folder) for run in runs if not len(run.series(metric, x)[0])]:
         warnings.warn(f"{', '.join(left)}: no row has both {metric} and {x}, so that nothing of it is drawn.", stacklevel=2)
     image = write(draw(panels, size=(600, 340), legend=True), out.suffix.lower()[1:])
     write_atomically(out, image)
