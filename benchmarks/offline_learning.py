@@ -224,7 +224,8 @@ def keep(results: Results) -> None:
         lines += [f"| dataset | data | {' | '.join(names)} |", f"| --- | ---: |{' ---: |' * len(names)}"]
         for dataset in datasets:
             cells = [cell(results, dataset, algorithm) for algorithm in names]
-            lines.append(f"| {dataset} | {described(dataset)} | {' | '.join(cells)} |")
+            mean, highest = returns_in(dataset)
+            lines.append(f"| {dataset} | {mean:.0f}, {highest:.0f} | {' | '.join(cells)} |")
         lines.append("")
         if missed := [sentence for dataset in datasets for sentence in falls_short(results, dataset)]:
             lines += ["Not reached:", "", *(f"- {sentence}" for sentence in missed), ""]
@@ -254,8 +255,8 @@ def described_task(task: Task) -> str:
     return ", ".join([*steps, *hidden, *options, f"{task.episodes} episodes"])
 
 
-def described(dataset: str) -> str:
-    """Mean and highest return of a dataset; kept in a file, because the dataset may be gone."""
+def returns_in(dataset: str) -> tuple[float, float]:
+    """Mean and highest return of a dataset, with a tenth; kept in a file, because the dataset may be gone."""
     path = KEPT.with_name("offline_datasets.json")
     known = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     if (DATASETS / dataset).exists():
@@ -263,12 +264,12 @@ def described(dataset: str) -> str:
         known[dataset] = [round(float(returns.mean()), 1), round(float(returns.max()), 1)]
         path.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n", encoding="utf-8")
     mean, highest = known[dataset]
-    return f"{mean:.0f}, {highest:.0f}"
+    return mean, highest
 
 
 def falls_short(results: Results, dataset: str) -> list[str]:
     """Sentences about algorithms that did not reach what is asked of them."""
-    found, mean = [], float(described(dataset).partition(",")[0])
+    found, mean = [], returns_in(dataset)[0]
     cloned = returns_of(results, dataset, "BC")
     for algorithm in dict.fromkeys(name for where, name, *_ in results if where == dataset):
         value = statistics.mean(returns_of(results, dataset, algorithm))
