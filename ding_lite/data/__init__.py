@@ -14,7 +14,7 @@ from ding_lite.data.mixtures import Buffers, sampler
 from ding_lite.data.prioritized_replay import PrioritizedReplayBuffer
 from ding_lite.data.replay import ReplayBuffer
 from ding_lite.data.rollouts import Order, RolloutBuffer, Trajectories
-from ding_lite.data.trees import Tree, flatten, nested, tree
+from ding_lite.data.trees import Tree, flatten, nested, tree, with_leaves
 
 if not TYPE_CHECKING:  # hidden from type checkers, which would otherwise allow any name
     from ding_lite.data.foreign_names import __getattr__ as __getattr__
@@ -42,4 +42,5 @@ __all__ = [
     "to_device",
     "tree",
     "unflatten",
+    "with_leaves",
 ]

@@ -23,6 +23,7 @@ from ding_lite.pipeline.contracts import contract_of
 from ding_lite.pipeline.diagrams import draw_pipeline, pipeline_table
 from ding_lite.pipeline.entries import Entry
 from ding_lite.pipeline.generators import end_of, locked, wrap_both_steps
+from ding_lite.pipeline.leader_reads import with_leaders
 from ding_lite.pipeline.lifecycle import Lifecycle
 from ding_lite.pipeline.pipeline_checks import check_pipeline, require_middleware
 from ding_lite.pipeline.pools import Pool
@@ -109,7 +110,9 @@ class PipelineMixin(Lifecycle):
         held = self._held(lock)
         call = call if held is None else locked(call, held)
         used_at = f"{caller.f_code.co_filename}:{caller.f_lineno}"
-        entry = Entry(fn, call, name_of(fn), location_of(fn), contract_of(fn), used_at, held)
+        terms = contract_of(fn)
+        terms = None if terms is None else with_leaders(fn, terms)
+        entry = Entry(fn, call, name_of(fn), location_of(fn), terms, used_at, held)
         if self._iterating and self._network is not None:
             raise RuntimeError(
                 f"task.use({entry.name!r}) while iterations overlap: the plan of the run is fixed. Add it before run()."

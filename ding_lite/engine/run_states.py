@@ -232,8 +232,9 @@ class RunStateMixin:
             warnings.warn(
                 f"{name} remembers something from iteration to iteration{where}, and has no state_dict, so a resumed run "
                 "begins without it. If the object has a state_dict, name it in the contract: uses=(it,). If not, write a class "
-                "with state_dict() and load_state_dict(state), or keep the value in the context: self.keep(...). If it does "
-                "not matter, as in a cache, ignore this.",
+                "with state_dict() and load_state_dict(state), or keep the value in the context: self.keep(...). If it is an "
+                "attribute of a class that you have derived from one of ding_lite, override these two methods there. If it "
+                "does not matter, as in a cache, ignore this.",
                 stacklevel=4,
             )
 

@@ -69,7 +69,7 @@ def _prints_of(pipeline: Sequence[Entry]) -> dict[tuple[int, str], Print]:
     used = middleware_of(pipeline)
     single = {(position, it.name): it.fn for position, it in enumerate(used) if not it.is_around}
     found = {key: fn for key, fn in single.items() if not has_state(holder_of(fn))}
-    saved = _saved_by(used, pipeline) if any(map(_has_code_of_script, found.values())) else {}
+    saved = _saved_by(used, pipeline) if any(map(_reaches_script, found.values())) else {}
     return {key: fingerprint(fn, inside_of=functools.partial(_inside, saved)) for key, fn in found.items()}
 
 
@@ -92,6 +92,8 @@ def _usual_objects(value: Any) -> list[Any]:
         inside = value[:MOST_PARTS]
     elif type(value) is dict:
         inside = [*list(value.values())[:MOST_PARTS], *list(value)[:MOST_PARTS]]
+    elif (known := _names_in_inherited_state(value.__class__)) is not None:
+        inside = [inner for name, inner in vars(value).items() if name in known]
     else:
         inside = [inner for _, inner in usual_parts(value)]
     return [inner for inner in inside if not (type(inner) in _NO_OBJECTS or isinstance(inner, type))]
@@ -99,7 +101,10 @@ def _usual_objects(value: Any) -> list[Any]:
 
 def _inside(saved: Container[int], value: Any) -> Parts | None:
     """The values inside a value that a run may remember; None for the usual ones."""
-    if id(value) in saved or isinstance(value, (ModuleType, Context)) or hasattr(value, "between_iterations"):  # a task
+    if id(value) in saved:
+        known = _names_in_inherited_state(value.__class__)
+        return () if known is None else [(f".{name}", inner) for name, inner in vars(value).items() if name not in known]
+    if isinstance(value, (ModuleType, Context)) or hasattr(value, "between_iterations"):  # a task
         return ()
     if isinstance(value, FunctionType):
         return _in_function(value)
@@ -155,6 +160,23 @@ def _in_class(cls: type) -> Parts:
     return found
 
 
+@functools.cache
+def _names_in_inherited_state(kind: Any) -> frozenset[str] | None:
+    """The names in the code of the library's class from which a class of the script has its `state_dict`, which knows no
+    others; None if the script has written the `state_dict`, or it is another library's."""
+    owner = next((base for base in kind.__mro__ if "state_dict" in vars(base)), kind)
+    if not is_of_script(kind.__module__) or not owner.__module__.startswith("ding_lite"):
+        return None
+    functions = [
+        inner
+        for base in kind.__mro__
+        if base.__module__.startswith("ding_lite")
+        for it in vars(base).values()
+        if isinstance(inner := getattr(it, "fget", getattr(it, "__func__", it)), FunctionType)
+    ]
+    return frozenset(name for function in functions for name in _names_in(function.__code__))
+
+
 def _state_of(value: Any) -> Any:
     """The state of an object that could be saved, but is not; None if it has none."""
     if not has_state(value):
@@ -170,6 +192,14 @@ def _has_code_of_script(value: Any) -> bool:
         return _has_code_of_script(value.func)
     owner = value if isinstance(value, FunctionType) else type(getattr(value, "__self__", value))
     return is_of_script(owner.__module__)
+
+
+def _reaches_script(fn: Any) -> bool:
+    """Whether a middleware, or something that one of the library's functions or objects holds, is of the script."""
+    if _has_code_of_script(fn):
+        return True
+    held = closure_of(fn) if isinstance(fn, FunctionType) else getattr(fn, "__dict__", {}).items()
+    return any(_has_code_of_script(inner) for _, inner in held)
 
 
 def _top_level(module: str) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any, cast
 
+from ding_lite.basics.attribute_reads import attributes_read
 from ding_lite.basics.closures import closure_of
 from ding_lite.basics.configs import Config
 from ding_lite.pipeline.contexts import is_scalar
@@ -22,6 +23,7 @@ from ding_lite.pipeline.fingerprints import changed, fingerprint
 _NO_STATE = (FunctionType, MethodType, BuiltinFunctionType, ModuleType, type, Config, Contract)
 _DATA = (list, dict, set, deque, bytearray)
 _MOST_INSIDE = 5_000  # objects that are looked at
+_ACTING = " If it only acts, let it hold the mode, such as policy.eval_mode, and name that instead."
 _MADE_TO_BE_SHARED = frozenset({"threading", "_thread", "queue", "_queue"})
 
 
@@ -167,7 +169,7 @@ def unnamed_objects(pipeline: Sequence[Entry]) -> Iterator[str]:
         for name, thing in objects_held(entry.fn) if terms is not None else ():
             same, leader = groups.get(id(thing), (thing,)), getattr(thing, "leader", None)
             named = same if leader is None else (*same, *groups.get(id(leader), (leader,)))
-            if terms is None or _is_any(terms.uses, named):
+            if terms is None or _is_any(terms.uses, named) or _reads_named_alone(entry.fn, name, thing, terms.uses):
                 continue
             for other in pipeline:
                 theirs = other.contract
@@ -177,9 +179,15 @@ def unnamed_objects(pipeline: Sequence[Entry]) -> Iterator[str]:
                     yield (
                         f"{entry.name} ({entry.location}) holds {name}, a {type(thing).__name__} that {other.name} uses, "
                         f"and its contract does not name it. Nothing orders the two, so if it touches it, add it: "
-                        f"@contract(..., uses=({name},))."
+                        f"@contract(..., uses=({name},)).{_ACTING if hasattr(thing, 'eval_mode') else ''}"
                     )
                     break
+
+
+def _reads_named_alone(fn: Any, name: str, thing: Any, uses: Sequence[Any]) -> bool:
+    """Whether a function does nothing with an object but read attributes that its contract names, as in `policy.eval_mode`."""
+    attributes = attributes_read(fn.__code__, name) if isinstance(fn, FunctionType) else None
+    return bool(attributes) and all(_is_any(uses, (getattr(thing, attribute, None),)) for attribute in attributes or ())
 
 
 def _is_any(uses: Sequence[Any], things: Sequence[Any]) -> bool:

@@ -446,6 +446,8 @@ class CollectMode(ActMode):
     """The mode that explores."""
 
     role, explore = "collect", True
+    reads_leader_in = ("with_values",)
+    """Methods that read the policy itself, and not the acting copy: middleware that call one wait for the learner."""
 
     @property
     def acting_settings(self) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from torch import nn
 
+from ding_lite.basics.attribute_reads import attributes_read
 from ding_lite.basics.closures import closure_of
 from ding_lite.policy_check.foreign_methods import ADVICE, HOOKS
 
@@ -165,26 +166,41 @@ def _warn_of_parts(policy: ConfiguredPolicy) -> None:
 
 def _warn_of_model_settings(policy: ConfiguredPolicy) -> None:
     """Warn of settings of networks that only `make_model` reads, if the model was given; and of a missing normalizer."""
-    kind, section = type(policy), policy.cfg.model
+    kind: Any = type(policy)
+    section = policy.cfg.model
     if policy.given_model is None:
         has_none = policy.params and getattr(policy.model, "normalizer", None) is None
-        if section.normalize_obs and has_none and not _reads_setting(kind.make_model, "normalize_obs"):  # type: ignore[attr-defined]
+        if section.normalize_obs and has_none and not _reads_setting(kind.make_model, "normalize_obs"):
             warnings.warn(
                 f"model.normalize_obs = True has no effect: the model that make_model of {kind.__name__} returns has no "
                 "`normalizer`. Pass normalize_obs on to the function that makes the network, or leave the setting out.",
                 stacklevel=5,
             )
-        return
-    changed = _changed(section, [field.name for field in dataclasses.fields(section)])
+        if not _makes_model_without_settings(kind):
+            return
+    names = [field.name for field in dataclasses.fields(section)]
+    changed = _changed(section, [name for name in names if name != "normalize_obs" or policy.given_model is not None])
     functions = [it for base in kind.__mro__ for name, it in vars(base).items() if name != "make_model"]
+    functions += [kind.make_model] if policy.given_model is None else []
     idle = [name for name in changed if not any(_reads_setting(function, name) for function in functions)]
     if idle:
         given = " and ".join(f"model.{name} = {changed[name]!r}" for name in idle)
         have, them = ("have", "them") if len(idle) > 1 else ("has", "it")
-        warnings.warn(
-            f"{given} {have} no effect: this {kind.__name__} was made with model=, a network of your own. Leave {them} out.",
-            stacklevel=5,
-        )
+        why = f"this {kind.__name__} was made with model=, a network of your own. Leave {them} out."
+        if policy.given_model is None:
+            why = f"make_model of {kind.__name__} reads no settings. Leave {them} out, or read self.cfg.model there."
+        warnings.warn(f"{given} {have} no effect: {why}", stacklevel=5)
+
+
+def _makes_model_without_settings(kind: Any) -> bool:
+    """Whether a `make_model` of a user's cannot read the configuration: it only reads other attributes of the policy."""
+    make = kind.make_model
+    if not inspect.isfunction(make) or make.__module__.partition(".")[0] == "ding_lite" or make.__closure__:
+        return False
+    if any({"cfg", "config"}.intersection(part.co_names) for part in _parts(make.__code__)):
+        return False
+    read = attributes_read(make.__code__, next(iter(inspect.signature(make).parameters), ""))
+    return read is not None and not any(callable(getattr(kind, name, None)) for name in read)
 
 
 def _warn_of_minibatch_settings(policy: ConfiguredPolicy) -> None:

@@ -16,8 +16,9 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from ding_lite import Context, Task, contract
-from ding_lite.middleware import CkptSaver
+from ding_lite import Context, OnlineRLContext, Task, contract
+from ding_lite.data import ReplayBuffer, Trajectories
+from ding_lite.middleware import CkptSaver, data_pusher
 
 COUNTS = [0]
 
@@ -436,6 +437,54 @@ def test_saved_objects_cause_no_warning(tmp_path):
         return (SETTINGS["rate"], loop.ctx, FORMS[0], Sum, np.float32(1))
 
     assert warned(tmp_path, named, inside, reads_settings, Saved().step) == []
+
+
+class Coin(ReplayBuffer):
+    """A buffer with a state of its own, and the library's state_dict."""
+
+    def __init__(self, size=8):
+        super().__init__(size, seed=0)
+        self.coin, self.limit = np.random.default_rng(0), 3
+
+    def push(self, *args, **kwargs):
+        self.toss()
+        return super().push(*args, **kwargs)
+
+    def toss(self):
+        self.coin.random()
+
+
+class SavedCoin(Coin):
+    def state_dict(self):
+        return {**super().state_dict(), "coin": self.coin.bit_generator.state}
+
+    def load_state_dict(self, state):
+        self.coin.bit_generator.state = state["coin"]
+        super().load_state_dict({name: value for name, value in state.items() if name != "coin"})
+
+
+class Renamed(Coin):
+    def toss(self):
+        """Nothing."""
+
+
+@pytest.mark.parametrize(("kind", "is_lost"), [(Coin, True), (SavedCoin, False), (Renamed, False)])
+def test_a_class_that_is_derived_from_one_of_the_library_may_have_a_state_of_its_own(kind, is_lost, tmp_path):
+    rows = {"obs": np.zeros((1, 2), np.float32), "reward": np.zeros(1, np.float32)}
+
+    def collected(ctx):
+        ctx.trajectories = Trajectories({name: column[:, None] for name, column in rows.items()})
+
+    buffer_ = kind()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with Task().start(ctx=OnlineRLContext()) as loop:
+            loop.use(contract(writes=("trajectories",), stage="collect")(collected)).use(data_pusher(None, buffer_))
+            loop.use(CkptSaver(torch.nn.Linear(1, 1), tmp_path, train_freq=1000)).run(4)
+    found = [str(it.message) for it in caught if "has no state_dict" in str(it.message)]
+    assert len(found) == is_lost
+    assert all("data_pusher remembers something from iteration to iteration (buffer_.coin)" in it for it in found)
+    assert all("derived from one of ding_lite, override these two methods there" in it for it in found)
 
 
 SETTINGS = {"rate": 1.0}

@@ -244,6 +244,22 @@ class TestObjectsThatShareState:
         return [str(one.message) for one in caught]
 
     @OVERLAPPING
+    def test_who_only_reads_what_its_contract_names_is_not(self, mode):
+        learner = Learner(Holder(0))
+
+        @contract(writes=("batch",), uses=(learner.follower,), stage="collect")
+        def collects(ctx):
+            ctx.batch = learner.follower and 1
+
+        @contract(("batch",), uses=(learner,), stage="learn")
+        def learns(ctx):
+            return None
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            run(collects, learns, mode=mode)
+
+    @OVERLAPPING
     @pytest.mark.parametrize(
         ("held", "named"), [("model", ()), ("learner", ()), ("model", ("follower",)), ("learner", ("follower",))]
     )

@@ -31,6 +31,7 @@ from ding_lite.policy import (
     DiscreteCQLPolicy,
     DiscreteIQLPolicy,
     DQNPolicy,
+    DQNPolicyConfig,
     HookError,
     IMPALAPolicy,
     IQLPolicy,
@@ -263,6 +264,47 @@ def test_settings_of_networks_that_it_replaces_are_a_warning(recwarn):
     assert not recwarn.list
     with pytest.warns(UserWarning, match=r"model.n_atom = 5 and model.layer_norm = True have no effect|layer_norm = True and"):
         made(C51Policy, Values(2, 7), **{"model.n_atom": 5, "model.layer_norm": True, "model.v_min": -3.0})
+
+
+SIZE = 2
+cfg_of_script = DQNPolicyConfig()
+
+
+def test_so_are_settings_that_a_make_model_of_a_users_cannot_read(recwarn):
+    class Own(DQNPolicy):
+        def make_model(self):
+            return nn.Sequential(nn.Linear(self.observation_space.shape[0], 4), nn.Linear(4, SIZE))
+
+    class Reads(DQNPolicy):
+        def make_model(self):
+            return nn.Linear(3, self.cfg.model.encoder_hidden_size_list[-1])
+
+    class Extends(DQNPolicy):
+        def make_model(self):
+            return super().make_model()
+
+    class Asks(DQNPolicy):
+        def width(self):
+            return 2
+
+        def make_model(self):
+            return nn.Linear(3, self.width())
+
+    class Passes(DQNPolicy):
+        def make_model(self):
+            return nn.Linear(3, len([self]) + 1)
+
+    class Global(DQNPolicy):
+        def make_model(self):
+            return nn.Linear(3, cfg_of_script.model.encoder_hidden_size_list[0] if SIZE == 3 else 2)
+
+    settings = {"seed": 0, "model.encoder_hidden_size_list": [5, 2]}
+    for kind in (Reads, Extends, Asks, Passes, Global):
+        kind(settings, OBS, spaces.Discrete(2))
+    Own({"seed": 0}, OBS, spaces.Discrete(2))
+    assert not recwarn.list
+    with pytest.warns(UserWarning, match=r"model.encoder_hidden_size_list = \[5, 2\] has no effect: make_model of Own "):
+        Own(settings, OBS, spaces.Discrete(2))
 
 
 def test_its_normalizer_is_updated_and_shared_with_the_target_network():

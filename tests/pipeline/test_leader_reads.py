@@ -1,0 +1,107 @@
+"""with_leaders(): a contract that names a mode also names the learner, if the middleware reads the newest critic."""
+
+import functools
+
+import pytest
+
+from ding_lite import OnlineRLContext, Task, contract
+from ding_lite.config import PPOConfig
+from ding_lite.data import with_leaves
+from ding_lite.envs import make_envs
+from ding_lite.middleware import StepCollector, multistep_trainer
+from ding_lite.policy import PPOPolicy
+
+TERMS = {"reads": ("trajectories",), "writes": ("train_data",), "stage": "process"}
+
+
+def estimated(who, ctx):
+    batch = who.with_values(ctx.trajectories.batch)
+    target = batch.reward + 0.99 * batch.next_value * ~batch.terminated
+    ctx.train_data = with_leaves(batch, advantage=target - batch.value, return_=target)
+
+
+def direct(mode, policy):
+    @contract(**TERMS, uses=(mode,))
+    def estimate(ctx):
+        batch = mode.with_values(ctx.trajectories.batch)
+        target = batch.reward + 0.99 * batch.next_value * ~batch.terminated
+        ctx.train_data = with_leaves(batch, advantage=target - batch.value, return_=target)
+
+    return estimate
+
+
+def by_a_helper(mode, policy):
+    @contract(**TERMS, uses=(mode,))
+    def estimate(ctx):
+        estimated(mode, ctx)
+
+    return estimate
+
+
+def of_the_policy(mode, policy):
+    @contract(**TERMS, uses=(mode,))
+    def estimate(ctx):
+        estimated(policy, ctx)
+
+    return estimate
+
+
+def partial(mode, policy):
+    return contract(**TERMS, uses=(mode,))(functools.partial(estimated, mode))
+
+
+class Estimator:
+    def __init__(self, mode):
+        self.mode = mode
+        contract(**TERMS, uses=(mode,))(self)
+
+    def __call__(self, ctx):
+        self.estimate(ctx)
+
+    def estimate(self, ctx):
+        estimated(self.mode, ctx)
+
+
+def an_object(mode, policy):
+    return Estimator(mode)
+
+
+def trained(make, async_mode, wrap=lambda task, fn: task.use(fn)):
+    cfg = PPOConfig().override({"policy.collect.n_sample": 32, "policy.model.encoder_hidden_size_list": [8]})
+    envs = make_envs("CartPole-v1", 4, seed=0)
+    policy = PPOPolicy(cfg.policy, envs.single_observation_space, envs.single_action_space)
+    with Task().start(async_mode=async_mode, max_lag=1, ctx=OnlineRLContext()) as task:
+        task.use(StepCollector(cfg, policy.collect_mode, envs))
+        wrap(task, make(policy.collect_mode, policy))
+        task.use(multistep_trainer(cfg, policy.learn_mode)).run(max_step=6)
+        uses = [entry.contract.uses for entry in task._entries]
+    return policy, uses
+
+
+@pytest.mark.parametrize("make", [direct, by_a_helper, of_the_policy, partial, an_object])
+def test_it_waits_for_the_learner(make, digest):
+    policy, uses = trained(make, async_mode=False)
+    assert policy.learn_mode in uses[1]
+    expected = digest(policy.get_weights())
+    assert {digest(trained(make, async_mode=True)[0].get_weights()) for _ in range(2)} == {expected}
+
+
+def test_so_does_one_inside_another():
+    policy, uses = trained(
+        direct, False, lambda task, fn: task.use(task.serial(fn, contract(stage="process")(lambda ctx: None)))
+    )
+    assert policy.learn_mode in uses[1]
+
+
+def test_one_that_only_acts_does_not():
+    def acts(mode, policy):
+        @contract(**TERMS, uses=(mode,))
+        def estimate(ctx):
+            mode.forward(ctx.trajectories.batch.obs[0].numpy())
+            reward = ctx.trajectories.batch.reward
+            ctx.train_data = with_leaves(ctx.trajectories.batch, advantage=reward, return_=reward, value=reward)
+
+        return estimate
+
+    policy, uses = trained(acts, async_mode=False)
+    assert [type(one).__name__ for one in uses[1]] == ["CollectMode"]
