@@ -46,7 +46,12 @@ def _names_of(fn: Any) -> Iterator[str]:
             waiting += [one.__globals__[name] for name in names if isinstance(one.__globals__.get(name), FunctionType)]
         elif not isinstance(one, type):  # an object with __call__, or several middleware as one
             waiting += [it for base in type(one).__mro__ for it in vars(base).values() if isinstance(it, FunctionType)]
-            waiting += [it for part in vars(one).values() if isinstance(part, (list, tuple)) for it in part if contract_of(it)]
+            held = [
+                it
+                for part in getattr(one, "__dict__", {}).values()
+                for it in (part if type(part) in (list, tuple) else (part,))
+            ]
+            waiting += [it for it in held if callable(it) and contract_of(it) is not None]
 
 
 def _names_in(code: CodeType) -> Iterator[str]:

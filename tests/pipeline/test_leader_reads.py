@@ -8,7 +8,7 @@ from ding_lite import OnlineRLContext, Task, contract
 from ding_lite.config import PPOConfig
 from ding_lite.data import with_leaves
 from ding_lite.envs import make_envs
-from ding_lite.middleware import StepCollector, multistep_trainer
+from ding_lite.middleware import StepCollector, for_policy, multistep_trainer
 from ding_lite.policy import PPOPolicy
 
 TERMS = {"reads": ("trajectories",), "writes": ("train_data",), "stage": "process"}
@@ -91,6 +91,13 @@ def test_so_does_one_inside_another():
         direct, False, lambda task, fn: task.use(task.serial(fn, contract(stage="process")(lambda ctx: None)))
     )
     assert policy.learn_mode in uses[1]
+
+
+def test_so_does_one_for_a_policy():
+    policy = trained(direct, False)[0]
+    with Task().start(ctx=OnlineRLContext()) as task:
+        task.use(for_policy("a", direct(policy.collect_mode, policy)))
+        assert policy.learn_mode in task._entries[0].contract.uses
 
 
 def test_one_that_only_acts_does_not():
