@@ -23,7 +23,7 @@ from ding_lite.basics.files import (
     writing,
 )
 from ding_lite.basics.foreign_names import foreign_arguments, foreign_attributes, foreign_names, refuse_foreign_modules
-from ding_lite.basics.messages import add_note, did_you_mean, printable, require_extra
+from ding_lite.basics.messages import add_note, did_you_mean, printable, require_extra, warn_caller
 from ding_lite.basics.nesting import unflatten
 from ding_lite.basics.row_files import RowsInPieces
 from ding_lite.basics.run_copies import RunCopy
@@ -86,6 +86,7 @@ __all__ = [
     "tell",
     "temporary_beside",
     "unflatten",
+    "warn_caller",
     "without_place",
     "write_atomically",
     "writing",

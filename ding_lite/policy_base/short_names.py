@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import difflib
 import functools
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from ding_lite.basics import Config, ConfigError, did_you_mean, near_fields
+from ding_lite.basics import Config, ConfigError, did_you_mean, near_fields, warn_caller
 from ding_lite.policy_base.configs import OnPolicyConfig, PolicyConfig
 
 _PLACES = {
@@ -195,10 +194,9 @@ def _warn_of_slips(names: Iterable[str], cfg: Config) -> None:
     """Warn of each name that looks like a field of the typed configuration, such as `gama`, or is a name in another library."""
     for name in names:
         if hint := _foreign_hint(name, cfg, "foreign") or _slip_hint(name, cfg):
-            warnings.warn(
+            warn_caller(
                 f"{type(cfg).__name__} has no setting {name!r}: {hint} It is kept as policy.config[{name!r}], for hooks that "
                 "read it.",
-                stacklevel=4,
             )
 
 
@@ -223,7 +221,7 @@ def _warn_of_unread(settings: Mapping[str, Any], cfg: Config, reader: str) -> No
             f"{kind} has no settings {', '.join(map(repr, shown))}{more}. They are kept in policy.config, but {reader} reads"
         )
         found += " none of them. " + " ".join(f"{name!r}: {hints[name]}" for name in shown if hints[name])
-    warnings.warn(f"{found.rstrip()} {kind}().to_dict() has all settings.", stacklevel=4)
+    warn_caller(f"{found.rstrip()} {kind}().to_dict() has all settings.")
 
 
 def _foreign_hint(name: str, cfg: Config, *tables: str) -> str:

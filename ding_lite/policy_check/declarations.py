@@ -8,7 +8,6 @@ import functools
 import inspect
 import re
 import sys
-import warnings
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import CodeType
@@ -18,6 +17,7 @@ from torch import nn
 
 from ding_lite.basics.attribute_reads import attributes_read
 from ding_lite.basics.closures import closure_of
+from ding_lite.basics.messages import warn_caller
 from ding_lite.policy_check.foreign_methods import ADVICE, HOOKS
 
 _PARTS = {
@@ -91,25 +91,22 @@ def warn_of_idle_settings(policy: ConfiguredPolicy) -> None:
     if policy.has_loss and policy.learns_from == "rollouts" and not policy.has_own_learning:
         _warn_of_minibatch_settings(policy)
     if policy.config.get("lr_schedule") is not None and not hasattr(policy, "lr_schedule"):
-        warnings.warn(
+        warn_caller(
             f"learn.lr_schedule has no effect on a {kind.__name__}: derive a class with it, "
             f"{kind.__name__}.with_updates(mixins=[LearningRateSchedule]).",
-            stacklevel=4,
         )
     if policy.cfg.learn.compile != "off" and not (policy.has_loss and policy.params):
-        warnings.warn(
+        warn_caller(
             f'learn.compile = "{policy.cfg.learn.compile}" has no effect: {kind.__name__} has no loss, and compiled steps are '
             "those of gradient_step. Override loss instead of learn_on_batch, or leave the setting out.",
-            stacklevel=4,
         )
     _warn_of_optimizer_settings(policy)
     _warn_of_parts(policy)
     _warn_of_model_settings(policy)
     if not policy.params and policy.has_own_learning and not policy.has_own_weights:
-        warnings.warn(
+        warn_caller(
             f"{kind.__name__} learns, but has neither networks nor get_weights and set_weights: define these. Otherwise the "
             "copies that collect and evaluate do not see what it learns, or see partly updated arrays.",
-            stacklevel=4,
         )
 
 
@@ -140,7 +137,7 @@ def _warn_of_optimizer_settings(policy: ConfiguredPolicy) -> None:
             fix = f"the optimizer is {learn.optimizer}. Leave it out, or set learn.optimizer to 'rmsprop'."
         else:
             continue
-        warnings.warn(f"learn.{name} = {value!r} has no effect: {fix}", stacklevel=5)
+        warn_caller(f"learn.{name} = {value!r} has no effect: {fix}")
 
 
 def idle_for_optimizer(kind: Any, names: Iterable[str]) -> list[str]:
@@ -159,9 +156,7 @@ def _warn_of_parts(policy: ConfiguredPolicy) -> None:
         if getattr(section, setting, True):
             continue
         for idle, value in _changed(section, names).items():
-            warnings.warn(
-                f"{section_name}.{idle} = {value!r} has no effect without {name}: leave it out, or set {name}.", stacklevel=5
-            )
+            warn_caller(f"{section_name}.{idle} = {value!r} has no effect without {name}: leave it out, or set {name}.")
 
 
 def _warn_of_model_settings(policy: ConfiguredPolicy) -> None:
@@ -171,10 +166,9 @@ def _warn_of_model_settings(policy: ConfiguredPolicy) -> None:
     if policy.given_model is None:
         has_none = policy.params and getattr(policy.model, "normalizer", None) is None
         if section.normalize_obs and has_none and not _reads_setting(kind.make_model, "normalize_obs"):
-            warnings.warn(
+            warn_caller(
                 f"model.normalize_obs = True has no effect: the model that make_model of {kind.__name__} returns has no "
                 "`normalizer`. Pass normalize_obs on to the function that makes the network, or leave the setting out.",
-                stacklevel=5,
             )
         if not _makes_model_without_settings(kind):
             return
@@ -189,7 +183,7 @@ def _warn_of_model_settings(policy: ConfiguredPolicy) -> None:
         why = f"this {kind.__name__} was made with model=, a network of your own. Leave {them} out."
         if policy.given_model is None:
             why = f"make_model of {kind.__name__} reads no settings. Leave {them} out, or read self.cfg.model there."
-        warnings.warn(f"{given} {have} no effect: {why}", stacklevel=5)
+        warn_caller(f"{given} {have} no effect: {why}")
 
 
 def _makes_model_without_settings(kind: Any) -> bool:
@@ -212,10 +206,9 @@ def _warn_of_minibatch_settings(policy: ConfiguredPolicy) -> None:
     if idle:
         given = " and ".join(f"learn.{name} = {getattr(learn, name)}" for name in idle)
         have, them = ("have", "them") if len(idle) > 1 else ("has", "it")
-        warnings.warn(
+        warn_caller(
             f"{given} {have} no effect: {kind.__name__} takes one gradient step on the whole rollout. Leave {them} out; or use "
             "PPOPolicy, which learns in epochs of minibatches (in build_policy, base=PPOPolicy); or override learn_on_batch.",
-            stacklevel=5,
         )
 
 
@@ -278,7 +271,7 @@ def require_declarations(policy: object, hooks: Iterable[str], foreign: Mapping[
                 continue
             if not any(_refers(function, name) for it in users for function in vars(it).values()):
                 verb = "call" if callable(value) else "read"
-                warnings.warn(f"{base.__name__} defines {name!r}, which ding_lite does not {verb}: {advice}", stacklevel=4)
+                warn_caller(f"{base.__name__} defines {name!r}, which ding_lite does not {verb}: {advice}")
 
 
 def _require_no_clash(base: type, name: str, value: Any, owner: type) -> None:

@@ -8,11 +8,10 @@ import math
 import os
 import sys
 import time
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TextIO, TypeGuard
 
-from ding_lite.basics import EnduringStream, is_closed, printable, require_extra
+from ding_lite.basics import EnduringStream, is_closed, printable, require_extra, warn_caller
 from ding_lite.sinks.groups import plain_row
 
 _CURVES = ("evaluate/episode_return_mean", "collect/episode_return_mean")
@@ -66,10 +65,9 @@ class Console:
         if not self._has_warned:
             self._has_warned = True
             name = "standard output" if self._stream is None else "the output of the console"
-            warnings.warn(
+            warn_caller(
                 f"{name} cannot be written to ({problem}), so lines about the progress of the run are lost. The run goes on. "
                 "Send the output to a file that can be written, as in `python train.py > train.log`.",
-                stacklevel=3,
             )
 
 

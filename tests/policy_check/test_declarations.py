@@ -1,10 +1,12 @@
 """What a policy class defines: misspelt hooks, values that do not exist, and settings without effect."""
 
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
 from gymnasium import spaces
+from torch import nn
 
 from ding_lite.policy import A2CPolicy, DQNPolicy, IMPALAPolicy, PPOPolicy, PPOPolicyConfig, REINFORCEPolicy
 from ding_lite.policy_base import Policy, build_policy
@@ -125,6 +127,29 @@ def test_a_method_that_the_users_own_file_calls_is_no_warning(recwarn):
     assert getattr(policy, "on_episode_end")() == 1  # noqa: B009  as a script may
     CalledByAFunction({"seed": 0}, BOX, DISCRETE)
     assert not recwarn.list
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"model.normalize_obs": True},
+        {"model.layer_norm": True},
+        {"learn.rmsprop_decay": 0.5},
+        {"gama": 0.5},
+    ],
+)
+def test_a_warning_of_a_setting_is_at_the_line_that_makes_the_policy(settings):
+    class Own(DQNPolicy):
+        def make_model(self):
+            return nn.Linear(4, 3)
+
+    def main():
+        return Own(settings, BOX, DISCRETE)  # here
+
+    with pytest.warns(UserWarning, match="no effect|did you mean") as caught:
+        main()
+    places = [(it.filename, Path(it.filename).read_text().splitlines()[it.lineno - 1].rpartition("# ")[2]) for it in caught]
+    assert places == [(__file__, "here")]
 
 
 def test_a_misspelt_class_attribute_is_a_warning():
