@@ -3,6 +3,8 @@
 import dataclasses
 import math
 import pickle
+import re
+from pathlib import Path
 
 import pytest
 
@@ -108,3 +110,13 @@ def test_a_subclass_keeps_what_the_table_says_whatever_its_post_init_does(cls, t
     assert ctx.loss_sum == 7
     kept = {name for name, row in table.items() if row[0]} - {"total_step"}
     assert {name for name in table if getattr(ctx, name) == 7} == kept
+
+
+def test_the_guide_lists_the_fields_of_both_contexts():
+    text = (Path(__file__).parent.parent.parent / "docs" / "guide.md").read_text(encoding="utf-8")
+    rows = [row.split(" | ") for row in text.split("| field | in |")[1].split("\n\n")[0].splitlines()[2:]]
+    for kind, others in ((OnlineRLContext, "offline"), (OfflineRLContext, "online")):
+        listed = {name: words for names, where, words, _ in rows for name in re.findall(r"`(\w+)`", names) if where != others}
+        fields = {it.name: it.metadata.get("kept", it.name == "total_step") for it in dataclasses.fields(kind)}
+        assert listed.keys() == fields.keys()
+        assert {name: words.startswith("kept: ") for name, words in listed.items()} == fields
