@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
-from ding_lite.basics import did_you_mean, write_atomically
+from ding_lite.basics import did_you_mean, printable, write_atomically
 from ding_lite.reports.charts import Line, Panel, draw, write
 from ding_lite.reports.experiments import RETURNS, Experiment, group_runs, metrics_of
 from ding_lite.reports.runs import ReportError, find_runs
@@ -55,7 +55,8 @@ def plot_runs(
         raise ReportError(f"no row has both {metric} and {x}: choose another --x.")
     runs = [run for experiment in experiments for run in experiment.runs]
     if left := [str(run.folder) for run in runs if not len(run.series(metric, x)[0])]:
-        warnings.warn(f"{', '.join(left)}: no row has both {metric} and {x}, so that nothing of it is drawn.", stacklevel=2)
+        text = f"{', '.join(left)}: no row has both {metric} and {x}, so that nothing of it is drawn."
+        warnings.warn(printable(text), stacklevel=2)
     image = write(draw(panels, size=(600, 340), legend=True), out.suffix.lower()[1:])
     write_atomically(out, image)
     return out

@@ -415,7 +415,9 @@ class Normed(DQNPolicy):
     """With running statistics, which each call of the network updates."""
 
     def make_model(self):
-        network = make_q_network(self.observation_space, self.num_actions, [8], "relu", None)
+        network = make_q_network(
+            self.observation_space, self.num_actions, [8, *self.cfg.model.encoder_hidden_size_list], "relu", None
+        )
         return nn.Sequential(nn.BatchNorm1d(5), network)
 
 
