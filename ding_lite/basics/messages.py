@@ -1,4 +1,4 @@
-"""Parts of messages: names and places of middleware, the nearest valid name, notes on errors, and safe printing."""
+"""Parts of messages: names and places, the nearest valid name, notes on errors, the line to warn at, and safe printing."""
 
 from __future__ import annotations
 

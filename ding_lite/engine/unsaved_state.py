@@ -8,10 +8,10 @@ import sys
 from collections.abc import Container, Iterator, Sequence
 from enum import Enum
 from pathlib import Path
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, MethodWrapperType, ModuleType
+from types import BuiltinFunctionType, FunctionType, MethodType, MethodWrapperType, ModuleType
 from typing import Any
 
-from ding_lite.basics.closures import closure_of
+from ding_lite.basics.closures import closure_of, names_in
 from ding_lite.engine.run_parts import environments_of, has_state, holder_of
 from ding_lite.pipeline.contexts import SCALARS, Context
 from ding_lite.pipeline.contracts import state_groups
@@ -137,16 +137,10 @@ def _in_function(fn: FunctionType) -> Parts:
     if not is_of_script(fn.__module__):  # only what it calls
         return [(name, inner) for name, inner in found if _has_code_of_script(inner)]
     found += [(f".{fn.__name__}.{name}", inner) for name, inner in vars(fn).items() if not name.startswith("__")]
-    known, names = fn.__globals__, sorted(_names_in(fn.__code__))
+    known, names = fn.__globals__, sorted(names_in(fn.__code__))
     found += [(f".{name}", known.get(name, sys.modules.get(name))) for name in names if name in known or name in sys.modules]
     modules = [(place, it) for place, it in found if isinstance(it, ModuleType) and is_of_script(it.__name__)]
     return found + [(f"{place}.{name}", vars(it)[name]) for place, it in modules for name in names if name in vars(it)]
-
-
-def _names_in(code: CodeType) -> set[str]:
-    """The names of global variables in a function and in those inside it. Names of attributes are among them."""
-    inner = (_names_in(it) for it in code.co_consts if isinstance(it, CodeType))
-    return set(code.co_names).union(*inner)
 
 
 def _in_class(cls: type) -> Parts:
@@ -174,7 +168,7 @@ def _names_in_inherited_state(kind: Any) -> frozenset[str] | None:
         for it in vars(base).values()
         if isinstance(inner := getattr(it, "fget", getattr(it, "__func__", it)), FunctionType)
     ]
-    return frozenset(name for function in functions for name in _names_in(function.__code__))
+    return frozenset(name for function in functions for name in names_in(function.__code__))
 
 
 def _state_of(value: Any) -> Any:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
-from types import CodeType, FunctionType
+from types import FunctionType
 from typing import Any
 
-from ding_lite.basics.closures import closure_of
+from ding_lite.basics.closures import closure_of, names_in
 from ding_lite.pipeline.contracts import Contract, contract_of
 
 _MOST = 200  # functions that are looked at
@@ -40,7 +40,7 @@ def _names_of(fn: Any) -> Iterator[str]:
             if one in seen or one.__module__.partition(".")[0] == "ding_lite":
                 continue
             seen.add(one)
-            names = set(_names_in(one.__code__))
+            names = names_in(one.__code__)
             yield from names
             waiting += [value for _, value in closure_of(one) if callable(value)]
             waiting += [one.__globals__[name] for name in names if isinstance(one.__globals__.get(name), FunctionType)]
@@ -52,10 +52,3 @@ def _names_of(fn: Any) -> Iterator[str]:
                 for it in (part if type(part) in (list, tuple) else (part,))
             ]
             waiting += [it for it in held if callable(it) and contract_of(it) is not None]
-
-
-def _names_in(code: CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _names_in(constant)

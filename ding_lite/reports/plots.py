@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
-from ding_lite.basics import did_you_mean, printable, write_atomically
+from ding_lite.basics import did_you_mean, printable, warn_caller, write_atomically
 from ding_lite.reports.charts import Line, Panel, draw, write
 from ding_lite.reports.experiments import RETURNS, Experiment, group_runs, metrics_of
 from ding_lite.reports.runs import ReportError, find_runs
@@ -30,7 +29,7 @@ def plot_runs(
         metric: name of the metric, such as "learn/loss"; None for the mean return of evaluations, or of collection if there are
             none.
         x: metric of the x-axis: "env_step", "time_s", "train_iter" or another counter. None for "env_step", or "train_iter" if
-            the runs have no "env_step", as offline runs. A warning names runs of which nothing is drawn.
+            the runs have no "env_step", as offline runs. A warning names runs without such rows.
         out: the file, ending in .png, .svg or .pdf.
         smooth: number of rows of the moving mean: each point and those before it.
 
@@ -55,8 +54,7 @@ def plot_runs(
         raise ReportError(f"no row has both {metric} and {x}: choose another --x.")
     runs = [run for experiment in experiments for run in experiment.runs]
     if left := [str(run.folder) for run in runs if not len(run.series(metric, x)[0])]:
-        text = f"{', '.join(left)}: no row has both {metric} and {x}, so that nothing of it is drawn."
-        warnings.warn(printable(text), stacklevel=2)
+        warn_caller(printable(f"{', '.join(left)}: not drawn, because no row has both {metric} and {x}."))
     image = write(draw(panels, size=(600, 340), legend=True), out.suffix.lower()[1:])
     write_atomically(out, image)
     return out

@@ -42,7 +42,7 @@ def test_runs_without_environment_steps_are_drawn_over_gradient_steps(tmp_path, 
     with pytest.raises(ReportError, match="--x env_step: the runs have no such metric"):
         plot_runs([folder], x="env_step", out=tmp_path / "b.svg")
     write_run(tmp_path / "dqn", iterations=20)
-    with pytest.warns(UserWarning, match="cql: no row has both .* and env_step, so that nothing of it is drawn"):
+    with pytest.warns(UserWarning, match="cql: not drawn, because no row has both .* and env_step"):
         assert "environment steps" in texts(plot_runs([tmp_path], out=tmp_path / "c.svg"))
 
 
