@@ -4,19 +4,26 @@ PYTHON ?= python3
 PIP = .venv/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 PY = .venv/bin/python
 PROCESSES = $(shell $(PYTHON) -c "import os; print(min(4, os.cpu_count() + 1))")
+ALL = -m "$(1) and not ray and not compiled" --numprocesses=$(PROCESSES) --dist=worksteal
 TEST = OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(PY) -m pytest
 
-.PHONY: run test test-ray test-compiled lint learn learn-long datasets learn-offline bench chaos signals soak clean
+.PHONY: run test test-slow test-ray test-compiled lint learn learn-long datasets learn-offline bench chaos signals soak clean
 
 run: .venv/.run
 	$(PY) examples/dqn.py $(ARGS)
 
-# All tests run on several processes; those that ARGS names, as in make test ARGS="tests/basics", on one, which starts at once.
+# Tests run on several processes; those that ARGS names, as in make test ARGS="tests/basics", on one, which starts at once.
 # One thread of torch: on a machine that does other work too, operations on several wait for the slowest of them.
 # Compiled files are kept, also where the environment says otherwise, since many tests start programs.
-# One process more than there are cores, at most 4, because many tests wait.
-test: lint
-	$(TEST) $(or $(ARGS),-m "not ray and not compiled" --numprocesses=$(PROCESSES) --dist=worksteal)
+# One process more than there are cores, at most 4, because many tests wait. mypy, which takes a minute, runs beside them.
+test: .venv/.dev
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	@.venv/bin/mypy & types=$$!; $(TEST) $(or $(ARGS),$(call ALL,not slow)); tests=$$?; wait $$types || { echo "mypy found errors, see above."; exit 1; }; exit $$tests
+
+# Further cases and whole programs; with ARGS, make test runs those too.
+test-slow: .venv/.dev
+	$(TEST) $(call ALL,slow)
 
 # One process, because a cluster takes seconds to start.
 test-ray: .venv/.dev

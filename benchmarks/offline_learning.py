@@ -68,7 +68,11 @@ class Task:
 
 
 CLONING = (Algorithm("BC", "bc"), Algorithm("BC-10%", "bc", ("--best-share", "0.1")))
-CARTPOLE = (*CLONING, Algorithm("CQL", "cql"), Algorithm("DT", "decision_transformer", steps=4_000))
+CARTPOLE = (
+    *CLONING,
+    Algorithm("CQL", "cql", ("--policy.learn.min-q-weight", "5")),
+    Algorithm("DT", "decision_transformer", steps=4_000),
+)
 FAST = ("--policy.learn.learning-rate", "1e-3")
 FAST_CQL = (
     *FAST,

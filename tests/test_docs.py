@@ -5,10 +5,13 @@ from pathlib import Path
 
 import pytest
 from pages import run_blocks
+from slow_cases import mostly_slow
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 ELSEWHERE = {"README.md", "cluster.md"}  # the blocks of cluster.md run in tests/distributed
+RUN = [page for page in PAGES if page.name not in ELSEWHERE]
+SLOW = {"offline.md", "action_masks.md", "populations.md", "deploying.md", "off_policy_evaluation.md", "atari.md"}
 PROMISE = re.compile(r"print\(error\)  # (.*?)(?: \.\.\.)?$", re.MULTILINE)
 
 
@@ -16,7 +19,7 @@ def page_name(page):
     return page.relative_to(ROOT).as_posix()
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page.name not in ELSEWHERE], ids=page_name)
+@pytest.mark.parametrize("page", mostly_slow(RUN, *(page for page in RUN if page.name not in SLOW)), ids=page_name)
 def test_the_blocks_of_a_page_run_and_print_the_errors_that_it_promises(page, tmp_path, monkeypatch, capsys):
     """`print(error)  # text ...`: the text is what comes, as far as it goes."""
     monkeypatch.chdir(tmp_path)
@@ -31,6 +34,7 @@ def test_the_guide_promises_errors():
     assert len(PROMISE.findall((ROOT / "docs/guide.md").read_text(encoding="utf-8"))) >= 3
 
 
+@pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.timeout(900)  # it learns
 def test_the_readme_solves_cartpole(tmp_path, monkeypatch):

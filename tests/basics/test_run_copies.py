@@ -111,6 +111,7 @@ def in_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("has_objects", [False, True], ids=["files", "objects"])
 def test_if_the_process_dies_at_any_operation_the_copy_has_a_whole_state(tmp_path, has_objects, monkeypatch):
     """From operation `last` on, nothing reaches the store, and what was being written stays as it was."""

@@ -308,6 +308,7 @@ class TestDamage:
         files.save(ring.push(40).in_pieces(), ring.stop)
         return tmp_path, (ring.whole(), older)
 
+    @pytest.mark.slow
     def test_a_file_cut_anywhere_is_noticed(self, run_folder, monkeypatch):
         monkeypatch.setattr(row_files, "_SMALLEST", 20_000)
         monkeypatch.setattr(row_files, "_LARGEST", 40_000)
@@ -357,6 +358,7 @@ class TestDamage:
         with pytest.raises(CheckpointError, match=rf"state_80.pt cannot .*{shared} is damaged.*state_40.pt cannot .*{shared}"):
             RunFiles(folder).load()
 
+    @pytest.mark.slow
     def test_a_flipped_bit_anywhere_never_gives_another_state(self, run_folder):
         """100 bits of each kind of file: the states, the rows and the manifest."""
         folder, known = run_folder

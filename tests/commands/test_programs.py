@@ -114,6 +114,7 @@ def test_the_module_is_the_command(runs, module):
     assert (done.returncode, done.stdout, done.stderr) == (2, "", "ding-lite: there is no folder nowhere.\n")
 
 
+@pytest.mark.slow
 def test_a_terminal_that_knows_few_letters_and_a_folder_that_no_letters_spell_are_no_reason_to_end(runs):
     strange = os.fsdecode(b"runs/\xff")
     (runs / "dqn_0" / "config.json").unlink()
@@ -191,6 +192,7 @@ def test_no_name_of_a_file_or_a_metric_commands_the_terminal(runs, capsys, argv,
     assert not {"\x1b", "\x07"} & set(error)
 
 
+@pytest.mark.slow
 def test_what_is_drawn_of_strange_names_commands_no_terminal(runs):
     (runs / "dqn_0" / "config.json").write_text(json.dumps({"exp_name": STRANGE, "env": {"id": STRANGE}}))
     row = {"env_step": 1, f"learn/{STRANGE}": 2.0}

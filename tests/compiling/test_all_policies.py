@@ -6,6 +6,7 @@ import pytest
 import rank_policies
 import torch
 from interpreted_steps import interpreting
+from slow_cases import mostly_slow
 
 from ding_lite.data import tree
 
@@ -72,7 +73,7 @@ def leaves(part, place=""):
         yield place, part
 
 
-@pytest.mark.parametrize("case", rank_policies.CASES)
+@pytest.mark.parametrize("case", mostly_slow(rank_policies.CASES, "DQNPolicy", "PPOPolicy", "SACPolicy", "C51Policy"))
 def test_the_traced_steps_of_every_policy_are_its_steps(case, monkeypatch):
     plain, stats = learned(monkeypatch, case, "off", 5)
     with interpreting(), warnings.catch_warnings():

@@ -95,6 +95,7 @@ def changed(cache, **values):
     manifest_of(cache).write_text(json.dumps(manifest))
 
 
+@pytest.mark.slow
 def test_a_package_from_the_cache_takes_the_steps_of_dqn(cache, compiler):
     policy, plain = made(), made(compiles="off")
     with no_warning():

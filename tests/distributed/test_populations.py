@@ -206,6 +206,7 @@ def test_the_worst_take_over_weights_and_moments_and_keep_the_rest(make):
         assert member(population, name).cfg.to_dict() == configs[name]
 
 
+@pytest.mark.slow
 def test_the_score_in_the_log_is_that_of_this_round(make, tmp_path):
     population = make(evaluated_ppo, metric="eval_value")
     turn(population, 3)
@@ -267,6 +268,7 @@ def test_a_state_with_a_random_state_that_is_not_valid_changes_nothing(make):
     assert same(population.state_dict(), state)
 
 
+@pytest.mark.slow
 def test_decisions_are_replayed_without_drawing(make, tmp_path):
     first = make(folder=tmp_path / "a")
     made = turn(first, 2)
@@ -475,6 +477,7 @@ class TestRuns:
         assert one == other
         assert ctx.env_step == 3 * 2 * 16 * 4
 
+    @pytest.mark.slow
     def test_a_replaced_member_is_resumed(self, make, tmp_path):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -190,6 +190,7 @@ def test_what_is_no_vector_environment_has_no_stepper(make):
         stepper(make())
 
 
+@pytest.mark.slow
 def test_an_atari_game_needs_no_registration_by_hand():
     pytest.importorskip("ale_py")
     script = "from ding_lite.envs import make_envs; print(make_envs('ALE/Pong-v5', 2, obs_type='ram').reset()[0].shape)"

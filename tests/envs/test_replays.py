@@ -257,6 +257,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_the_printed_command_replays_the_error_in_a_new_process(tmp_path):
     (tmp_path / "simulator.py").write_text(SIMULATOR)
     (tmp_path / "train.py").write_text(textwrap.dedent(SCRIPT))

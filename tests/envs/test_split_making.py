@@ -5,6 +5,7 @@ import sys
 
 import psutil
 import pytest
+from slow_cases import mostly_slow
 
 from ding_lite.envs import LocalVectorEnv, SplitVectorEnv, make_envs
 
@@ -74,7 +75,10 @@ print(envs.step([0, 0, 1])[1].tolist(), *[host.pid for host in envs.hosts], flus
 """
 
 
-@pytest.mark.parametrize("end", ["", "import sys; circle = [envs]; circle.append(circle); del envs; sys.exit(3)"])
+ENDS = ["", "import sys; circle = [envs]; circle.append(circle); del envs; sys.exit(3)"]
+
+
+@pytest.mark.parametrize("end", mostly_slow(ENDS, ENDS[0]))
 def test_a_script_without_a_guard_runs_once_and_leaves_no_process_however_it_ends(tmp_path, end):
     (tmp_path / "script.py").write_text(SCRIPT + end, encoding="utf-8")
     done = subprocess.run([sys.executable, tmp_path / "script.py"], capture_output=True, text=True, timeout=60, check=False)

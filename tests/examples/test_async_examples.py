@@ -4,12 +4,13 @@ import pytest
 from example_runs import ASYNC_NAMES as NAMES
 from example_runs import CHANGING, OFFLINE, REPLAYING
 from finished_runs import run
+from slow_cases import mostly_slow
 from states import same
 
 pytestmark = pytest.mark.timeout(240)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", mostly_slow(NAMES, "bc", "dqn", "impala", "ppo", "r2d2", "sac"))
 def test_an_asynchronous_run_equals_the_one_on_one_thread(name, tmp_path):
     oracle = run(name, tmp_path / "oracle", async_mode=False, max_lag=1)
     found = run(name, tmp_path / "async", async_mode=True, max_lag=1)
@@ -38,7 +39,10 @@ def test_recurrent_states_and_kept_rollouts_are_those_on_one_thread(tmp_path):
     assert same(found, oracle)
 
 
-@pytest.mark.parametrize("name", ["bc", "dqn", "gail", "her", "impala", "ppo", "r2d2", "rnd", "sac"])
+STOPPED = ["bc", "dqn", "gail", "her", "impala", "ppo", "r2d2", "rnd", "sac"]
+
+
+@pytest.mark.parametrize("name", mostly_slow(STOPPED, "bc", "dqn", "ppo", "sac"))
 def test_an_asynchronous_run_that_reaches_its_stop_value_leaves_all_as_on_one_thread(name, tmp_path):
     ends = {"env.stop_value": -1e6, "max_step": 20, "max_lag": 2}
     oracle = run(name, tmp_path / "oracle", async_mode=False, **ends)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from example_runs import OFFLINE, config_of, dataset_of, load_example
+from slow_cases import mostly_slow
 
 from ding_lite.basics import RunFiles
 from ding_lite.engine import Task
@@ -118,7 +119,11 @@ def test_the_settings_of_a_run_reach_the_task(name, tmp_path, start_here, monkey
     assert given["async_mode"] == (name == "dqn_async")
 
 
-@pytest.mark.parametrize("name", NAMES)
+# The others begin like one of these, or need seconds.
+FAST = "bc cql custom_context dqn dqn_async impala ippo iqn pbt ppo r2d2 reinforce sac".split()
+
+
+@pytest.mark.parametrize("name", mostly_slow(NAMES, *FAST))
 def test_a_short_run_prints_its_result_exits_1_and_can_be_resumed(name, tmp_path, start_here):
     require_extras(name)
     options = ("--exp-name", "here", "--env.n-evaluator-episode", 2, "--seed", 3, *few_steps(name))

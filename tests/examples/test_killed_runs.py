@@ -38,6 +38,7 @@ def run_here(monkeypatch):
     torch.set_num_threads(threads)
 
 
+@pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize(("name", "mode", "iterations"), [("ppo", "workers", 16)])
 def test_a_run_that_is_killed_and_interrupted_ends_like_an_uninterrupted_one(chaos, run_here, name, mode, iterations, tmp_path):

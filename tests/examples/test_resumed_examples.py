@@ -3,6 +3,7 @@
 import pytest
 from example_runs import CHANGING, NAMES, REPLAYING, small
 from saved_runs import MODES, SAVED_IN, difference, run
+from slow_cases import mostly_slow
 
 from ding_lite.basics import load_checkpoint
 
@@ -11,7 +12,10 @@ pytestmark = pytest.mark.timeout(240)
 CASES = [*((name, "async") for name in NAMES), ("dqn", "sync"), ("r2d2", "sync"), ("rainbow", "lag"), ("dqn_atari", "async")]
 
 
-@pytest.mark.parametrize(("name", "mode"), CASES)
+FAST = [("dqn", "async"), ("ppo", "async"), ("sac", "async"), ("bc", "async"), ("r2d2", "sync"), ("rainbow", "lag")]
+
+
+@pytest.mark.parametrize(("name", "mode"), mostly_slow(CASES, *FAST))
 def test_a_resumed_run_equals_the_run_that_was_saved(name, mode, tmp_path, monkeypatch):
     if name.endswith("_atari"):
         pytest.importorskip("ale_py")

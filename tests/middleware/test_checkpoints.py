@@ -250,6 +250,7 @@ class TestRefusingDisk:
         ]
         assert names(tmp_path / "ckpt") == ["final.pt", *(f"iteration_{n}.pt" for n in (1, 3, 4))]
 
+    @pytest.mark.slow
     def test_if_any_operation_on_files_fails_the_run_continues_and_all_files_are_whole(self, tmp_path, monkeypatch):
         """Of the checkpoints, the state of the run with its rows, the manifest and run.json."""
         monkeypatch.setattr(run_savers, "_SHARE", math.inf)  # of the time, for saving the run

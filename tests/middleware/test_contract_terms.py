@@ -375,6 +375,7 @@ def test_each_pipeline_of_ours_keeps_its_contracts(name, mode, tmp_path):
     assert task.ctx.total_step + 1 == ITERATIONS
 
 
+@pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.timeout(600)  # some two hundred short runs
 def test_with_lag_each_pipeline_keeps_its_contracts_and_without_any_one_field_it_is_refused_by_name(tmp_path):

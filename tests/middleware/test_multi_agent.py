@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from slow_cases import mostly_slow
 
 from ding_lite import PipelineError, Task, contract
 from ding_lite.config import DQNConfig, PPOConfig
@@ -353,14 +354,14 @@ def curve_of(folder):
     ]
 
 
-@pytest.mark.parametrize(("algorithm", "max_lag"), [("ppo", 3), ("dqn", 1)])  # without lag: test_lag_makes_another_run
+@pytest.mark.parametrize(("algorithm", "max_lag"), mostly_slow([("ppo", 3), ("dqn", 1)], ("dqn", 1)))
 def test_asynchronous_runs_are_the_run_on_one_thread_with_that_lag(algorithm, max_lag, tmp_path, digest):
     expected = digest(*learn_chase(tmp_path / "one", False, max_lag, algorithm))
 
     assert digest(*learn_chase(tmp_path / "threads", True, max_lag, algorithm)) == expected
 
 
-@pytest.mark.parametrize("max_lag", [0, 1])
+@pytest.mark.parametrize("max_lag", mostly_slow([0, 1], 1))
 def test_runs_with_worker_processes_are_the_run_on_one_thread_with_as_many_local_workers(max_lag, tmp_path, digest):
     def change(envs, ctx):
         if ctx.total_step in (1, 3):
@@ -389,7 +390,7 @@ def test_a_resumed_run_with_worker_processes_is_the_run_that_was_never_interrupt
     assert digest(resumed[0], resumed[2][:4]) == digest(whole[0], whole[2][:4])
 
 
-@pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
+@pytest.mark.parametrize("algorithm", mostly_slow(["ppo", "dqn"], "dqn"))
 def test_lag_makes_another_run(algorithm, tmp_path, digest):
     plain = digest(*learn_chase(tmp_path / "plain", False, None, algorithm))
 

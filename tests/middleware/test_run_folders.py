@@ -121,6 +121,7 @@ GONE = {
 }
 
 
+@pytest.mark.slow
 def test_a_run_with_workers_keeps_its_folder_until_it_is_killed(tmp_path):
     folder = tmp_path / "run"
     command = [sys.executable, "-c", WITH_WORKERS, str(folder)]

@@ -99,6 +99,7 @@ def in_process(work):
     return process
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_and_loses_its_folder_continues_from_the_copy_bit_for_bit(tmp_path):
     train(DQNConfig(exp_name="unbroken"))
     uri, draw, done, resumed = f"file://{tmp_path}/store", random.Random(3), [0], 0

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from slow_cases import mostly_slow
 
 from ding_lite import policy as policies
 from ding_lite.policy import DQNPolicy, ExportError, GreedyPolicy, PPOPolicy, export_policy
@@ -55,7 +56,7 @@ ALGORITHMS += ["DiscreteIQL", "IQL"]
 """Each way of acting: CQL, TD3BC, AWAC, IMPALA and REINFORCE act as SAC, TD3, IQL, PPO and A2C."""
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", mostly_slow(ALGORITHMS, "DQN", "C51", "PPO", "SAC"))
 def test_the_program_of_each_algorithm_acts_as_its_predictions(name, tmp_path):
     policy = make(name)
     program = torch.export.load(export_policy(policy, tmp_path / "deep" / "policy.pt2")).module()
@@ -148,6 +149,7 @@ def test_a_recurrent_state_is_passed_on(name, model, ending, tmp_path):
             np.testing.assert_allclose(np.asarray(part), np.asarray(other), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_decision_transformer_gets_the_rewards_of_its_steps(tmp_path):
     onnxruntime = pytest.importorskip("onnxruntime")  # the file is made from the same program as pt2
     settings = {"seed": 3, "context_length": 2, "target_return": 4.0, "return_scale": 1.0, "model": {"size": 8, "layers": 1}}

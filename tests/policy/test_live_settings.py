@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from slow_cases import mostly_slow
 
 import ding_lite.config as configs
 import ding_lite.policy as policies
@@ -248,7 +249,7 @@ def same(one, other):
     return bool(one == other or (one != one and other != other))
 
 
-@EACH
+@pytest.mark.parametrize("kind", mostly_slow(KINDS.values(), *map(KINDS.get, ["A2C", "BC", "DQN", "TD3"])), ids=KINDS)
 def test_a_live_change_is_as_a_new_policy_with_the_value(kind):
     live = Rig(kind)
     live.learn()
@@ -273,7 +274,7 @@ def test_a_live_change_is_as_a_new_policy_with_the_value(kind):
     assert same(saved, as_it_was), "learning changed a state that was loaded"
 
 
-@pytest.mark.parametrize("kind", ["PPO", "CQL", "TD3BC"])
+@pytest.mark.parametrize("kind", mostly_slow(["PPO", "CQL", "TD3BC"], "TD3BC"))
 def test_a_change_without_reset_config_is_followed_or_known_not_to_be(kind):
     rig = Rig(KINDS[kind])
     rig.learn()

@@ -11,6 +11,7 @@ import pytest
 import rank_policies
 import torch
 from learner_policies import ACTIONS, OBS, SMALL, Apart, Several, dqn, learned, state_of, transitions, with_reward
+from slow_cases import mostly_slow
 from states import same
 
 from ding_lite import Task
@@ -55,7 +56,7 @@ def released():
         policy.learn_mode.release()
 
 
-@pytest.mark.parametrize("case", rank_policies.CASES)
+@pytest.mark.parametrize("case", mostly_slow(rank_policies.CASES, "DQNPolicy", "PPOPolicy", "SACPolicy", "BCPolicy"))
 def test_every_policy_learns_in_a_learner_as_in_the_script(in_this_process, case):
     here = rank_policies.made(case, is_double=False)
     there = rank_policies.made(case, {"learners.num_learners": 1}, is_double=False)

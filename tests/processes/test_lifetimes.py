@@ -198,6 +198,7 @@ def test_a_fork_server_that_somebody_else_has_started_is_left_alone():
     assert others != ours
 
 
+@pytest.mark.slow
 def test_a_fork_of_the_process_starts_workers_of_its_own_and_an_object_that_fails_to_close_says_so(script):
     process = script(
         START
@@ -245,6 +246,7 @@ def test_objects_of_a_worker_are_closed_also_where_errors_cannot_be_printed(stde
     assert len(closed) == 1
 
 
+@pytest.mark.slow
 def test_without_a_fork_server_workers_are_spawned(monkeypatch):
     monkeypatch.setattr(launches.multiprocessing, "get_all_start_methods", lambda: ["spawn"])
     with WorkerProcess("w", progress_size=1) as process:

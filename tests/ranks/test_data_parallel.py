@@ -246,6 +246,7 @@ def test_a_run_of_two_processes_does_not_continue_in_one():
         ddp_termination_checker().load_state_dict({"ranks": 2})
 
 
+@pytest.mark.slow
 def test_torchrun_starts_the_example_and_ends_it_by_a_signal(tmp_path):
     small = {"env.collector-env-num": 2, "policy.collect.n-sample": 16, "policy.learn.batch-size": 8, "log.every-s": 0}
     options = [word for key, value in small.items() for word in (f"--{key}", str(value))]

@@ -20,6 +20,7 @@ def report(tmp_path_factory, write_run, write_video, mp4) -> Path:
     return write_page([folder / "runs"], folder / "report.html")
 
 
+@pytest.mark.slow
 def test_the_page_asks_for_nothing_but_itself_and_complains_about_nothing(report, open_page):
     opened = open_page(report)
     opened.unfold()
@@ -29,6 +30,7 @@ def test_the_page_asks_for_nothing_but_itself_and_complains_about_nothing(report
     assert opened.said == []
 
 
+@pytest.mark.slow
 def test_what_was_compared_is_named_and_every_picture_is_there(report, open_page):
     opened = open_page(report)
     opened.unfold()
@@ -44,6 +46,7 @@ def test_what_was_compared_is_named_and_every_picture_is_there(report, open_page
     assert all(complete and width > 0 and alt for complete, width, alt in sizes)
 
 
+@pytest.mark.slow
 def test_the_curves_are_drawn_over_what_one_clicks_or_types(report, open_page):
     opened = open_page(report)
     shown = "[...document.querySelectorAll('#curves .chart')].filter(each => each.offsetParent).map(each => each.dataset.x)"
@@ -56,6 +59,7 @@ def test_the_curves_are_drawn_over_what_one_clicks_or_types(report, open_page):
     assert opened.look(shown) == ["env_step", "env_step"]
 
 
+@pytest.mark.slow
 def test_what_is_folded_opens_by_click_and_by_key(report, open_page):
     opened = open_page(report)
     folded = opened.page.locator("#metrics details").first
@@ -82,6 +86,7 @@ def assert_nothing_reaches_over_the_edge(opened, width: int) -> None:
     assert opened.look(cut) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [400, 768, 1079, 1081, 1280])
 def test_nothing_reaches_over_the_edge(report, open_page, width):
     assert_nothing_reaches_over_the_edge(open_page(report, width=width), width)
@@ -116,6 +121,7 @@ def test_experiments_in_different_environments_have_charts_of_their_own(tmp_path
     ]
 
 
+@pytest.mark.slow
 def test_no_two_things_on_the_page_have_the_same_id(report, open_page):
     ids = open_page(report).look("[...document.querySelectorAll('[id]')].map(each => each.id)")
 
@@ -123,6 +129,7 @@ def test_no_two_things_on_the_page_have_the_same_id(report, open_page):
     assert len(set(ids)) == len(ids)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_text_stands_out_from_what_is_behind_it(report, open_page, scheme):
     opened = open_page(report, scheme=scheme)
@@ -148,6 +155,7 @@ def test_every_text_stands_out_from_what_is_behind_it(report, open_page, scheme)
     assert [text for contrast, text in contrasts if contrast < 4.5] == []
 
 
+@pytest.mark.slow
 def test_videos_play(report, open_page):
     opened = open_page(report)
     durations = opened.look("""Promise.all([...document.querySelectorAll('video')].map(each => new Promise(done => {
@@ -164,6 +172,7 @@ def test_videos_play(report, open_page):
     assert shown == 64
 
 
+@pytest.mark.slow
 def test_the_page_of_six_runs_is_small_and_the_same_each_time(report):
     page = report.read_bytes()
     without_videos = re.sub(rb"data:video/mp4;base64,[^\"]*", b"", page)

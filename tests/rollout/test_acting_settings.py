@@ -67,6 +67,7 @@ def returns_by_hand(policy, target, seed, episodes):
     return tuple(found)
 
 
+@pytest.mark.slow
 def test_a_saved_policy_is_asked_for_another_return(run, capsys):
     policy = load_policy(run, "final")
     found = {}

@@ -189,6 +189,7 @@ print(worker.collect(5).trajectories.columns["action"].shape, [host.pid for host
 """
 
 
+@pytest.mark.slow
 def test_a_policy_of_a_script_without_a_guard_acts_and_leaves_no_process(tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT, encoding="utf-8")
     done = subprocess.run([sys.executable, tmp_path / "script.py"], capture_output=True, text=True, timeout=60, check=False)

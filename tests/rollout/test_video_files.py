@@ -152,6 +152,7 @@ def test_the_first_episode_is_filmed_after_the_reset_and_each_step(tmp_path):
         assert np.round(frames.mean((1, 2, 3)) / 25).tolist() == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("length", "ends"), [(10_000, (True, False)), (None, (False, True))])
 def test_an_episode_longer_than_a_film_may_be_is_cut(length, ends, tmp_path):
     with VideoWriter(tmp_path / "video.tmp") as video:

@@ -288,6 +288,7 @@ def test_the_spec_of_vector_environments_makes_one_like_theirs(kind, tmp_path):
     assert details(path)["length"] == 7
 
 
+@pytest.mark.slow
 def test_a_machine_without_a_display_films_without_a_word(tmp_path):
     script = """
         import sys, torch
