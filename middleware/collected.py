@@ -20,6 +20,8 @@ COLLECTED_TERMS: Any = {"reads": ("trajectories",), "may_read": ("episodes",)}
 REWRITE_TERMS: Any = {**COLLECTED_TERMS, "writes": ("trajectories",), "may_write": ("episodes",)}
 """Contract terms for a middleware that calls `rewrite`."""
 
+_ORDERS: Sequence[Order] = ("whole", "pieces", "none")
+"""How much of the order of its steps a list of transitions has lost."""
 _FIXES = {
     "pieces": "each step of all environments. Put it before the middleware that leaves some out, or mask their rewards instead",
     "none": (
@@ -61,7 +63,7 @@ def rollout_of(found: Any, who: str, wants: Order = "none") -> Trajectories:
     """The value of ctx.trajectories as a rollout; see `collected_data`."""
     _require_list(found, "ctx.trajectories", "transitions", who)
     rollout = found if isinstance(found, Trajectories) else rollout_from_list(found, f"{who}: ctx.trajectories")
-    if {"whole": 0, "pieces": 1, "none": 2}[rollout.order] > {"whole": 0, "pieces": 1, "none": 2}[wants]:
+    if _ORDERS.index(rollout.order) > _ORDERS.index(wants):
         raise ValueError(
             f"{who} found a list of {len(rollout)} transitions in ctx.trajectories, and needs {_FIXES[rollout.order]}."
         )

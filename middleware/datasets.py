@@ -174,8 +174,7 @@ def offline_data_fetcher(
 
     In a data-parallel run, all processes have the same dataset, and each fetches its part of each batch.
 
-    In an asynchronous run the next batch is fetched while the policy learns;
-    the result is the same.
+    In an asynchronous run the next batch is fetched while the policy learns; the result is the same.
 
     Warns before the run if actions or observations are beyond the bounds of their Box, except actions of datasets that a policy
     of this library has recorded, or if policy.target_return is far above all returns.

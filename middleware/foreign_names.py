@@ -83,7 +83,6 @@ ARGUMENTS = {
         "record_train_iter": "each row of metrics has both counters, env_step and train_iter: `online_logger(cfg)`."
     },
     "rolloutor": {"collect_print_freq": "`online_logger(cfg, show_every_s=10.0)` sets how often progress is shown."},
-    "metric_evaluator": {},
     "offline_data_fetcher": {
         "collate_fn": "batches are trees of tensors. A middleware after `offline_data_fetcher(cfg, dataset)` may change "
         "ctx.train_data."

@@ -7,12 +7,10 @@ from collections.abc import Callable, Mapping
 from os import PathLike
 from typing import Any, TypeAlias
 
-from ding_lite.basics import foreign_arguments
 from ding_lite.config import RunConfig
 from ding_lite.datasets import OfflineDataset, open_dataset
 from ding_lite.middleware.arguments import RUN_CONFIG, require, require_evaluations, require_mode
 from ding_lite.middleware.evaluation_schedules import Evaluation, ScheduledEvaluator
-from ding_lite.middleware.foreign_names import ARGUMENTS
 from ding_lite.policy import EvalMode
 
 Metric: TypeAlias = "Callable[[EvalMode, OfflineDataset], float | Mapping[str, float]]"
@@ -20,7 +18,6 @@ Metric: TypeAlias = "Callable[[EvalMode, OfflineDataset], float | Mapping[str, f
 Higher is better. `policy.forward(obs)` acts with the weights that are evaluated."""
 
 
-@foreign_arguments(ARGUMENTS["metric_evaluator"])
 def metric_evaluator(
     cfg: RunConfig,
     policy: EvalMode,

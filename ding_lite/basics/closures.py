@@ -1,7 +1,8 @@
-"""Closures: the values that a function has from the functions around it, and the names in its code."""
+"""Closures: the values that a function has from the functions around it, and the names and constants in its code."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
@@ -19,7 +20,19 @@ def closure_of(fn: FunctionType) -> list[tuple[str, Any]]:
     return [(name, cell.cell_contents) for name, cell in cells if cell != _EMPTY]
 
 
+def function_of(member: Any) -> Any:
+    """The function of a method, of a static or class method, or of the getter of a property; other objects unchanged."""
+    return getattr(member, "fget", None) or getattr(member, "__func__", member)
+
+
+def parts_of(code: CodeType) -> Iterator[CodeType]:
+    """The code of a function, and of those inside it."""
+    yield code
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from parts_of(inner)
+
+
 def names_in(code: CodeType) -> set[str]:
     """The names of global variables and attributes in a function and in those inside it."""
-    inner = (names_in(it) for it in code.co_consts if isinstance(it, CodeType))
-    return set(code.co_names).union(*inner)
+    return {name for part in parts_of(code) for name in part.co_names}

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Any, TypeVar
 
+from ding_lite.basics.origins import is_of_ding_lite
 from ding_lite.basics.torch_modes import torch_modes, torch_modes_here
 
 Result = TypeVar("Result")
@@ -24,7 +25,7 @@ def warn_caller(text: str) -> None:
     """Warn at the line outside of ding_lite that has called it; on a thread of ding_lite, at the line of the warning."""
     frame: FrameType | None = sys._getframe(1)
     level = 2  # 1 is this function
-    while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == "ding_lite":
+    while frame is not None and is_of_ding_lite(str(frame.f_globals.get("__name__"))):
         frame, level = frame.f_back, level + 1
     is_thread = frame is None or frame.f_globals.get("__name__") == "threading"
     warnings.warn(text, stacklevel=2 if is_thread else level)

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ding_lite.basics import Config
+from ding_lite.basics.origins import is_of_ding_lite
 from ding_lite.compiling.guards import (
     DEEPEST,
     GROUPS,
@@ -342,9 +343,7 @@ def modules_of(policy: Any) -> list[nn.Module]:
 def _is_internal(value: Any) -> bool:
     """Whether an object is one of this library, whose values do not change or are checked otherwise."""
     kind = type(value)
-    return (
-        kind.__module__.partition(".")[0] == "ding_lite" and kind.__module__ not in _FOLLOWED and not isinstance(value, Config)
-    )
+    return is_of_ding_lite(kind.__module__) and kind.__module__ not in _FOLLOWED and not isinstance(value, Config)
 
 
 def _is_users_code() -> bool:

@@ -42,8 +42,8 @@ def data_parallel(cfg: RunConfigType, timeout_s: float = 1800.0) -> Iterator[Run
             return
         if cfg.async_mode or cfg.max_lag:
             raise ValueError(
-                "a data-parallel run is neither asynchronous nor has it a lag, because all processes exchange numbers in the "
-                "same order: set async_mode to False and max_lag to None."
+                "a data-parallel run is synchronous and has no lag, because all processes exchange numbers in the same "
+                "order: set async_mode to False and max_lag to None."
             )
         own = copy.deepcopy(cfg)
         if own.policy.device == "cuda":

@@ -167,9 +167,9 @@ class EndingMixin:
                 add_note(error, f"and note_error of {name} raised {type(failed).__name__}: {failed}")
 
 
-def where_set(depth: int = 2) -> str:
-    """`NAME (file:line)` of the caller `depth` calls up."""
-    frame = sys._getframe(depth)
+def where_set() -> str:
+    """`NAME (file:line)` of the caller of the function that calls this."""
+    frame = sys._getframe(2)
     return f"{frame.f_code.co_name} ({frame.f_code.co_filename}:{frame.f_lineno})"
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from ding_lite.basics.checkpoints import plain
 from ding_lite.basics.global_random import load_global_random, require_global_random, save_global_random
 from ding_lite.basics.messages import add_note
+from ding_lite.basics.origins import is_of_ding_lite
 from ding_lite.basics.run_files import RunFiles
 from ding_lite.basics.storages import Storage
 from ding_lite.basics.value_types import require_kept_type
@@ -343,7 +344,7 @@ def _is_count(value: Any) -> bool:
 def _is_counter(ctx: Any, name: str) -> bool:
     """Whether a field is a number of one of the library's contexts, which its middleware compute with."""
     owner = next((kind for kind in type(ctx).__mro__ if name in vars(kind).get("__annotations__", {})), object)
-    return owner.__module__.startswith("ding_lite.") and owner.__annotations__[name] in ("int", "float")
+    return is_of_ding_lite(owner.__module__) and owner.__annotations__[name] in ("int", "float")
 
 
 def _size_of(part: Any) -> int | None:

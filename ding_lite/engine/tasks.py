@@ -667,7 +667,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
         running = running_task()
         if self is task and not self._iterating and running is not None and running is not self:
             raise RuntimeError(
-                f"{asked} was asked of ding_lite.task, which does not run, by a middleware of another Task: use that task, or "
+                f"a middleware of another Task asked ding_lite.task, which is not running, {asked}: use that task, or "
                 "ding_lite.engine.current_task(), which returns the running one."
             )
 

@@ -7,11 +7,11 @@ import functools
 import sys
 from collections.abc import Container, Iterator, Sequence
 from enum import Enum
-from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, MethodType, MethodWrapperType, ModuleType
 from typing import Any
 
-from ding_lite.basics.closures import closure_of, names_in
+from ding_lite.basics.closures import closure_of, function_of, names_in
+from ding_lite.basics.origins import is_of_ding_lite, is_of_script
 from ding_lite.engine.run_parts import environments_of, has_state, holder_of
 from ding_lite.pipeline.contexts import SCALARS, Context
 from ding_lite.pipeline.contracts import state_groups
@@ -121,7 +121,7 @@ def _inside(saved: Container[int], value: Any) -> Parts | None:
     state = _state_of(value)
     if state is not None:
         return [("", state)]
-    if kind.startswith("ding_lite"):
+    if is_of_ding_lite(kind):
         return [(name, inner) for name, inner in usual_parts(value) if _has_code_of_script(inner)]
     if hasattr(value, "cache_info"):  # of functools.lru_cache
         return [("", value.__wrapped__)]
@@ -148,7 +148,7 @@ def _in_class(cls: type) -> Parts:
     found: list[tuple[str, Any]] = []
     for base in cls.__mro__ if is_of_script(cls.__module__) and not issubclass(cls, Enum) else ():
         for name, value in vars(base).items() if is_of_script(base.__module__) else ():
-            inner = getattr(value, "__func__", getattr(value, "fget", value))  # of static and class methods, and properties
+            inner = function_of(value)
             if isinstance(inner, FunctionType) or (is_data(inner) and not name.startswith("__")):
                 found.append((f".{name}", inner))
     return found
@@ -159,14 +159,14 @@ def _names_in_inherited_state(kind: Any) -> frozenset[str] | None:
     """The names in the code of the library's class from which a class of the script has its `state_dict`, which knows no
     others; None if the script has written the `state_dict`, or it is another library's."""
     owner = next((base for base in kind.__mro__ if "state_dict" in vars(base)), kind)
-    if not is_of_script(kind.__module__) or not owner.__module__.startswith("ding_lite"):
+    if not is_of_script(kind.__module__) or not is_of_ding_lite(owner.__module__):
         return None
     functions = [
         inner
         for base in kind.__mro__
-        if base.__module__.startswith("ding_lite")
+        if is_of_ding_lite(base.__module__)
         for it in vars(base).values()
-        if isinstance(inner := getattr(it, "fget", getattr(it, "__func__", it)), FunctionType)
+        if isinstance(inner := function_of(it), FunctionType)
     ]
     return frozenset(name for function in functions for name in names_in(function.__code__))
 
@@ -198,13 +198,3 @@ def _reaches_script(fn: Any) -> bool:
 
 def _top_level(module: str) -> str:
     return module.partition(".")[0]
-
-
-@functools.cache
-def is_of_script(module: str | None) -> bool:
-    """Whether a module belongs neither to Python nor to an installed library."""
-    top = _top_level(module or "builtins")
-    if top in sys.stdlib_module_names or top == "ding_lite":
-        return False
-    file = getattr(sys.modules.get(top), "__file__", None) or ""
-    return not {"site-packages", "dist-packages"}.intersection(Path(file).parts)

@@ -9,8 +9,8 @@ from typing import Any
 
 import gymnasium
 
+from ding_lite.basics.origins import is_of_script
 from ding_lite.engine.run_parts import has_state
-from ding_lite.engine.unsaved_state import is_of_script
 
 _NUMBERS = (bool, int, float, str, type(None))
 

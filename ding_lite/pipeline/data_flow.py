@@ -29,7 +29,7 @@ def objects_named(contracts: Sequence[Contract]) -> dict[int, str]:
     }
 
 
-def flow_problems(ctx: Context, all_used: Sequence[UsedMiddleware]) -> Iterator[tuple[UsedMiddleware, str]]:
+def flow_problems(_: Context, all_used: Sequence[UsedMiddleware]) -> Iterator[tuple[UsedMiddleware, str]]:
     """Each step that draws from an object that stays empty, or fills an object twice, and why."""
     known = [used for used in all_used if used.contract is not None]
     names = objects_named([used.contract for used in known if used.contract is not None])

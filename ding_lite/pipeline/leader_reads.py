@@ -8,6 +8,7 @@ from types import FunctionType
 from typing import Any
 
 from ding_lite.basics.closures import closure_of, names_in
+from ding_lite.basics.origins import is_of_ding_lite
 from ding_lite.pipeline.contracts import Contract, contract_of
 
 _MOST = 200  # functions that are looked at
@@ -37,7 +38,7 @@ def _names_of(fn: Any) -> Iterator[str]:
         one = waiting.pop()
         one = getattr(one, "__func__", getattr(one, "func", one))  # of a method, or a partial function
         if isinstance(one, FunctionType):
-            if one in seen or one.__module__.partition(".")[0] == "ding_lite":
+            if one in seen or is_of_ding_lite(one.__module__):
                 continue
             seen.add(one)
             names = names_in(one.__code__)

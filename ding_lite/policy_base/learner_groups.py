@@ -132,7 +132,7 @@ class LearnerGroup:
         states = self._kept or self._asked(read_state)
         settings = plain_settings(self._policy.cfg)
         with self._following():
-            self._policy.take_learned(_undivided(states[0], len(states)))
+            self._policy.take_learned(_with_batch_size(states[0], lambda part: part * len(states)))
         self._generators = [state["learn"] for state in states[1:]]
         self._is_ahead = False
         has_others = plain_settings(self._policy.cfg) != settings  # from a hook
@@ -268,7 +268,7 @@ class LearnerGroup:
             return
         state, generators, size = self._policy.state_to_learn_from(), self._generators, len(self._hosts)
         each = [*([None] + [*generators, *[None] * size])[:size]]
-        self._asked(load_state, [(Copied(_with_batch_size_of_each(state, size)), Copied(one)) for one in each])
+        self._asked(load_state, [(Copied(_with_batch_size(state, lambda whole: whole // size)), Copied(one)) for one in each])
         self._must_send = False
         self._agreement = Agreement(self._policy)
 
@@ -380,19 +380,11 @@ def _this_machine() -> str:
     return "127.0.0.1"
 
 
-def _with_batch_size_of_each(state: Mapping[str, Any], size: int) -> dict[str, Any]:
-    """A state with the batch size of one of several learners."""
+def _with_batch_size(state: Mapping[str, Any], change: Callable[[int], int]) -> dict[str, Any]:
+    """A state with another batch size, if it has one: each of several learners has its part."""
     settings = dict(state.get("settings", {}))
     if "learn.batch_size" in settings:
-        settings["learn.batch_size"] //= size
-    return {**state, "settings": settings} if settings else dict(state)
-
-
-def _undivided(state: Mapping[str, Any], size: int) -> dict[str, Any]:
-    """The reverse of `_divided`."""
-    settings = dict(state.get("settings", {}))
-    if "learn.batch_size" in settings:
-        settings["learn.batch_size"] *= size
+        settings["learn.batch_size"] = change(settings["learn.batch_size"])
     return {**state, "settings": settings} if settings else dict(state)
 
 

@@ -80,7 +80,7 @@ def live_changes(cfg: Config, values: Mapping[str, Any], made: Mapping[str, Any]
     for name, value in values.items():
         trial.override({place_of(cfg, name): value})
     table = {name: (is_live, words) for name, is_live, words in settings_of(cfg)}
-    before, after = (_flat(one) for one in (cfg, trial))
+    before, after = (all_values(one) for one in (cfg, trial))
     changes = {name: after[name] for name in after if after[name] != before[name]}
     for name in unfollowed_changes(cfg, made or {}):
         if table[name][0] and any(f"{name}.".startswith(f"{place_of(cfg, given)}.") for given in values):
@@ -91,23 +91,19 @@ def live_changes(cfg: Config, values: Mapping[str, Any], made: Mapping[str, Any]
     return changes
 
 
-def _flat(cfg: Config, prefix: str = "") -> dict[str, Any]:
+def all_values(cfg: Config, prefix: str = "") -> dict[str, Any]:
+    """Copies of all values by dotted name."""
     found: dict[str, Any] = {}
     for name in vars(cfg):
-        value = getattr(cfg, name)
-        found |= _flat(value, f"{prefix}{name}.") if isinstance(value, Config) else {f"{prefix}{name}": copy.deepcopy(value)}
+        value, place = getattr(cfg, name), f"{prefix}{name}"
+        found |= all_values(value, f"{place}.") if isinstance(value, Config) else {place: copy.deepcopy(value)}
     return found
 
 
 def values_of(cfg: Config, names: Iterable[str]) -> dict[str, Any]:
     """The values of these settings by dotted name."""
-    flat = _flat(cfg)
+    flat = all_values(cfg)
     return {name: flat[name] for name in names}
-
-
-def all_values(cfg: Config) -> dict[str, Any]:
-    """Copies of all values by dotted name."""
-    return _flat(cfg)
 
 
 def unfollowed_changes(cfg: Config, made: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
@@ -122,8 +118,8 @@ def unfollowed_changes(cfg: Config, made: Mapping[str, Any]) -> dict[str, tuple[
         By dotted name the value now, and that with which the policy was made. Settings that no class declares are left out,
         because hooks of users may read them at any time.
     """
-    now, found = _flat(cfg), dict[str, tuple[Any, Any]]()
-    for name, (is_live, _) in {name: (is_live, words) for name, is_live, words in settings_of(cfg)}.items():
+    now, found = all_values(cfg), dict[str, tuple[Any, Any]]()
+    for name, is_live, _ in settings_of(cfg):
         if name not in made or now[name] == made[name] or name in _READ_LATER or name.startswith(("other.", "eval.")):
             continue
         if (name in _COPIED or is_of_optimizer(frozenset({name}))) if is_live else _is_declared(cfg, name):

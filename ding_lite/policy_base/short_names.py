@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from ding_lite.basics import Config, ConfigError, did_you_mean, near_fields, warn_caller
+from ding_lite.basics.origins import is_of_ding_lite
 from ding_lite.policy_base.configs import OnPolicyConfig, PolicyConfig
 
 _PLACES = {
@@ -185,7 +186,7 @@ def place_of(cfg: Config, name: str) -> str:
 
 def _refuse_slips(names: Iterable[str], cfg: Config) -> None:
     """Raise ConfigError for a name that looks like a field, if a user has defined the configuration with all its settings."""
-    for name in names if type(cfg).__module__.partition(".")[0] != "ding_lite" else ():
+    for name in names if not is_of_ding_lite(type(cfg).__module__) else ():
         if not _foreign_hint(name, cfg, "foreign") and (hint := _slip_hint(name, cfg)):
             raise ConfigError(f"{type(cfg).__name__} has no setting {name!r}: {hint}")
 

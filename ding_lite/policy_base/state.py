@@ -303,7 +303,7 @@ class PolicyState(PolicyWeights):
         }
 
     def load_learned_state(self, state: Mapping[str, Any]) -> None:
-        """Take what another policy has learned, and keep the own settings, counters, random generators and data.
+        """Take what another policy has learned; this one keeps its settings, counters, random generators and data.
 
         Args:
             state: a result of `learned_state` of a policy with the same algorithm, spaces and networks.
@@ -330,7 +330,7 @@ class PolicyState(PolicyWeights):
         return getattr(self.attachments.get(name), "is_learned", True)
 
     def take_from_learners(self, is_replaced: bool = False) -> None:
-        """Take the state of the learners in other processes, before the own one is read or changed.
+        """Take the state of the learners in other processes, before that of this policy is read or changed.
 
         Args:
             is_replaced: whether this policy gets another state right after it, so that a lost one is no error.
@@ -353,7 +353,7 @@ class PolicyState(PolicyWeights):
             self.learners.note_change()
 
     def take_learned(self, state: Mapping[str, Any]) -> None:
-        """Take the state of a learner; what acting and other objects have changed here stays."""
+        """Take the state of a learner, except for what acting and other objects have changed in this process."""
         attached = {name: _state_of(it) for name, it in self.attachments.items()}
         own: dict[str, Any] = {"settings": values_of(self.cfg, self._settings_before)} if self._settings_before else {}
         attached = {**copy.deepcopy(self._loaded), **attached, **state["attached"]}

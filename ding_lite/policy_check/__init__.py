@@ -5,16 +5,9 @@ Internal: its names may change in any version; `ding_lite.policy` has the errors
 
 from ding_lite.policy_check.batches import explain_learning, require_shapes, warn_of_misfit
 from ding_lite.policy_check.columns import STANDARD, ColumnError, HookReads, described, map_columns
-from ding_lite.policy_check.declarations import (
-    idle_for_optimizer,
-    idle_for_rollouts,
-    is_read_by_users,
-    require_declarations,
-    require_methods,
-    warn_of_idle_settings,
-)
 from ding_lite.policy_check.dry_run import dummy_elements, try_out
 from ding_lite.policy_check.given_models import require_members, require_output
+from ding_lite.policy_check.hook_names import require_declarations, require_methods
 from ding_lite.policy_check.hook_results import (
     HookError,
     LossError,
@@ -26,6 +19,12 @@ from ding_lite.policy_check.hook_results import (
     require_model,
     require_optimizer,
     with_stats,
+)
+from ding_lite.policy_check.idle_settings import (
+    idle_for_optimizer,
+    idle_for_rollouts,
+    is_read_by_users,
+    warn_of_idle_settings,
 )
 from ding_lite.policy_check.observations import ObservationError, may_be_wrong, misfit_of
 from ding_lite.policy_check.recurrent_states import like_before, own_object, state_like_before

@@ -13,6 +13,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from ding_lite.basics import add_note
+from ding_lite.basics.origins import is_of_ding_lite
 from ding_lite.data import LeafSpec, Tree, flatten, nested
 from ding_lite.data.trees import has_leaf
 from ding_lite.envs.arrays import describe_shapes
@@ -240,7 +241,8 @@ def explain_learning(policy: LearningPolicy, error: Exception, batch: Tree, know
 
     Raises:
         ColumnError: the batch lacks a column that the policy reads.
-        ValueError: a column does not fit the spaces of the policy, or holds NaN.
+        LossError: a column holds NaN or an infinite number.
+        ValueError: a column does not fit the spaces of the policy, or the batch is empty.
     """
     name = type(policy).__name__
     if isinstance(error, LossError):
@@ -298,7 +300,7 @@ def warn_of_misfit(policy: LearningPolicy, batch: Tree) -> None:
     Policies whose own hooks prepare batches may learn from others.
     """
     owners = (next(base for base in type(policy).__mro__ if hook in vars(base)) for hook in _PREPARING)
-    if not all(owner.__module__.startswith("ding_lite.") for owner in owners):
+    if not all(is_of_ding_lite(owner.__module__) for owner in owners):
         return
     found = shape_misfit(policy.observation_space, policy.action_space, batch)
     if found is None:

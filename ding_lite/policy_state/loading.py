@@ -34,7 +34,6 @@ _OF_OPTIMIZER = (
     "learn.optimizer",
     "learn.rmsprop",
 )  # parts of the names of settings
-_OTHERWISE_CHECKED = ("made_with", "attached", "collect", "evaluate", "metrics", "settings", "learners")
 
 
 class LoadableMode(Protocol):

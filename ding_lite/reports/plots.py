@@ -14,6 +14,8 @@ from ding_lite.reports.runs import ReportError, find_runs
 KINDS = (".png", ".svg", ".pdf")
 """Supported endings of image files."""
 
+_MOST = 12  # names in a message
+
 
 def plot_runs(
     paths: Sequence[str | os.PathLike[str]],
@@ -85,6 +87,6 @@ def panels_of(experiments: Sequence[Experiment], metric: str, x: str, points: in
     return panels
 
 
-def _listed(known: Sequence[str], most: int = 12) -> str:
-    more = f" and {len(known) - most} more" if len(known) > most else ""
-    return f" They have {', '.join(known[:most])}{more}." if known else " They have no metrics."
+def _listed(known: Sequence[str]) -> str:
+    more = f" and {len(known) - _MOST} more" if len(known) > _MOST else ""
+    return f" They have {', '.join(known[:_MOST])}{more}." if known else " They have no metrics."

@@ -13,6 +13,7 @@ from typing import Any
 import gymnasium
 from gymnasium.wrappers import NormalizeObservation, NormalizeReward
 
+from ding_lite.basics.origins import is_of_ding_lite
 from ding_lite.envs import AgentVectorEnv, LocalVectorEnv, env_factory
 from ding_lite.envs.recipes import made_from
 from ding_lite.envs.unsaved_env_state import layers_with_state
@@ -100,7 +101,7 @@ def warn_of_statistics(envs: LocalVectorEnv | AgentVectorEnv) -> None:
     """Warn if a wrapper has statistics of training, which new environments do not have."""
     layer: Any = envs.envs[0]
     while isinstance(layer, gymnasium.Wrapper):
-        is_own = type(layer).__module__.startswith("ding_lite.")  # whose state belongs to an episode or a game
+        is_own = is_of_ding_lite(type(layer).__module__)  # whose state belongs to an episode or a game
         if isinstance(layer, (NormalizeObservation, NormalizeReward)) or (not is_own and layer in layers_with_state(layer)):
             warnings.warn(
                 f"the wrapper {type(layer).__name__} has a state that it built up in training, and new environments begin "

@@ -273,6 +273,6 @@ def test_outside_of_a_run_an_error_for_the_end_is_raised_at_once():
 def test_the_global_task_does_not_take_what_is_meant_for_the_one_that_runs(mode, asks):
     with (
         Task().start(ctx=Counts(), **mode) as loop,
-        pytest.raises(RuntimeError, match="asked of ding_lite.task, which does not"),
+        pytest.raises(RuntimeError, match="asked ding_lite.task, which is not running"),
     ):
         loop.use(contract(stage="learn")(lambda ctx: asks())).run(3)

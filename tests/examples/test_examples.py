@@ -120,7 +120,7 @@ def test_the_settings_of_a_run_reach_the_task(name, tmp_path, start_here, monkey
 
 
 # The others begin like one of these, or need seconds.
-FAST = "bc cql custom_context dqn dqn_async impala ippo iqn pbt ppo r2d2 reinforce sac".split()
+FAST = ["bc", "cql", "custom_context", "dqn", "dqn_async", "impala", "ippo", "iqn", "pbt", "ppo", "r2d2", "reinforce", "sac"]
 
 
 @pytest.mark.parametrize("name", mostly_slow(NAMES, *FAST))

@@ -1,0 +1,22 @@
+"""Origins: whether code is of ding_lite, of an installed library, or of the script."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from pathlib import Path
+
+
+def is_of_ding_lite(module: str | None) -> bool:
+    """Whether a module, by its name, belongs to this library; not one of `ding_lite_utils`, say."""
+    return (module or "").partition(".")[0] == "ding_lite"
+
+
+@functools.cache
+def is_of_script(module: str | None) -> bool:
+    """Whether a module belongs neither to Python nor to an installed library."""
+    top = (module or "builtins").partition(".")[0]
+    if top in sys.stdlib_module_names or is_of_ding_lite(module):
+        return False
+    file = getattr(sys.modules.get(top), "__file__", None) or ""
+    return not {"site-packages", "dist-packages"}.intersection(Path(file).parts)
