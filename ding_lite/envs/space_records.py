@@ -38,8 +38,8 @@ def space_from(record: Mapping[str, Any]) -> gymnasium.Space[Any]:
     """
     kind, parts = record["kind"], record.get("parts", {})
     if kind in ("Dict", "Tuple"):
-        inner = {name: space_from(part) for name, part in parts.items()}
-        return spaces.Dict(inner) if kind == "Dict" else spaces.Tuple(tuple(inner.values()))
+        inner = [(name, space_from(part)) for name, part in parts.items()]  # as pairs: gymnasium sorts the names of a dict
+        return spaces.Dict(inner) if kind == "Dict" else spaces.Tuple(tuple(part for _, part in inner))
     if kind == "Box":
         shape, dtype = tuple(record["shape"]), np.dtype(record["dtype"])
         low, high = (np.broadcast_to(np.asarray(record[name], dtype), shape) for name in _BOUNDS)

@@ -251,7 +251,7 @@ def _recorded(value: Any) -> Any:
 def _compared(space: Any, name: str) -> Any:
     """The part of a space that must be the same in both: without the bounds if these are observations."""
     if "parts" in space:
-        return [(part, _compared(inner, name)) for part, inner in sorted(space["parts"].items())]
+        return [(part, _compared(inner, name)) for part, inner in space["parts"].items()]  # in order, as networks join them
     if name == "action_space":
         return space
     return {key: value for key, value in space.items() if key not in _BOUNDS}

@@ -50,6 +50,7 @@ from ding_lite.policy import (
     load_policy,
 )
 from ding_lite.policy.saved_policies import default_checkpoint
+from ding_lite.policy_state import StateError
 
 BOX = spaces.Box(np.array([-1, -2], np.float32), np.array([1, np.inf], np.float32))
 DISCRETE = spaces.Discrete(3, start=-1)
@@ -135,6 +136,26 @@ def test_nested_spaces_and_recurrent_policies(tmp_path):
         obs["a"][0][1] = 0.5  # samples of unbounded parts may be huge
         (action, state), (expected, other) = loaded.predict(obs, state), policy.predict(obs, other)
         assert action == expected
+
+
+POINT = spaces.Box(-1, 1, (2,), np.float32)
+
+
+@pytest.mark.parametrize(
+    "pairs", [[("z", POINT), ("a", POINT)], [("m", spaces.Dict([("z", POINT), ("a", POINT)])), ("b", POINT)]]
+)
+def test_the_parts_of_a_dict_space_keep_their_order(pairs, tmp_path):
+    """gymnasium sorts the names of a dict that is given to `spaces.Dict`."""
+    space = spaces.Dict(pairs)
+    policy = SACPolicy(None, space, spaces.Dict(z=POINT, a=POINT))
+    loaded = load_policy(saved(policy, tmp_path / "a.pt"))
+
+    assert (list(loaded.observation_space), list(loaded.action_space)) == ([name for name, _ in pairs], ["z", "a"])
+    space.seed(0)
+    for obs in [space.sample() for _ in range(3)]:
+        assert repr(loaded.predict(obs)[0]) == repr(policy.predict(obs)[0])
+    with pytest.raises(StateError, match=r"its action space is Dict\(z: Box.*, a: Box.*and that of this policy is Dict\(a: "):
+        SACPolicy(None, space, spaces.Dict(a=POINT, z=POINT)).load_state_dict(policy.state_dict())
 
 
 @pytest.fixture(scope="module")
