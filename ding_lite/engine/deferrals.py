@@ -466,14 +466,21 @@ _current: contextvars.ContextVar[Deferred[Any] | None] = contextvars.ContextVar(
 
 def middleware_around(entries: Iterable[Entry], frame: FrameType) -> str:
     """Name and place of the middleware that runs in this frame or around it, else of the function of the frame."""
+    for entry in entries_around(entries, frame):
+        return f"middleware {entry.name} ({entry.location})"
+    return f"{frame.f_code.co_name} ({frame.f_code.co_filename}:{frame.f_lineno})"
+
+
+def entries_around(entries: Iterable[Entry], frame: FrameType) -> list[Entry]:
+    """The middleware that runs in this frame or around it; several if they have the same code, and none if it is unknown."""
     codes = [(entry, _code_of(entry.fn)) for entry in entries]
     here: FrameType | None = frame
     while here is not None:
-        for entry, code in codes:
-            if code is here.f_code and _is_of(entry.fn, here):
-                return f"middleware {entry.name} ({entry.location})"
+        found = [entry for entry, code in codes if code is here.f_code and _is_of(entry.fn, here)]
+        if found:
+            return found
         here = here.f_back
-    return f"{frame.f_code.co_name} ({frame.f_code.co_filename}:{frame.f_lineno})"
+    return []
 
 
 def _code_of(fn: Any) -> Any:

@@ -18,7 +18,7 @@ from ding_lite.basics.run_downloads import restored_run
 from ding_lite.basics.run_files import RunFiles
 from ding_lite.basics.storages import open_storage
 from ding_lite.basics.user_output import show, without_closed_stderr
-from ding_lite.engine.deferrals import Caller, Deferrals, Deferred, Origin, middleware_around, warn_of
+from ding_lite.engine.deferrals import Caller, Deferrals, Deferred, Origin, entries_around, middleware_around, warn_of
 from ding_lite.engine.deferred_inputs import require_work
 from ding_lite.engine.endings import EndingMixin, EndReason, settle, where_set
 from ding_lite.engine.events import Events, EventsMixin
@@ -37,11 +37,13 @@ from ding_lite.engine.timelines import Timeline
 from ding_lite.engine.token_networks import Network
 from ding_lite.engine.watchdogs import OutOfMemoryError, Watchdog, entry_in, running_in
 from ding_lite.pipeline.contexts import Context, family_of
+from ding_lite.pipeline.contracts import names
 from ding_lite.pipeline.guards import Checker
 from ding_lite.pipeline.pipeline_checks import check_pipeline
 from ding_lite.pipeline.pools import Pool
 from ding_lite.pipeline.suggestions import Touches, objects_inside_others, unnamed_objects
 from ding_lite.pipeline.used_middleware import methods_of
+from ding_lite.pipeline.views import ContractError
 
 Result = TypeVar("Result")
 _ENDLESS = int(1e12)
@@ -546,6 +548,29 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
             for error in self._deferrals.failures():
                 raise error
         return work
+
+    def require_order(self, leader: Any, call: str) -> None:
+        """Refuse a call that reads an object which another lane may change meanwhile: `call` says what was called.
+
+        Raises:
+            ContractError: iterations overlap, and the contract of the calling middleware does not name the object, or the call
+                is in deferred work.
+        """
+        if self._network is None:
+            return
+        if self._deferrals.current() is not None:
+            raise ContractError(
+                f"{call} in deferred work reads weights that the learner changes meanwhile: call it in the middleware, and "
+                "pass the result to the work."
+            )
+        around = entries_around((*self._ends, *self._entries), sys._getframe(2))
+        terms = [entry.contract for entry in around if entry.contract is not None]
+        if around and len(terms) == len(around) and not any(names(leader, one) for one in terms):
+            raise ContractError(
+                f"{around[0].name} ({around[0].location}) calls {call}, which reads the newest weights, and its contract does "
+                "not name what changes them: add the learn_mode to it, uses=(..., policy.learn_mode), so that it waits for the "
+                "learner."
+            )
 
     def _belongs_to_run(self) -> bool:
         """Whether the caller may take results of deferred work."""

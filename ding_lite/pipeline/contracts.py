@@ -337,6 +337,12 @@ def _names(term: str, names: Iterable[str]) -> tuple[str, ...]:
     return found
 
 
+def names(thing: Any, terms: Contract) -> bool:
+    """Whether a contract names an object, or one that shares its state."""
+    same = (thing, *getattr(thing, "shares_state_with", ()))
+    return any(use is it for use in terms.uses for it in same)
+
+
 def state_groups(uses: Sequence[Any]) -> dict[int, tuple[Any, ...]]:
     """For each object that shares its state with an object in `uses`, by id: all that share this state, its owner first.
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ding_lite.basics import add_note
 from ding_lite.data import Tree, to_device
+from ding_lite.engine.manual_control import running_task
 from ding_lite.envs import SpaceError, action_masks
 from ding_lite.envs.arrays import actions_to_arrays, clipper, describe_shapes, to_arrays, to_tensors
 from ding_lite.envs.spaces import same_layout, space_spec
@@ -465,7 +466,13 @@ class CollectMode(ActMode):
         return self._policy.has_critic
 
     def with_values(self, batch: Tree) -> Tree:
-        """A rollout [T, B, ...] with the critic's estimates, value and next_value [T, B]."""
+        """A rollout [T, B, ...] with the critic's estimates, value and next_value [T, B].
+
+        Raises:
+            ContractError: iterations overlap, and the contract of the calling middleware does not name the learner.
+        """
+        if (running := running_task()) is not None:
+            running.require_order(self.leader, f"{type(self._policy).__name__}.collect_mode.with_values()")
         return self._policy.with_values(batch)
 
 

@@ -50,7 +50,6 @@ from ding_lite.policy import (
     load_policy,
 )
 from ding_lite.policy.saved_policies import default_checkpoint
-from ding_lite.policy_state import StateError
 
 BOX = spaces.Box(np.array([-1, -2], np.float32), np.array([1, np.inf], np.float32))
 DISCRETE = spaces.Discrete(3, start=-1)
