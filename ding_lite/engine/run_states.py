@@ -228,16 +228,8 @@ class RunStateMixin:
             warnings.warn(f"{name} begins new episodes, because the saved ones cannot be restored: {error}", stacklevel=5)
 
     def _warn_of_lost_memories(self) -> None:
-        for name, place in self._memories.changes(self._entries):
-            where = f" ({place})" if place else ""
-            warnings.warn(
-                f"{name} remembers something from iteration to iteration{where}, and has no state_dict, so a resumed run "
-                "begins without it. If the object has a state_dict, name it in the contract: uses=(it,). If not, write a class "
-                "with state_dict() and load_state_dict(state), or keep the value in the context: self.keep(...). If it is an "
-                "attribute of a class that you have derived from one of ding_lite, override these two methods there. If it "
-                "does not matter, as in a cache, ignore this.",
-                stacklevel=4,
-            )
+        for words in self._memories.changes(self._entries):
+            warnings.warn(words, stacklevel=4)
 
     def _require_fit(self, state: Mapping[str, Any]) -> None:
         names = [entry.name for entry in self._entries]

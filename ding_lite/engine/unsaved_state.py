@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import copy
+import dis
 import functools
+import itertools
 import sys
 from collections.abc import Container, Iterator, Sequence
 from enum import Enum
 from types import BuiltinFunctionType, FunctionType, MethodType, MethodWrapperType, ModuleType
 from typing import Any
 
-from ding_lite.basics.closures import closure_of, function_of, names_in
+from ding_lite.basics.closures import closure_of, function_of, names_in, parts_of
 from ding_lite.basics.origins import is_of_ding_lite, is_of_script
 from ding_lite.engine.run_parts import environments_of, has_state, holder_of
 from ding_lite.pipeline.contexts import SCALARS, Context
@@ -27,6 +30,7 @@ _PLAIN_MODULES = {
     *("numpy", "torch", "treetensor"),
 }
 """Top-level modules whose objects hold data, or random numbers."""
+_MOST_ITEMS = 100  # of a list or dict in an object with a state, where such objects are looked for
 _NO_OBJECTS = frozenset({*SCALARS, ModuleType, FunctionType})
 """Classes of values that are neither saved nor hold what is saved."""
 
@@ -54,36 +58,86 @@ class Memories:
         """Look at what is held now."""
         self._first = _prints_of(pipeline)
 
-    def changes(self, pipeline: Sequence[Entry]) -> Iterator[tuple[str, str]]:
-        """Name and place of each memory that has changed since `begin`, once for each middleware."""
+    def changes(self, pipeline: Sequence[Entry]) -> Iterator[str]:
+        """A warning for each memory that has changed since `begin`, once for each middleware or object."""
         for key, now in _prints_of(pipeline).items():
             before = self._first.setdefault(key, now)
             place = None if before is now or key in self._reported else changed(before, now, private="all")
             if place is not None:
                 self._reported.add(key)
-                yield key[1], place.lstrip(".")
+                yield _warning(key[1], place.lstrip("."), is_derived=key[0] < 0)
+
+
+def _warning(name: str, place: str, is_derived: bool) -> str:
+    begin = f"{name} remembers something from iteration to iteration" + (f" ({place})" if place else "")
+    if is_derived:
+        return (
+            f"{begin}, which its inherited state_dict does not have, so a resumed run begins without it. Override state_dict() "
+            "and load_state_dict(state), or keep the value in the context: self.keep(...). A policy saves what it gets by "
+            "self.attach(name, thing), a torch module its buffers. If it does not matter, as in a cache, ignore this."
+        )
+    return (
+        f"{begin}, and has no state_dict, so a resumed run begins without it. If the object has a state_dict, name it in the "
+        "contract: uses=(it,). If not, write a class with state_dict() and load_state_dict(state), or keep the value in the "
+        "context: self.keep(...). If it does not matter, as in a cache, ignore this."
+    )
 
 
 def _prints_of(pipeline: Sequence[Entry]) -> dict[tuple[int, str], Print]:
-    """Fingerprints of what each middleware without a state holds, by its position and name."""
+    """Fingerprints of what each middleware without a state holds, by its position and name; and of the attributes that classes
+    of the script add to classes with a state."""
     used = middleware_of(pipeline)
     single = {(position, it.name): it.fn for position, it in enumerate(used) if not it.is_around}
-    found = {key: fn for key, fn in single.items() if not has_state(holder_of(fn))}
-    saved = _saved_by(used, pipeline) if any(map(_reaches_script, found.values())) else {}
+    found: dict[tuple[int, str], Any] = {key: fn for key, fn in single.items() if not has_state(holder_of(fn))}
+    owners = _owners(used)
+    derived = _derived_in(owners)
+    is_of_library = not derived and not any(map(_reaches_script, found.values()))
+    saved = {} if is_of_library else objects_inside([*owners, *environments_of(pipeline)], _usual_objects)
+    # Negative numbers, which are no position of a middleware.
+    found |= {(-number, type(one).__name__): _Own(one) for number, one in enumerate(derived, start=1)}
+    # While `saved` holds them, no other object gets their id.
     return {key: fingerprint(fn, inside_of=functools.partial(_inside, saved)) for key, fn in found.items()}
 
 
-def _saved_by(used: Sequence[UsedMiddleware], pipeline: Sequence[Entry]) -> dict[int, Any]:
-    """Objects with a state, which is saved, environments, and everything inside them, by id.
+def _derived_in(owners: Sequence[Any]) -> list[Any]:
+    """The objects of classes of the script with an inherited `state_dict`: these objects, modules and attributes of them."""
+    inside = [inner for one in owners for inner in getattr(one, "__dict__", {}).values()]
+    several = [it.values() if type(it) is dict else it for it in inside if type(it) in (list, tuple, dict)]
+    inside += [inner for it in several for inner in itertools.islice(it, _MOST_ITEMS)]
+    modules = [module for one in owners if hasattr(one, "named_parameters") for module in one.modules()]
+    every = {id(one): one for one in (*owners, *modules, *inside)}
+    return [one for one in every.values() if _is_derived(one)]
 
-    While they are held here, no other object gets their id.
-    """
+
+def _is_derived(thing: Any) -> bool:
+    kind: Any = type(thing)
+    return _names_in_inherited_state(kind) is not None
+
+
+class _Own:
+    """What a class of the script adds to an object whose `state_dict` it has inherited."""
+
+    def __init__(self, thing: Any) -> None:
+        self.thing = thing
+
+    def parts(self) -> Parts:
+        kind: Any = type(self.thing)
+        known = _names_in_inherited_state(kind) or ()
+        own = [(f".{name}", inner) for name, inner in vars(self.thing).items() if name not in known]
+        # Copies, because the buffers of a torch module count as saved.
+        left_out = sorted(getattr(self.thing, "_non_persistent_buffers_set", ()))
+        buffers = [(f".{name}", copy.deepcopy(getattr(self.thing, name))) for name in left_out]
+        return [*own, *buffers, ("", type(self.thing))]
+
+
+def _owners(used: Sequence[UsedMiddleware]) -> list[Any]:
+    """Objects with a state, which is saved, and the objects that share it."""
     named = [thing for it in used if it.contract is not None for thing in it.contract.uses]
     groups = state_groups(named)
     leaders = [thing.leader for thing in named if getattr(thing, "leader", None) is not None]
     owners = [one for one in (*named, *leaders, *(holder_of(it.fn) for it in used)) if has_state(one)]
     shared = [thing for owner in owners for thing in groups.get(id(owner), (owner,))]
-    return objects_inside([*shared, *environments_of(pipeline)], _usual_objects)
+    return [*shared, *(it for one in shared for it in getattr(one, "attachments", {}).values())]  # attachments of policies
 
 
 def _usual_objects(value: Any) -> list[Any]:
@@ -101,9 +155,10 @@ def _usual_objects(value: Any) -> list[Any]:
 
 def _inside(saved: Container[int], value: Any) -> Parts | None:
     """The values inside a value that a run may remember; None for the usual ones."""
+    if type(value) is _Own:
+        return value.parts()
     if id(value) in saved:
-        known = _names_in_inherited_state(value.__class__)
-        return () if known is None else [(f".{name}", inner) for name, inner in vars(value).items() if name not in known]
+        return ()
     if isinstance(value, (ModuleType, Context)) or hasattr(value, "between_iterations"):  # a task
         return ()
     if isinstance(value, FunctionType):
@@ -156,19 +211,22 @@ def _in_class(cls: type) -> Parts:
 
 @functools.cache
 def _names_in_inherited_state(kind: Any) -> frozenset[str] | None:
-    """The names in the code of the library's class from which a class of the script has its `state_dict`, which knows no
-    others; None if the script has written the `state_dict`, or it is another library's."""
+    """The attributes of the library's classes from which a class of the script has its `state_dict`, which knows no others;
+    None if the script has written the `state_dict`, or an object of this class has none."""
     owner = next((base for base in kind.__mro__ if "state_dict" in vars(base)), kind)
-    if not is_of_script(kind.__module__) or not is_of_ding_lite(owner.__module__):
+    is_module = owner.__module__ == "torch.nn.modules.module"
+    if not is_of_script(kind.__module__) or not (is_module or is_of_ding_lite(owner.__module__)):
         return None
-    functions = [
-        inner
-        for base in kind.__mro__
-        if is_of_ding_lite(base.__module__)
-        for it in vars(base).values()
-        if isinstance(inner := function_of(it), FunctionType)
-    ]
-    return frozenset(name for function in functions for name in names_in(function.__code__))
+    bases = [base for base in kind.__mro__ if not is_of_script(base.__module__)]
+    stored = {name for base in bases for it in vars(base).values() for name in _names_stored_by(function_of(it))}
+    declared = {name for base in bases for name in (*vars(base), *vars(base).get("__annotations__", ()))}
+    return frozenset({*stored, *declared, *(vars(owner()) if is_module else ())})
+
+
+def _names_stored_by(function: Any) -> Iterator[str]:
+    """The attributes that a function sets."""
+    for code in parts_of(function.__code__) if isinstance(function, FunctionType) else ():
+        yield from (it.argval for it in dis.get_instructions(code) if it.opname == "STORE_ATTR")
 
 
 def _state_of(value: Any) -> Any:

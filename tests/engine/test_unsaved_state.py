@@ -17,8 +17,12 @@ import torch
 from gymnasium import spaces
 
 from ding_lite import Context, OnlineRLContext, Task, contract
+from ding_lite.config import PPOConfig
 from ding_lite.data import ReplayBuffer, Trajectories
-from ding_lite.middleware import CkptSaver, data_pusher
+from ding_lite.envs import make_envs
+from ding_lite.middleware import CkptSaver, StepCollector, data_pusher, gae_estimator, multistep_trainer
+from ding_lite.nn import RunningNorm
+from ding_lite.policy import PPOPolicy
 
 COUNTS = [0]
 
@@ -481,10 +485,108 @@ def test_a_class_that_is_derived_from_one_of_the_library_may_have_a_state_of_its
         with Task().start(ctx=OnlineRLContext()) as loop:
             loop.use(contract(writes=("trajectories",), stage="collect")(collected)).use(data_pusher(None, buffer_))
             loop.use(CkptSaver(torch.nn.Linear(1, 1), tmp_path, train_freq=1000)).run(4)
-    found = [str(it.message) for it in caught if "has no state_dict" in str(it.message)]
+    found = [str(it.message) for it in caught if "remembers" in str(it.message)]
     assert len(found) == is_lost
-    assert all("data_pusher remembers something from iteration to iteration (buffer_.coin)" in it for it in found)
-    assert all("derived from one of ding_lite, override these two methods there" in it for it in found)
+    assert all(
+        "Coin remembers something from iteration to iteration (coin), which its inherited state_dict" in it for it in found
+    )
+
+
+class Turns(torch.nn.Linear):
+    """A network that counts, in an attribute."""
+
+    turns = 0
+
+    def forward(self, x):
+        self.turns += 1
+        return super().forward(x)
+
+
+class TurnsInBuffer(torch.nn.Linear):
+    def __init__(self, *sizes, persistent=True):
+        super().__init__(*sizes)
+        self.register_buffer("turns", torch.zeros(()), persistent=persistent)
+
+    def forward(self, x):
+        self.turns += 1
+        return super().forward(x)
+
+
+class Counting(PPOPolicy):
+    start = 0  # also the name of things in the code of the library
+
+    def loss(self, batch):
+        self.start += 1
+        return super().loss(batch)
+
+
+class Networks(PPOPolicy):
+    """With networks and an object of its own, which are saved."""
+
+    def before_init(self):
+        self.own = {"a": torch.nn.Linear(2, 1), "b": torch.nn.Linear(2, 1)}
+
+    def after_init(self):
+        super().after_init()
+        self.filter = RunningNorm((1,))
+        self.attach("filter", self.filter)
+
+    def loss(self, batch):
+        with torch.no_grad():
+            self.own["a"].weight += 1
+            self.own["b"].weight += 1
+            self.filter.update(batch.reward.reshape(-1, 1))
+        return super().loss(batch)
+
+
+class Inner(PPOPolicy):
+    def __init__(self, *args, net, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.net = net
+
+    def loss(self, batch):
+        self.net(torch.zeros(1, 2))
+        return super().loss(batch)
+
+
+class Scaling(StepCollector):
+    values = 1
+
+    def __call__(self, ctx):
+        super().__call__(ctx)
+        self.values += 1
+
+
+DERIVED = {
+    "a policy": ({"policy": Counting}, "Counting", "start"),
+    "one whose objects are saved": ({"policy": Networks}, None, None),
+    "a network": ({"policy": functools.partial(Inner, net=Turns(2, 1))}, "Turns", "turns"),
+    "a network whose buffer is saved": ({"policy": functools.partial(Inner, net=TurnsInBuffer(2, 1))}, None, None),
+    "a network with a buffer that is not": (
+        {"policy": functools.partial(Inner, net=TurnsInBuffer(2, 1, persistent=False))},
+        "TurnsInBuffer",
+        "turns",
+    ),
+    "a middleware": ({"collector": Scaling}, "Scaling", "values"),
+    "plain ones": ({"policy": type("Plain", (PPOPolicy,), {}), "collector": type("Own", (StepCollector,), {})}, None, None),
+}
+
+
+@pytest.mark.parametrize("case", DERIVED)
+def test_what_classes_of_the_script_add_to_a_state_that_they_inherit_is_named(case, tmp_path):
+    parts, name, place = DERIVED[case]
+    cfg = PPOConfig().override({"policy.collect.n_sample": 16, "policy.model.encoder_hidden_size_list": [8]})
+    envs = make_envs("CartPole-v1", 2, seed=0)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        policy = parts.get("policy", PPOPolicy)(cfg.policy, envs.single_observation_space, envs.single_action_space)
+        with Task().start(ctx=OnlineRLContext()) as loop:
+            loop.use(parts.get("collector", StepCollector)(cfg, policy.collect_mode, envs))
+            loop.use(gae_estimator(cfg, policy.collect_mode)).use(multistep_trainer(cfg, policy.learn_mode))
+            loop.use(CkptSaver(policy, tmp_path, train_freq=1000)).run(3)
+    found = [str(it.message) for it in caught if "remembers" in str(it.message)]
+    assert len(found) == (name is not None), found
+    assert all(f"{name} remembers something from iteration to iteration ({place}), which its inherited" in it for it in found)
 
 
 SETTINGS = {"rate": 1.0}
