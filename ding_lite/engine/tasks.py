@@ -41,7 +41,8 @@ from ding_lite.pipeline.contracts import names
 from ding_lite.pipeline.guards import Checker
 from ding_lite.pipeline.pipeline_checks import check_pipeline
 from ding_lite.pipeline.pools import Pool
-from ding_lite.pipeline.suggestions import Touches, objects_inside_others, unnamed_objects
+from ding_lite.pipeline.shared_objects import objects_inside_others, unnamed_objects
+from ding_lite.pipeline.suggestions import Touches
 from ding_lite.pipeline.used_middleware import methods_of
 from ding_lite.pipeline.views import ContractError
 

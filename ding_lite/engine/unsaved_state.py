@@ -20,7 +20,7 @@ from ding_lite.pipeline.contexts import SCALARS, Context
 from ding_lite.pipeline.contracts import state_groups
 from ding_lite.pipeline.entries import Entry
 from ding_lite.pipeline.fingerprints import MOST_PARTS, Print, changed, fingerprint, is_data, usual_parts
-from ding_lite.pipeline.suggestions import objects_inside
+from ding_lite.pipeline.shared_objects import objects_inside
 from ding_lite.pipeline.used_middleware import UsedMiddleware, middleware_of
 
 Parts = Sequence[tuple[str, Any]]

@@ -18,7 +18,8 @@ from ding_lite.pipeline.generators import WaitingGenerator, backward_step, forwa
 from ding_lite.pipeline.in_place_changes import Handovers
 from ding_lite.pipeline.pending_work import PendingWork
 from ding_lite.pipeline.properties import expand_reads, expand_writes, is_property
-from ding_lite.pipeline.suggestions import Touches, watched_objects
+from ding_lite.pipeline.shared_objects import watched_objects
+from ding_lite.pipeline.suggestions import Touches
 from ding_lite.pipeline.views import Reach, RunningStep, become, checker_of, field_value, real_class_of
 
 CHECKED_ITERATIONS = 5
