@@ -89,14 +89,25 @@ def _prints_of(pipeline: Sequence[Entry]) -> dict[tuple[int, str], Print]:
     used = middleware_of(pipeline)
     single = {(position, it.name): it.fn for position, it in enumerate(used) if not it.is_around}
     found: dict[tuple[int, str], Any] = {key: fn for key, fn in single.items() if not has_state(holder_of(fn))}
+    unsaved = {(position, it.name): _used_without_state(it) for position, it in enumerate(used)}
+    found |= {key: things for key, things in unsaved.items() if things}
     owners = _owners(used)
     derived = _derived_in(owners)
-    is_of_library = not derived and not any(map(_reaches_script, found.values()))
-    saved = {} if is_of_library else objects_inside([*owners, *environments_of(pipeline)], _usual_objects)
+    is_of_library = not (derived or any(unsaved.values()) or any(map(_reaches_script, found.values())))
+    objects_in = functools.partial(_objects_in, {id(thing) for things in unsaved.values() for thing in things})
+    saved = {} if is_of_library else objects_inside([*owners, *environments_of(pipeline)], objects_in)
     # Negative numbers, which are no position of a middleware.
     found |= {(-number, type(one).__name__): _Own(one) for number, one in enumerate(derived, start=1)}
     # While `saved` holds them, no other object gets their id.
     return {key: fingerprint(fn, inside_of=functools.partial(_inside, saved)) for key, fn in found.items()}
+
+
+def _used_without_state(used: UsedMiddleware) -> list[Any]:
+    """Objects of the script without a state that a middleware of the library with one uses, such as a reward model."""
+    holder = holder_of(used.fn)
+    if used.is_around or used.contract is None or not has_state(holder) or not is_of_ding_lite(type(holder).__module__):
+        return []
+    return [thing for thing in used.contract.uses if is_of_script(type(thing).__module__) and not has_state(thing)]
 
 
 def _derived_in(owners: Sequence[Any]) -> list[Any]:
@@ -140,7 +151,8 @@ def _owners(used: Sequence[UsedMiddleware]) -> list[Any]:
     return [*shared, *(it for one in shared for it in getattr(one, "attachments", {}).values())]  # attachments of policies
 
 
-def _usual_objects(value: Any) -> list[Any]:
+def _objects_in(without: Container[int], value: Any) -> list[Any]:
+    """The objects in a value, except some by id, numbers and functions."""
     inside: Sequence[Any]
     if type(value) in (list, tuple):  # most are such, and the names that `usual_parts` makes are not needed
         inside = value[:MOST_PARTS]
@@ -150,7 +162,7 @@ def _usual_objects(value: Any) -> list[Any]:
         inside = [inner for name, inner in vars(value).items() if name in known]
     else:
         inside = [inner for _, inner in usual_parts(value)]
-    return [inner for inner in inside if not (type(inner) in _NO_OBJECTS or isinstance(inner, type))]
+    return [it for it in inside if not (type(it) in _NO_OBJECTS or isinstance(it, type) or id(it) in without)]
 
 
 def _inside(saved: Container[int], value: Any) -> Parts | None:

@@ -17,12 +17,12 @@ import torch
 from gymnasium import spaces
 
 from ding_lite import Context, OnlineRLContext, Task, contract
-from ding_lite.config import PPOConfig
-from ding_lite.data import ReplayBuffer, Trajectories
+from ding_lite.config import DQNConfig, PPOConfig
+from ding_lite.data import ReplayBuffer, Trajectories, with_leaves
 from ding_lite.envs import make_envs
-from ding_lite.middleware import CkptSaver, StepCollector, data_pusher, gae_estimator, multistep_trainer
+from ding_lite.middleware import CkptSaver, OffPolicyLearner, StepCollector, data_pusher, gae_estimator, multistep_trainer
 from ding_lite.nn import RunningNorm
-from ding_lite.policy import PPOPolicy
+from ding_lite.policy import DQNPolicy, PPOPolicy
 
 COUNTS = [0]
 
@@ -587,6 +587,38 @@ def test_what_classes_of_the_script_add_to_a_state_that_they_inherit_is_named(ca
     found = [str(it.message) for it in caught if "remembers" in str(it.message)]
     assert len(found) == (name is not None), found
     assert all(f"{name} remembers something from iteration to iteration ({place}), which its inherited" in it for it in found)
+
+
+class Growing:
+    """A reward model that remembers, and that holds what others save."""
+
+    def __init__(self, policy):
+        self.policy, self.turns = policy, 0
+
+    def estimate(self, batch):
+        self.turns += self.step
+        return with_leaves(batch, reward=batch.reward * (1 + self.turns))
+
+    step = 1
+
+
+@pytest.mark.parametrize(("kind", "is_lost"), [(Growing, True), (type("Constant", (Growing,), {"step": 0}), False)])
+def test_so_is_a_reward_model_of_a_learner(kind, is_lost, tmp_path):
+    cfg = DQNConfig().override({"policy.learn.batch_size": 4, "policy.learn.learning_starts": 4})
+    rng = np.random.default_rng(0)
+    policy = DQNPolicy(cfg.policy, spaces.Box(-1, 1, (2,), np.float32), spaces.Discrete(2))
+    buffer_ = ReplayBuffer(100, seed=0)
+    columns = {name: rng.random((20, 2), np.float32) for name in ("obs", "next_obs")}
+    flags = {name: np.zeros(20, bool) for name in ("terminated", "truncated")}
+    buffer_.push({**columns, **flags, "action": rng.integers(2, size=20), "reward": np.ones(20, np.float32)})
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with Task().start(ctx=OnlineRLContext()) as loop:
+            loop.use(OffPolicyLearner(cfg, policy.learn_mode, buffer_, reward_model=kind(policy)))
+            loop.use(CkptSaver(policy, tmp_path, train_freq=1000)).run(3)
+    found = [str(it.message) for it in caught if "remembers" in str(it.message)]
+    assert len(found) == is_lost, found
+    assert all("OffPolicyLearner remembers something from iteration to iteration ([0].turns), and has no" in it for it in found)
 
 
 SETTINGS = {"rate": 1.0}
