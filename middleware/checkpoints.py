@@ -39,7 +39,7 @@ from ding_lite.ranks import current_ranks, is_first_rank
 
 _COUNTERS = ("env_step", "env_episode", "train_iter", "train_epoch")
 _EVALUATION = ("eval_value", "eval_weights", "last_eval_iter")
-_RESERVED = ("counters", "eval_value", "evaluated_at", "policies")
+_RESERVED = ("counters", "eval_value", "evaluated_at", "is_untrained", "policies")
 """Keys of a file that belong to no object."""
 _LONGEST_REST = 64  # iterations between two attempts after failures to write
 
@@ -154,6 +154,8 @@ class CkptSaver:
         """Value and content of a `best.pt` that is not written yet."""
         self._kept: list[str] = []
         self._has_begun, self._is_first = False, True
+        self._began_untrained: bool | None = None
+        """Whether nothing had changed the weights when the run began; None if unknown."""
         self._ctx: object = None
         """Context of the current iteration; None between iterations."""
         self._failures, self._rest = 0, 0
@@ -239,6 +241,8 @@ class CkptSaver:
             FolderInUseError: another process writes to the folder.
             StorageError: the storage cannot be written to; the copy is one of another run, or is ahead of the folder.
         """
+        if self._began_untrained is None and self._is_first:
+            self._began_untrained = all(_is_new(one) for one in _things(self._policy))
         copy = self._run_saver.begin(is_continued=self._has_begun)
         if not self._record.is_begun:
             self._begin_record(own_run().ctx.total_step)
@@ -350,6 +354,8 @@ class CkptSaver:
             self._warn_of_lost_weights(ctx)
             return
         lineage = {"eval_value": value, "evaluated_at": _count(ctx) if last_iter is None else last_iter}
+        if self._began_untrained is not None:
+            lineage["is_untrained"] = self._began_untrained and bool(lineage["evaluated_at"] == 0)
         best = copy.deepcopy(self._whole()) if weights is None else self._best_of(weights)  # a copy: it may be written later
         self._better = value, {**best, **lineage, **self._counted(ctx)}
 
@@ -435,13 +441,14 @@ class CkptSaver:
             "better": self._better,
             "kept": list(self._kept),
             "final_step": self._final_step,
+            "began_untrained": self._began_untrained,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a saved state."""
         self._last_iter, self._best, self._kept = state["last_iter"], state["best"], list(state["kept"])
         self._final_step, self._better = state.get("final_step", -1), state.get("better")  # older states do not have them
-        self._is_first = False
+        self._began_untrained, self._is_first = state.get("began_untrained"), False
 
 
 def _count(ctx: Any) -> int:
@@ -452,6 +459,11 @@ def _count(ctx: Any) -> int:
 
 def _is_policy(one: object) -> bool:
     return hasattr(one, "learn_mode")
+
+
+def _is_new(one: Any) -> bool:
+    """Whether a policy has neither learned nor got other weights; True for other objects, which do not say."""
+    return not _is_policy(one) or getattr(one, "version", 0) == getattr(one, "train_iter", 0) == 0
 
 
 def _things(policy: HasState | Mapping[str, HasState]) -> tuple[HasState, ...]:

@@ -46,7 +46,8 @@ def offpolicy_data_fetcher(
             batch of each; or the result of `sampler` for one of these. Learning starts when the buffers together hold
             enough transitions, or are all full, and none is empty.
         policy: if given, only the columns that its hooks read are fetched, as far as they are known.
-        reward_model: reads the batch before the policy does, so that the columns that it names are fetched too.
+        reward_model: reads the batch before the policy does, so that the columns that it names are fetched too; from one
+            buffer, also raw_reward, if the buffer has this column, which the model keeps.
 
     Raises:
         ValueError: a single buffer can never hold learning_starts transitions; a batch is larger than all buffers; shares do
@@ -93,7 +94,10 @@ class Replay:
         self._read_settings()
         # A reward model changes the batch before the policy learns from it.
         send = policy.sender() if isinstance(policy, LearnMode) and reward_model is None and prefetch is not False else None
-        self._batches = BatchPrefetcher(source, self._batch_size, columns_read(policy, reward_model), send)
+        columns = columns_read(policy, reward_model)
+        if columns is not None and reward_model is not None and len(source.buffers) == 1:  # several must all have what is read
+            columns = (*columns, "raw_reward")
+        self._batches = BatchPrefetcher(source, self._batch_size, columns, send)
         self._prefetches = send is not None if prefetch is None else prefetch
         self._nstep = getattr(cfg.policy, "nstep", 1)
         self._is_unchecked = self._nstep > 1 and "discount" in (getattr(policy, "columns", None) or ())

@@ -15,7 +15,7 @@ from ding_lite.basics import add_note
 
 @dataclasses.dataclass(frozen=True)
 class Range:
-    """All numbers from `low` to `high`. Perturbed values are clipped to it; whole numbers stay whole.
+    """All numbers from `low` to `high`. Perturbed values are clipped to it; whole numbers stay whole, if it holds any.
 
     Args:
         low, high: limits.
@@ -51,7 +51,10 @@ class Range:
         """The value times one of the factors, drawn at random, within the limits."""
         product = value * float(factors[int(rng.integers(len(factors)))])
         clipped = min(max(product, self.low), self.high)
-        return round(clipped) if isinstance(value, int) and not isinstance(value, bool) else float(clipped)
+        first, last = math.ceil(self.low), math.floor(self.high)  # of the whole numbers inside
+        if isinstance(value, int) and not isinstance(value, bool) and first <= last:
+            return min(max(round(clipped), first), last)
+        return float(clipped)
 
 
 @dataclasses.dataclass(frozen=True)

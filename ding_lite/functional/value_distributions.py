@@ -20,7 +20,8 @@ def categorical_projection(
     The probability of an atom between two atoms of Z is split between them; beyond the ends, it goes to the last atom.
 
     Args:
-        next_prob: probabilities p of the N atoms for the next observation and the next action. [B, N] float.
+        next_prob: probabilities p of the N atoms for the next observation and the next action. [B, N] float; NaN is ignored
+            in terminated rows.
         reward: reward of one step, or discounted sum over several. [B] float.
         terminated: [B] bool.
         v_min, v_max: the first and the last atom, in units of return.
@@ -54,6 +55,7 @@ def categorical_projection(
         )
     dtype = computed_dtype(next_prob)  # atoms are too close for half precision
     prob, reward = as_dtype(dtype, next_prob), as_dtype(dtype, reward)
+    prob = prob.masked_fill(terminated.unsqueeze(-1) & prob.isnan(), 1 / n)  # all goes to one place, so the shares do not count
     factor = gamma.to(dtype) if isinstance(gamma, Tensor) else torch.full_like(reward, gamma)
     factor = factor.masked_fill(terminated, 0)
     # In units of atoms, so that rewards of whole atoms move whole atoms exactly.

@@ -100,8 +100,8 @@ def default_checkpoint(run: str | PathLike[str]) -> str:
 
     In offline runs, it is the one at the end, because the best of many evaluations is so by chance too, and there may be no
     environment to evaluate in. If the best weights are from before the first gradient step, and the run has learned since, they
-    are those that it has begun with, so it is the one at the end too, unless `set_weights` had loaded them. Of a run that has
-    not ended, it is the newest one then. If the file of the end is damaged, a warning says so, and it is "best".
+    are those that it has begun with, so it is the one at the end too, unless weights had been loaded before the run. Of a run
+    that has not ended, it is the newest one then. If the file of the end is damaged, a warning says so, and it is "best".
 
     Returns:
         "best", "final" or "latest".
@@ -114,12 +114,12 @@ def default_checkpoint(run: str | PathLike[str]) -> str:
         return "best"
     try:
         end = load_checkpoint(latest)
+        counters = counters_in(end, latest)
     except CheckpointError as error:
         if not best.is_file():
             raise
         warnings.warn(f"the best checkpoint is used: {error}", stacklevel=2)
         return "best"
-    counters = end.get("counters", {})
     is_offline = "train_epoch" in counters and "env_step" not in counters
     if is_offline or (best.is_file() and _is_untrained(load_checkpoint(best), end)):
         return "final" if latest == final else "latest"
@@ -129,10 +129,31 @@ def default_checkpoint(run: str | PathLike[str]) -> str:
 def _is_untrained(best: Mapping[str, Any], end: Mapping[str, Any]) -> bool:
     """Whether the best weights of a run are from before its first gradient step, and of a policy that had learned in no run."""
     steps = end.get("counters", {}).get("train_iter", 0)
-    states = [one for one in (end, *end.get("policies", {}).values()) if isinstance(one, Mapping)]
+    if not steps or best.get("evaluated_at") != 0:
+        return False
+    if "is_untrained" in best:
+        return best["is_untrained"] is True
+    several = end.get("policies")  # a file of an earlier version
+    states = [one for one in (end, *(several.values() if isinstance(several, Mapping) else ())) if isinstance(one, Mapping)]
     learned = max(one.get("train_iter", 0) for one in states)
     has_loaded = any(one.get("version", 0) > one.get("train_iter", 0) for one in states)  # set_weights counts as a change too
-    return bool(best.get("evaluated_at") == 0 and steps > 0 and learned <= steps and not has_loaded)
+    return bool(learned <= steps and not has_loaded)
+
+
+def counters_in(state: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
+    """The counters of a checkpoint; empty if it has none.
+
+    Raises:
+        CheckpointError: they are no dict, or train_iter is no whole number.
+    """
+    found = state.get("counters", {})
+    if not isinstance(found, Mapping):
+        problem = f"{found!r:.60} as counters, expected a dict"
+    elif not isinstance(found.get("train_iter", 0), int):
+        problem = f"{found['train_iter']!r:.60} as train_iter of its counters, expected a whole number"
+    else:
+        return found
+    raise CheckpointError(f"the checkpoint {path} holds {problem}: name another file of the run, such as iteration_100.")
 
 
 def checkpoint_path(run: str | PathLike[str], which: str = "best") -> Path:
@@ -171,7 +192,10 @@ def _chosen(state: Mapping[str, Any], name: str | None, path: Path) -> Mapping[s
         raise StateError(f"{path} holds the policies {names}: choose one, load_policy(..., name={next(iter(several))!r}).")
     if name is not None and name not in several:
         raise StateError(f"{path} holds no policy {name!r}, but {names}.")
-    chosen: Mapping[str, Any] = several[next(iter(several)) if name is None else name]
+    name = next(iter(several)) if name is None else name
+    chosen = several[name]
+    if not isinstance(chosen, Mapping):
+        raise StateError(f"{path} holds {chosen!r:.60} as the policy {name!r}, expected the dict of its state.")
     return chosen
 
 

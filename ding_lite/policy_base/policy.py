@@ -322,7 +322,7 @@ class Policy(PolicyState):
                 "epochs of minibatches, or override learn_on_batch."
             )
         rates = [name.rpartition(".")[2] for name in names - {"learn.lr_schedule"} if is_of_optimizer(frozenset({name}))]
-        if self.params and (unread := idle_for_optimizer(type(self), rates)):
+        if self.params and (unread := idle_for_optimizer(self, rates)):
             raise FixedSettingError(
                 f"learn.{unread[0]} has no effect: {kind} makes its own optimizer. Read it in make_optimizer."
             )

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from types import CodeType
+from collections.abc import Iterable, Mapping, Sequence
+from types import FunctionType
 from typing import Any, Protocol
 
 from torch import nn
 
 from ding_lite.basics.attribute_reads import attributes_read
-from ding_lite.basics.closures import closure_of, function_of, names_in, parts_of
+from ding_lite.basics.closures import named_values, names_in, parts_of, reached_functions
 from ding_lite.basics.messages import warn_caller
 from ding_lite.basics.origins import is_of_ding_lite
 
@@ -107,9 +107,10 @@ def _warn_of_optimizer_settings(policy: ConfiguredPolicy) -> None:
     if not changed or not policy.params:
         return
     make: Any = kind.make_optimizer  # type: ignore[attr-defined]
-    reads_all = any(reads_setting(make, name) for name in ("configured_optimizer", "make_optimizer"))  # or super()'s
+    reads_all = any(reads_setting(make, name, policy) for name in ("configured_optimizer", "make_optimizer"))  # or super()'s
+    own = [it for base in kind.__mro__ if not is_of_ding_lite(base.__module__) for it in vars(base).values()]
     for name, value in changed.items():
-        if not reads_all and not reads_setting(make, name):
+        if not reads_all and not any(reads_setting(it, name, policy) for it in (make, *own)):
             fix = f"{kind.__name__} makes its own optimizer. Leave it out, or read it there."
         elif name.startswith("rmsprop_") and learn.optimizer != "rmsprop":
             fix = f"the optimizer is {learn.optimizer}. Leave it out, or set learn.optimizer to 'rmsprop'."
@@ -118,12 +119,12 @@ def _warn_of_optimizer_settings(policy: ConfiguredPolicy) -> None:
         warn_caller(f"learn.{name} = {value!r} has no effect: {fix}")
 
 
-def idle_for_optimizer(kind: Any, names: Iterable[str]) -> list[str]:
-    """Those of these settings in the section `learn` that the `make_optimizer` of a policy class does not read."""
-    make = kind.make_optimizer
-    if any(reads_setting(make, name) for name in ("configured_optimizer", "make_optimizer", "param_groups")):
+def idle_for_optimizer(policy: Any, names: Iterable[str]) -> list[str]:
+    """Those of these settings in the section `learn` that the `make_optimizer` of a policy does not read."""
+    make = type(policy).make_optimizer
+    if any(reads_setting(make, name, policy) for name in ("configured_optimizer", "make_optimizer", "param_groups")):
         return []
-    return [name for name in names if not reads_setting(make, name)]
+    return [name for name in names if not reads_setting(make, name, policy)]
 
 
 def _warn_of_parts(policy: ConfiguredPolicy) -> None:
@@ -143,7 +144,7 @@ def _warn_of_model_settings(policy: ConfiguredPolicy) -> None:
     section = policy.cfg.model
     if policy.given_model is None:
         has_none = policy.params and getattr(policy.model, "normalizer", None) is None
-        if section.normalize_obs and has_none and not reads_setting(kind.make_model, "normalize_obs"):
+        if section.normalize_obs and has_none and not reads_setting(kind.make_model, "normalize_obs", policy):
             warn_caller(
                 f"model.normalize_obs = True has no effect: the model that make_model of {kind.__name__} returns has no "
                 "`normalizer`. Pass normalize_obs on to the function that makes the network, or leave the setting out.",
@@ -154,7 +155,7 @@ def _warn_of_model_settings(policy: ConfiguredPolicy) -> None:
     changed = _changed(section, [name for name in names if name != "normalize_obs" or policy.given_model is not None])
     functions = [it for base in kind.__mro__ for name, it in vars(base).items() if name != "make_model"]
     functions += [kind.make_model] if policy.given_model is None else []
-    idle = [name for name in changed if not any(reads_setting(function, name) for function in functions)]
+    idle = [name for name in changed if not any(reads_setting(function, name, policy) for function in functions)]
     if idle:
         given = " and ".join(f"model.{name} = {changed[name]!r}" for name in idle)
         have, them = ("have", "them") if len(idle) > 1 else ("has", "it")
@@ -191,9 +192,9 @@ def _warn_of_minibatch_settings(policy: ConfiguredPolicy) -> None:
 
 
 def is_read_by_users(kind: type, name: str) -> bool:
-    """Whether a user's function, a method of the class or a hook given to it, reads `config["name"]`."""
+    """Whether a user's function, a method of the class or a hook given to it, reads `config["name"]`, itself or by others."""
     functions = [it for base in kind.__mro__ for it in vars(base).values()]
-    return any(_reads_config(it, name) for function in functions for it in _with_closures(function))
+    return any(_reads_config(function, name, kind) for function in functions)
 
 
 def idle_for_rollouts(policy: ConfiguredPolicy, names: Iterable[str]) -> list[str]:
@@ -201,34 +202,34 @@ def idle_for_rollouts(policy: ConfiguredPolicy, names: Iterable[str]) -> list[st
     if not policy.has_loss or policy.learns_from != "rollouts" or policy.has_own_learning:
         return []
     functions = [it for base in type(policy).__mro__ for name, it in vars(base).items() if name != "default_config"]
-    return [name for name in _MINIBATCHES if name in names and not any(reads_setting(function, name) for function in functions)]
+    asked = [name for name in _MINIBATCHES if name in names]
+    return [name for name in asked if not any(reads_setting(function, name, policy) for function in functions)]
 
 
-def reads_setting(function: Any, name: str) -> bool:
-    """Whether the code of a function, or of a function in its closure, reads `learn.name` or `config["learn.name"]`."""
+def reads_setting(function: Any, name: str, owner: Any = None) -> bool:
+    """Whether the code of a function, or of one that it may call, reads `learn.name` or `config["learn.name"]`.
+
+    Args:
+        function: a function, or another attribute of a class.
+        name: name of the setting in its section.
+        owner: the policy whose attribute it is, or its class.
+    """
     return any(
-        name in part.co_names or any(string.rpartition(".")[2] == name for string in _strings(part))
-        for it in _with_closures(function)
-        for part in parts_of(it.__code__)
+        name in names_in(it.__code__) or any(string.rpartition(".")[2] == name for string in _strings(it, owner))
+        for it in reached_functions(function, owner)
     )
 
 
-def _reads_config(function: Any, name: str) -> bool:
-    """Whether a user's function reads `config["name"]`."""
-    is_of_user = not is_of_ding_lite(function.__module__)
-    return is_of_user and any("config" in part.co_names and name in _strings(part) for part in parts_of(function.__code__))
+def _reads_config(function: Any, name: str, owner: type) -> bool:
+    """Whether the user's functions, among this one and those that it may call, have `config`, and the name as a string."""
+    of_user = [it for it in reached_functions(function, owner) if not is_of_ding_lite(it.__module__)]
+    return any("config" in names_in(it.__code__) for it in of_user) and any(name in _strings(it, owner) for it in of_user)
 
 
-def _strings(code: CodeType) -> list[str]:
-    return [constant for constant in code.co_consts if isinstance(constant, str)]
-
-
-def _with_closures(function: Any) -> Iterator[Any]:
-    """A function, and those in its closure; none for other objects."""
-    seen, left = set(), [function]
-    while left:
-        function = inspect.unwrap(function_of(left.pop()))
-        if inspect.isfunction(function) and function not in seen:
-            seen.add(function)
-            yield function
-            left += [value for _, value in closure_of(function)]
+def _strings(function: FunctionType, owner: Any) -> set[str]:
+    """The strings in the code of a function; and, in a user's function, those that it names, also in lists and dicts."""
+    found = [it for part in parts_of(function.__code__) for it in part.co_consts]
+    named = [] if is_of_ding_lite(function.__module__) else list(named_values(function, owner))
+    inside = [it for one in (*found, *named) if isinstance(one, (list, tuple, dict)) for it in one]
+    inside += [it for one in named if isinstance(one, dict) for it in one.values()]
+    return {it for it in (*found, *named, *inside) if isinstance(it, str)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from numbers import Integral
 from pathlib import Path
 
 from ding_lite.basics import did_you_mean, printable, warn_caller, write_atomically
@@ -45,8 +46,8 @@ def plot_runs(
     out = Path(out)
     if out.suffix.lower() not in KINDS:
         raise ReportError(f"--out {out} ends in {out.suffix or 'nothing'!r}, expected {', '.join(KINDS[:-1])} or {KINDS[-1]}.")
-    if smooth < 1:
-        raise ReportError(f"--smooth {smooth}: expected 1 row or more; 1 does not smooth.")
+    if isinstance(smooth, bool) or not isinstance(smooth, Integral) or smooth < 1:
+        raise ReportError(f"--smooth {smooth!r}: expected a whole number of rows, 1 or more; 1 does not smooth.")
     experiments = group_runs(find_runs(paths))
     if x is None:
         x = "train_iter" if {"env_step", "train_iter"} & {*metrics_of(experiments)} == {"train_iter"} else "env_step"

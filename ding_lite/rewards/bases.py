@@ -171,6 +171,11 @@ def not_finite(rows: Mapping[str, Any]) -> str:
     return ", ".join("/".join(path) for path, leaf in flatten(rows) if not leaf.isfinite().all())
 
 
+def with_reward(batch: Tree, reward: Tensor) -> Tree:
+    """The batch with this reward. The one before is kept as raw_reward, unless the batch has this column."""
+    return with_leaves(batch, reward=reward, raw_reward=batch.raw_reward if has_leaf(batch, "raw_reward") else batch.reward)
+
+
 @dataclasses.dataclass
 class BonusConfig(Config):
     """An exploration bonus."""
@@ -215,10 +220,10 @@ class ExplorationBonus(RewardModel):
 
     @torch.no_grad()
     def estimate(self, batch: Tree) -> Tree:
-        """Add the bonus to the reward of a batch. The environment's reward is kept as raw_reward."""
+        """Add the bonus to the reward of a batch. The one before is kept as raw_reward, unless the batch has this column."""
         reward = batch.reward
         bonus = self._scaled(self._error(self._rows_of(batch))).reshape(reward.shape).to(reward)
-        return with_leaves(batch, reward=reward + self.weight * bonus, raw_reward=reward)
+        return with_reward(batch, reward + self.weight * bonus)
 
     @property
     def weight(self) -> float:

@@ -18,13 +18,13 @@ from torch.nn.functional import binary_cross_entropy_with_logits, logsigmoid, so
 
 from ding_lite.basics import Config, ranged_field, seed_of
 from ding_lite.data import Tree, flatten, nested
-from ding_lite.data.trees import first_leaf, map_leaves, with_leaves
+from ding_lite.data.trees import first_leaf, map_leaves
 from ding_lite.datasets import OfflineDataset, open_dataset
 from ding_lite.envs import SpaceError
 from ding_lite.envs.action_masks import without_mask
 from ding_lite.envs.spaces import space_spec
 from ding_lite.nn import MLP, Adam, clip_actions, make_encoder, make_normalizer, seeded
-from ding_lite.rewards.bases import RewardModel, not_finite
+from ding_lite.rewards.bases import RewardModel, not_finite, with_reward
 
 _REWARDS: dict[str, Callable[[Tensor], Tensor]] = {
     "positive": softplus,  # -log(1 - sigmoid(x)) is softplus(x)
@@ -166,10 +166,9 @@ class GAILRewardModel(RewardModel):
 
     @torch.no_grad()
     def estimate(self, batch: Tree) -> Tree:
-        """Replace the reward of a batch. The environment's reward is kept as raw_reward."""
-        reward = batch.reward
+        """Replace the reward of a batch. The one before is kept as raw_reward, unless the batch has this column."""
         logit = self.discriminator[1](self._features(self._inputs(batch))).squeeze(-1)
-        return with_leaves(batch, reward=_REWARDS[self.cfg.reward](logit).reshape(reward.shape).to(reward), raw_reward=reward)
+        return with_reward(batch, _REWARDS[self.cfg.reward](logit).reshape(batch.reward.shape).to(batch.reward))
 
     def _inputs(self, batch: Tree, for_learning: bool = False) -> Any:
         """Observations and actions as rows [N, ...]."""

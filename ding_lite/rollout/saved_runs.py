@@ -19,7 +19,7 @@ from ding_lite.basics import downloaded_run, is_uri, load_checkpoint, seed_of, t
 from ding_lite.envs import EpisodeResult, rendering
 from ding_lite.envs.names import name_of_envs
 from ding_lite.metrics.sums import mean_of
-from ding_lite.policy.saved_policies import checkpoint_path, default_checkpoint
+from ding_lite.policy.saved_policies import checkpoint_path, counters_in, default_checkpoint
 from ding_lite.reports import ReportError, bootstrap_band, iqm
 from ding_lite.rollout.saved_envs import assignment_of, extend_search_path, factory_of, new_envs, record_of, warn_of_statistics
 from ding_lite.rollout.saved_players import PolicyClass, SavedPlayers, with_eps
@@ -271,5 +271,5 @@ def _numbered(path: Path, number: int, count: int) -> Path:
 def _train_iter(path: Path) -> int | None:
     """The gradient steps after which these weights were saved; None if the file does not say."""
     state = load_checkpoint(path)
-    found = state.get("evaluated_at", state.get("counters", {}).get("train_iter"))
+    found = state.get("evaluated_at", counters_in(state, path).get("train_iter"))
     return found if isinstance(found, int) else None

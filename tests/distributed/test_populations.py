@@ -111,6 +111,15 @@ class TestExploring:
         assert 0.4 < sum(one["rate"] < 1e-3 for one in drawn) / 500 < 0.6
         assert all(isinstance(one["size"], int) for one in [*drawn, *found])
 
+    @pytest.mark.parametrize(
+        ("within", "value", "factor", "expected"),
+        [(Range(0.3, 5.0), 1, 0.2, 1), (Range(0.0, 2.6), 2, 1.5, 2), (Range(0.3, 0.6), 1, 1, 0.6)],
+    )
+    def test_whole_numbers_stay_within_a_range_with_fractional_limits(self, within, value, factor, expected):
+        new = within.perturb(value, (factor,), np.random.default_rng(0))
+        assert new == expected
+        assert type(new) is type(expected)
+
     def test_choices_move_to_a_neighbour(self):
         rng = np.random.default_rng(0)
         found = {explored({"x": "b"}, {"x": ["a", "b", "c", "d"]}, rng, 0.0)["x"] for _ in range(50)}

@@ -155,6 +155,19 @@ def test_a_reward_that_is_not_a_number_stays_in_its_row():
     assert result.isnan().any(-1).tolist() == [False, True, False]
 
 
+@pytest.mark.parametrize("share", ["_shared_by_adding", "_shared_by_weights"])
+def test_a_next_distribution_that_is_not_a_number_counts_only_where_the_episode_goes_on(share, monkeypatch):
+    monkeypatch.setattr(value_distributions, "_shared_by_adding", getattr(value_distributions, share))
+    prob, reward, ends = probabilities(3, 5), double(3), torch.tensor([True, True, False])
+    expected = categorical_projection(prob, reward, ends, v_min=-4.0, v_max=4.0, gamma=0.9)
+    prob[0], prob[2] = torch.nan, torch.nan
+    result = categorical_projection(prob, reward, ends, v_min=-4.0, v_max=4.0, gamma=0.9)
+
+    torch.testing.assert_close(result[0], expected[0], rtol=1e-12, atol=1e-15)
+    assert torch.equal(result[1], expected[1])
+    assert result[2].isnan().any()
+
+
 @pytest.mark.parametrize(("dtype", "rtol"), [(torch.float32, 2e-4), (torch.bfloat16, 1e-1)])
 def test_the_projection_keeps_its_dtype_to_its_precision(dtype, rtol):
     data = probabilities(40, 51).to(dtype), double(40, seed=1).float(), flags(40, 0.3)

@@ -28,6 +28,7 @@ from ding_lite.middleware import (
 )
 from ding_lite.pipeline import contract_of
 from ding_lite.policy import DQNPolicy
+from ding_lite.rewards import RNDRewardConfig, RNDRewardModel
 
 EPS = 1e-6
 
@@ -104,6 +105,19 @@ def test_columns_of_a_reward_model_are_fetched_too_and_all_where_it_does_not_say
     offpolicy_data_fetcher(cfg, uniform(), FewColumns(), object())(ctx)
 
     assert set(ctx.train_data.keys()) == set(transitions(1))
+
+
+def test_the_reward_of_the_environment_is_fetched_from_one_buffer_for_a_reward_model_to_keep():
+    cfg, policy, _ = dqn()
+    ctx, raw_reward = OnlineRLContext(), np.full(50, 7.0, np.float32)
+    model = RNDRewardModel(RNDRewardConfig(), policy.observation_space)
+    offpolicy_data_fetcher(cfg, uniform(raw_reward=raw_reward), policy.learn_mode, model)(ctx)
+    reward_estimator(cfg, model)(ctx)
+    assert (ctx.train_data.raw_reward == 7).all()
+    offpolicy_data_fetcher(cfg, uniform(raw_reward=raw_reward), policy.learn_mode)(ctx)
+    assert "raw_reward" not in set(ctx.train_data.keys())
+    offpolicy_data_fetcher(cfg, [(uniform(raw_reward=raw_reward), 0.5), (uniform(), 0.5)], policy.learn_mode, model)(ctx)
+    assert "raw_reward" not in set(ctx.train_data.keys())
 
 
 def test_the_learner_fetches_what_its_policy_and_reward_model_read():

@@ -9,7 +9,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from ding_lite import Context, Task
+from ding_lite import Context, Task, contract
 from ding_lite.basics import CheckpointError, ConfigError, ranged_field, save_checkpoint
 from ding_lite.config import BCConfig, DQNConfig, PPOConfig, PPOLSTMConfig
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
@@ -224,6 +224,59 @@ class TestDefaultCheckpoint:
         policy.train_iter += 9
         policy.version += 9
         assert self.write(tmp_path, best=0, final=self.after(9) | policy.state_dict()) == "best"
+
+    def run(self, folder, before=lambda policy: None, change=lambda policy: None, steps=4, resume=None):
+        """A run whose first evaluation is the best, and which changes the policy in each iteration."""
+        cfg = PPOConfig(exp_name=str(folder)).override({"policy.collect.n_sample": 8, "policy.learn.epoch_per_collect": 1})
+        env = make_envs("CartPole-v1", 2)
+        policy = PPOPolicy(cfg.policy, env.single_observation_space, env.single_action_space)
+        before(policy)
+
+        @contract(
+            reads=("train_iter",), writes=("eval_value", "eval_weights", "last_eval_iter"), uses=(policy,), stage="evaluate"
+        )
+        def evaluate(ctx):
+            change(policy)
+            ctx.eval_value, ctx.eval_weights, ctx.last_eval_iter = -float(ctx.train_iter), policy.get_weights(), ctx.train_iter
+
+        with Task().start(ctx=OnlineRLContext(), resume=resume) as task:
+            task.use(evaluate).use(StepCollector(cfg, policy.collect_mode, env))
+            task.use(gae_estimator(cfg, policy.collect_mode)).use(multistep_trainer(cfg, policy.learn_mode))
+            task.use(CkptSaver(policy, folder, train_freq=1)).run(max_step=steps)
+        return policy
+
+    @pytest.mark.parametrize(
+        "change", [lambda policy: policy.bump_version(), lambda policy: policy.set_weights(policy.get_weights())]
+    )
+    def test_changes_of_weights_in_the_run_do_not_make_the_first_ones_trained(self, change, tmp_path):
+        self.run(tmp_path, change=change, steps=2)
+        assert default_checkpoint(tmp_path) == "final"
+        self.run(tmp_path, change=change, resume=tmp_path)
+        assert default_checkpoint(tmp_path) == "final"
+
+    def test_weights_that_were_loaded_before_the_run_may_be_best(self, tmp_path):
+        trained = self.run(tmp_path / "a")
+        for name, load in {
+            "b": lambda policy: policy.set_weights(trained.get_weights()),
+            "c": lambda policy: policy.load_state_dict(trained.state_dict()),
+            "d": lambda policy: (policy.model.load_state_dict(trained.model.state_dict()), policy.bump_version()),
+        }.items():
+            self.run(tmp_path / name, before=load)
+            assert default_checkpoint(tmp_path / name) == "best"
+
+    @pytest.mark.parametrize("counters", [None, [1], "x", {"train_iter": "x"}, {"train_iter": None}])
+    def test_counters_that_are_none_are_named(self, counters, tmp_path):
+        self.write(tmp_path, best=0, final=self.after(9))
+        final = tmp_path / "ckpt" / "final.pt"
+        save_checkpoint({"counters": counters}, final)
+        with pytest.warns(UserWarning, match="the best checkpoint is used: .*final.pt holds .* expected"):
+            assert default_checkpoint(tmp_path) == "best"
+        (tmp_path / "ckpt" / "best.pt").unlink()
+        with pytest.raises(CheckpointError, match="final.pt holds .* expected"):
+            default_checkpoint(tmp_path)
+        save_checkpoint({"counters": {}, "policies": {"a": 3}}, final)
+        with pytest.raises(StateError, match="final.pt holds 3 as the policy 'a', expected the dict of its state"):
+            load_policy(tmp_path, "final")
 
     def test_a_damaged_file_of_the_end_is_no_reason_against_the_best(self, tmp_path):
         self.write(tmp_path, best=4, final=self.after(9))

@@ -70,6 +70,22 @@ def test_learning_changes_every_weight_and_not_the_target_until_its_turn(kind, t
 
 
 @each
+@pytest.mark.parametrize("double", [True, False])
+@pytest.mark.parametrize("junk", [np.nan, np.inf, -np.inf])
+def test_next_obs_of_terminated_steps_has_no_influence(kind, double, junk, transitions):
+    first, other = made(kind, double=double), made(kind, double=double)
+    batch = rows(transitions)
+    batch["terminated"][:2] = True
+    first.learn_mode.forward(tree(batch))
+    batch["next_obs"] = batch["next_obs"].clone()
+    batch["next_obs"][:2] = junk
+    other.learn_mode.forward(tree(batch))
+
+    for mine, theirs in zip(first.params, other.params, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-6)
+
+
+@each
 def test_a_saved_policy_goes_on_bit_for_bit(kind, transitions, same):
     policy, other = made(kind, **{"learn.target_update_freq": 2}), made(kind, seed=1, **{"learn.target_update_freq": 2})
     obs = np.random.default_rng(0).normal(size=(30, 5)).astype(np.float32)

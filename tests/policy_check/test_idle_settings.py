@@ -1,15 +1,18 @@
 """Settings without effect, of which a policy warns."""
 
+import functools
 import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces
 from torch import nn
 
+from ding_lite.nn import MLP
 from ding_lite.policy import A2CPolicy, DQNPolicy, IMPALAPolicy, PPOPolicy, PPOPolicyConfig, REINFORCEPolicy
-from ding_lite.policy_base import build_policy
+from ding_lite.policy_base import FixedSettingError, build_policy
 
 BOX, DISCRETE = spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(3)
 
@@ -91,3 +94,131 @@ def test_there_is_no_warning_if_something_reads_them():
         warnings.simplefilter("error")
         for kind in kinds:
             kind({"learn.batch_size": 16}, BOX, DISCRETE)
+
+
+KEYS = {"eps": "optimizer_eps"}
+
+
+def settings_of(policy):
+    return {"lr": policy.cfg.learn.learning_rate, "eps": policy.cfg.learn.optimizer_eps}
+
+
+def own_adam(policy, params):
+    return torch.optim.Adam(params, **settings_of(policy))
+
+
+class Settings:
+    def of(self, policy):
+        return settings_of(policy)
+
+
+class ByFunction(PPOPolicy):
+    def make_optimizer(self, params):
+        return own_adam(self, params)
+
+
+class ByMethod(PPOPolicy):
+    def make_optimizer(self, params):
+        return torch.optim.Adam(params, **self.adam_settings())
+
+    def adam_settings(self):
+        return {"lr": self.cfg.learn.learning_rate, "eps": self.cfg.learn.optimizer_eps}
+
+
+class ByProperty(PPOPolicy):
+    adam_settings = property(settings_of)
+
+    def make_optimizer(self, params):
+        return torch.optim.Adam(params, **self.adam_settings)
+
+
+class ByPartial(PPOPolicy):
+    make_optimizer = functools.partialmethod(lambda self, params, of: torch.optim.Adam(params, **of(self)), of=settings_of)
+
+
+class ByObject(PPOPolicy):
+    def before_init(self):
+        self.settings = Settings()
+
+    def make_optimizer(self, params):
+        return torch.optim.Adam(params, **self.settings.of(self))
+
+
+class ByDefault(PPOPolicy):
+    def make_optimizer(self, params, of=settings_of):
+        return torch.optim.Adam(params, **of(self))
+
+
+class ByName(PPOPolicy):
+    rate = "learning_rate"
+
+    def make_optimizer(self, params):
+        rate = getattr(self.cfg.learn, self.rate)
+        return torch.optim.Adam(params, lr=rate, **{to: getattr(self.cfg.learn, name) for to, name in KEYS.items()})
+
+
+@pytest.mark.parametrize("kind", [ByFunction, ByMethod, ByProperty, ByPartial, ByObject, ByDefault, ByName])
+def test_settings_that_make_optimizer_reads_by_others_have_an_effect(kind):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        policy = kind({"learn.optimizer_eps": 1e-3}, BOX, DISCRETE)
+    policy.reset_config({"learn.learning_rate": 0.5, "learn.optimizer_eps": 0.25})
+    (group,) = policy.optimizer.param_groups
+    assert (group["lr"], group["eps"]) == (0.5, 0.25)
+
+
+def test_settings_that_it_does_not_read_have_none():
+    class Own(PPOPolicy):
+        def make_optimizer(self, params):
+            return torch.optim.Adam(params, lr=self.rate())
+
+        def rate(self):
+            return 0.1
+
+    with pytest.warns(UserWarning, match="learn.optimizer_eps = 0.001 has no effect: Own makes its own optimizer"):
+        policy = Own({"learn.optimizer_eps": 1e-3}, BOX, DISCRETE)
+    with pytest.raises(FixedSettingError, match="learn.learning_rate has no effect: Own makes its own optimizer"):
+        policy.reset_config({"learn.learning_rate": 0.5})
+
+
+def own_loss(policy, batch):
+    return A2CPolicy.loss(policy, batch[: policy.cfg.learn.batch_size])
+
+
+def sizes_of(policy):
+    return policy.cfg.model.encoder_hidden_size_list
+
+
+def margin_of(policy, key):
+    return policy.config[key]
+
+
+def test_there_is_no_warning_if_a_global_function_reads_them():
+    class Loss(A2CPolicy):
+        def loss(self, batch):
+            return own_loss(self, batch)
+
+    class PartialLoss(A2CPolicy):
+        own = functools.partialmethod(own_loss)
+
+        def loss(self, batch):
+            return self.own(batch)
+
+    class Sizes(DQNPolicy):
+        def before_init(self):
+            self.sizes = sizes_of(self)
+
+        def make_model(self):
+            return MLP([4, *self.sizes, 3])
+
+    class Margin(PPOPolicy):
+        def after_init(self):
+            self.margin = margin_of(self, "value_norm")
+
+    built = build_policy("Built", loss_fn=lambda policy, model, dist_class, batch: own_loss(policy, batch))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for kind in (Loss, PartialLoss, built):
+            kind({"learn.batch_size": 16}, BOX, DISCRETE)
+        Sizes({"model.encoder_hidden_size_list": [5]}, BOX, DISCRETE)
+        Margin({"value_norm": True}, BOX, DISCRETE)

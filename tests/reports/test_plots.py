@@ -61,7 +61,9 @@ def test_every_environment_has_axes_of_its_own(tmp_path, write_run):
         ({"x": "env_steps"}, r"--x env_steps: .* did you mean 'env_step'\?"),
         ({"out": "curve.gif"}, r"--out curve.gif ends in '.gif', expected .png, .svg or .pdf"),
         ({"out": "curve"}, "ends in 'nothing'"),
-        ({"smooth": 0}, "--smooth 0: expected 1 row"),
+        ({"smooth": 0}, "--smooth 0: expected a whole number of rows, 1 or more"),
+        ({"smooth": 2.5}, "--smooth 2.5: expected a whole number of rows"),
+        ({"smooth": "3"}, "--smooth '3': expected a whole number of rows"),
         ({"metric": "learn/loss", "x": "evaluate/episodes"}, "no row has both learn/loss and evaluate/episodes"),
     ],
 )

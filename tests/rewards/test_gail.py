@@ -103,6 +103,7 @@ def test_the_reward_is_a_function_of_the_probability_of_the_expert(action):
         estimated = model.estimate(given)
         np.testing.assert_allclose(estimated.reward, expected[kind], rtol=1e-4, atol=1e-5)
         assert torch.equal(estimated.raw_reward, given.reward)
+        assert torch.equal(model.estimate(estimated).raw_reward, given.reward)
         assert estimated.reward.dtype == given.reward.dtype
     assert "raw_reward" not in given.keys()  # noqa: SIM118  a tree's `in` asks its leaves
 

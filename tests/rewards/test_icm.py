@@ -119,6 +119,7 @@ def test_the_bonus_is_the_error_of_the_forward_model_over_its_usual_size(action)
 
     np.testing.assert_allclose(estimated.reward, expected, rtol=1e-4)
     assert torch.equal(estimated.raw_reward, given.reward)
+    assert torch.equal(model.estimate(estimated).raw_reward, given.reward)
     assert "raw_reward" not in given.keys()  # noqa: SIM118  a tree's `in` asks its leaves
 
 
