@@ -30,6 +30,7 @@ _PLAIN_MODULES = {
     *("numpy", "torch", "treetensor"),
 }
 """Top-level modules whose objects hold data, or random numbers."""
+_WEIGHTS = ("get_weights", "set_weights")
 _MOST_ITEMS = 100  # of a list or dict in an object with a state, where such objects are looked for
 _NO_OBJECTS = frozenset({*SCALARS, ModuleType, FunctionType})
 """Classes of values that are neither saved nor hold what is saved."""
@@ -231,6 +232,8 @@ def _names_in_inherited_state(kind: Any) -> frozenset[str] | None:
         return None
     bases = [base for base in kind.__mro__ if not is_of_script(base.__module__)]
     stored = {name for base in bases for it in vars(base).values() for name in _names_stored_by(function_of(it))}
+    weights = [function_of(getattr(kind, name, None)) for name in _WEIGHTS]  # of a policy, whose state has what they return
+    stored |= {name for it in weights if isinstance(it, FunctionType) for name in names_in(it.__code__)}
     declared = {name for base in bases for name in (*vars(base), *vars(base).get("__annotations__", ()))}
     return frozenset({*stored, *declared, *(vars(owner()) if is_module else ())})
 

@@ -520,6 +520,15 @@ class Counting(PPOPolicy):
         return super().loss(batch)
 
 
+class Weighted(Counting):
+    def get_weights(self):
+        return {"networks": super().get_weights(), "start": self.start}
+
+    def set_weights(self, weights):
+        super().set_weights(weights["networks"])
+        self.start = weights["start"]
+
+
 class Networks(PPOPolicy):
     """With networks and an object of its own, which are saved."""
 
@@ -560,6 +569,7 @@ class Scaling(StepCollector):
 DERIVED = {
     "a policy": ({"policy": Counting}, "Counting", "start"),
     "one whose objects are saved": ({"policy": Networks}, None, None),
+    "one whose weights have it": ({"policy": Weighted}, None, None),
     "a network": ({"policy": functools.partial(Inner, net=Turns(2, 1))}, "Turns", "turns"),
     "a network whose buffer is saved": ({"policy": functools.partial(Inner, net=TurnsInBuffer(2, 1))}, None, None),
     "a network with a buffer that is not": (
