@@ -89,7 +89,7 @@ def reached_functions(start: Any, owner: Any = None) -> Iterator[FunctionType]:
         else:
             continue  # it may be in a closure as well
         seen[id(thing)] = thing
-        waiting += [(it, is_held) for it in inside]
+        waiting += [(it, is_held or (isinstance(thing, MethodType) and is_of_ding_lite(_module_of(it)))) for it in inside]
 
 
 def _functions_in(thing: Any, tops: set[str]) -> list[Any]:
@@ -112,9 +112,13 @@ def _kind_of(thing: Any) -> type:
     return thing if isinstance(thing, type) else type(thing)
 
 
+def _module_of(thing: Any) -> str:
+    return getattr(thing, "__module__", None) or "builtins"
+
+
 def _top(thing: Any) -> str:
     """The package of a function or class."""
-    return (getattr(thing, "__module__", None) or "builtins").partition(".")[0]
+    return _module_of(thing).partition(".")[0]
 
 
 def _is_of_user(thing: Any, tops: set[str]) -> bool:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator
-from types import FunctionType
+from types import FunctionType, MethodType
 from typing import Any
 
-from ding_lite.basics.closures import closure_of, names_in
+from ding_lite.basics.closures import names_in, reached_functions
 from ding_lite.basics.origins import is_of_ding_lite
 from ding_lite.pipeline.contracts import Contract, contract_of
 
-_MOST = 200  # functions that are looked at
 _NONE: tuple[str, ...] = ()
 
 
@@ -31,25 +31,12 @@ def with_leaders(fn: Callable[..., Any], terms: Contract) -> Contract:
 
 
 def _names_of(fn: Any) -> Iterator[str]:
-    """The names of attributes and global variables in a middleware of a script, and in the functions that it calls."""
-    waiting: list[Any] = [fn]
-    seen: set[FunctionType] = set()
-    while waiting and len(seen) < _MOST:
-        one = waiting.pop()
-        one = getattr(one, "__func__", getattr(one, "func", one))  # of a method, or a partial function
-        if isinstance(one, FunctionType):
-            if one in seen or is_of_ding_lite(one.__module__):
-                continue
-            seen.add(one)
-            names = names_in(one.__code__)
-            yield from names
-            waiting += [value for _, value in closure_of(one) if callable(value)]
-            waiting += [one.__globals__[name] for name in names if isinstance(one.__globals__.get(name), FunctionType)]
-        elif not isinstance(one, type):  # an object with __call__, or several middleware as one
-            waiting += [it for base in type(one).__mro__ for it in vars(base).values() if isinstance(it, FunctionType)]
-            held = [
-                it
-                for part in getattr(one, "__dict__", {}).values()
-                for it in (part if type(part) in (list, tuple) else (part,))
-            ]
-            waiting += [it for it in held if callable(it) and contract_of(it) is not None]
+    """The names of attributes and global variables in a middleware of a script, and in the functions that it reaches; and the
+    names of ding_lite's functions that it holds, such as a bound method."""
+    is_function = isinstance(fn, (FunctionType, MethodType, functools.partial))
+    for it in reached_functions(fn if is_function else type(fn).__call__, getattr(fn, "__self__", fn)):
+        yield from [it.__name__] if is_of_ding_lite(it.__module__) else names_in(it.__code__)
+    held = [] if is_function else [*vars(fn).values()]
+    for part in [it for one in held for it in (one if type(one) in (list, tuple) else [one])]:  # of several middleware as one
+        if callable(part) and contract_of(part) is not None:
+            yield from _names_of(part)
