@@ -32,9 +32,10 @@ def read_d4rl(path: str | PathLike[str], max_episode_steps: int | None = None) -
     """A file in the layout of D4RL, in memory: observations, actions, rewards, terminals, and usually timeouts.
 
     Where the file has no `next_observations`, the next observation of a step is the observation of the following one. That of
-    the last step before a timeout, and of the last step of the file, is then unknown: the step is left out, and the one before
-    it is truncated, as by D4RL's `qlearning_dataset`. Next observations of terminal steps, which no target uses, are then the
-    observations of these steps. Further columns, such as infos, are left out.
+    the last step before a timeout is then unknown: the step is left out, and the one before it is truncated, as by D4RL's
+    `qlearning_dataset`. So is that of the last step of the file, which is left out too; an episode that the file cuts there is
+    unfinished. Next observations of terminal steps, which no target uses, are then the observations of these steps. Further
+    columns, such as infos, are left out.
 
     A file with neither `timeouts` nor `next_observations` does not say where a time limit cut an episode: give the limit as
     `max_episode_steps`. Without it, there is a warning.
@@ -160,11 +161,10 @@ def _episodes(found: dict[str, Any], max_episode_steps: int | None) -> Episodes:
     else:
         next_obs = np.concatenate([obs[1:], obs[-1:]])
         next_obs[terminated] = obs[terminated]
-        unknown = truncated.copy()
-        unknown[-1:] |= ~terminated[-1:]
-        keep = ~unknown
+        keep = ~truncated
+        keep[-1:] &= terminated[-1:]
         starts = np.concatenate([[True], (terminated | truncated)[:-1]])
-        before = np.flatnonzero(unknown & ~starts) - 1
+        before = np.flatnonzero(truncated & ~starts) - 1  # not that of a last episode that the file cuts: it is unfinished
         truncated[before] = True
     rows = {
         "obs": obs,

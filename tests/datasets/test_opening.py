@@ -121,6 +121,20 @@ class TestTimeLimits:
         assert open_dataset(rows, max_episode_steps=4).lengths.tolist() == [3, 3, 3]
         assert open_dataset(rows, max_episode_steps=100).lengths.tolist() == [3, 8]
 
+    @pytest.mark.parametrize("ending", ["cut", "timeout", "terminal"])
+    @pytest.mark.parametrize("limit", [None, 4])
+    @pytest.mark.parametrize("has_next", [False, True])
+    def test_an_episode_that_the_data_cuts_is_unfinished(self, ending, limit, has_next):
+        rows = as_d4rl(transitions((4, 4, 3)))
+        rows["timeouts"][-1] = ending == "timeout"
+        rows["terminals"][-1] = ending == "terminal"
+        if not has_next:
+            del rows["next_observations"]
+        dataset = open_dataset(rows, max_episode_steps=limit)
+        assert dataset.finished.tolist() == [True, True, ending != "cut"]
+        assert dataset.lengths.tolist() == ([4, 4, 3] if has_next else [4, 3, 3 if ending == "terminal" else 2])
+        assert dataset.best(1.0).num_episodes == (2 if ending == "cut" else 3)
+
     def test_wrong_limits(self):
         with pytest.raises(ValueError, match="max_episode_steps = 0: expected the steps of the longest episode, at least 1"):
             open_dataset(as_d4rl(transitions()), max_episode_steps=0)
