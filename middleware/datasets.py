@@ -49,7 +49,8 @@ def offline_data_saver(cfg: RunConfig, path: str | PathLike[str], append: bool =
     The dataset has all columns of the rollouts, such as log_prob and further outputs of the policy. Its index says the spaces,
     the environments, the policy, the seed and the versions. It has whole episodes: the steps of one that goes on in the next
     rollout are held until it ends, those of all environments until there are 8 MB. At the end of the run, also by an error, the
-    rest is written, unfinished episodes too; if the run goes on, its further steps replace them by whole ones.
+    rest is written, unfinished episodes too; if the run goes on, its further steps replace them by whole ones. Where an
+    environment is in the middle of an episode when the recording begins, the rest of this episode is left out, with a warning.
 
     Put it before middleware that changes rewards or observations, such as nstep_reward_enhancer. Where a reward_estimator or
     reward_normalizer has changed rewards before it, the dataset has those of the environment, which they keep as raw_reward. So
@@ -143,7 +144,7 @@ def _with_rewards_of_environment(found: Trajectories | Episodes) -> Trajectories
     if isinstance(found, Episodes):
         return Episodes(columns, found.lengths)
     made = Trajectories(columns, found.valid)
-    made.order, made.limits = found.order, found.limits
+    made.order, made.begins, made.limits = found.order, found.begins, found.limits
     return made
 
 
