@@ -194,7 +194,8 @@ def offline_data_fetcher(
 
     Raises:
         DatasetError: there is no such dataset, it is damaged, or an observation, an action or, if the policy reads rewards, a
-            reward is NaN or infinite. Without `policy`, such a reward is a warning.
+            reward is NaN or infinite, or a weight is negative, NaN or infinite. Without `policy`, such a reward or weight is a
+            warning.
         ValueError: it is empty; it has no finished episode, and the policy learns from windows; policy.nstep is above 1, and
             its rewards are those of single steps; or, in a data-parallel run, the processes have different datasets.
         SpaceError: its spaces, or the shapes and dtypes of its observations and actions, do not fit the policy.
@@ -330,11 +331,14 @@ def _finished(data: OfflineDataset) -> OfflineDataset:
 
 
 def _require_numbers(data: OfflineDataset, columns: tuple[str, ...] | None) -> None:
-    """Refuse a dataset with NaN or infinity in a column that the policy reads, before the run instead of when it is drawn."""
+    """Refuse a dataset with NaN or infinity in a column that the policy reads, or a negative weight, before the run instead of
+    when it is drawn."""
     read = {"obs", "next_obs", "action"} if columns is None else {*columns, *(("obs",) if "next_obs" in columns else ())}
     if found := data.problem_with_numbers([name for name in ("obs", "next_obs", "action", "reward") if name in read]):
         raise DatasetError(found)
-    if columns is None and (found := data.problem_with_numbers(["reward"])):
+    if columns is not None and "weight" in columns and (found := data.problem_with_weights()):
+        raise DatasetError(found)
+    if columns is None and (found := data.problem_with_numbers(["reward"]) or data.problem_with_weights()):
         warnings.warn(found, stacklevel=4)
 
 

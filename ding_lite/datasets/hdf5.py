@@ -12,7 +12,7 @@ import numpy as np
 
 from ding_lite.basics import require_extra
 from ding_lite.data import Episodes
-from ding_lite.datasets.chunks import DatasetError, flags, require_numbers, require_vector, squeezed
+from ding_lite.datasets.chunks import STACK_ROWS, DatasetError, as_column, flags, require_numbers, require_vector, squeezed
 from ding_lite.datasets.offline_datasets import OfflineDataset
 
 _NAMES = {
@@ -20,7 +20,7 @@ _NAMES = {
     "actions": ("actions",),
     "rewards": ("rewards",),
     "terminals": ("terminals", "terminations", "terminated"),
-    "timeouts": ("timeouts", "truncations", "truncated"),
+    "timeouts": ("timeouts", "truncations", "truncated", "episode_terminals"),
     "next_observations": ("next_observations",),
 }
 """The names of D4RL, and those of others for the same arrays."""
@@ -129,13 +129,14 @@ def _require_layout(path: str, found: dict[str, Any]) -> None:
     Raises:
         DatasetError: a column is not as in the layout of D4RL.
     """
-    found.update({name: np.asarray(column) for name, column in found.items()})
+    found.update({name: as_column(path, name, column) for name, column in found.items()})
     found.update({name: squeezed(found[name]) for name in ("rewards", "terminals", "timeouts") if name in found})
     shape = found["observations"].shape
     if not shape or not shape[0]:
-        raise DatasetError(f"{path}: the column 'observations' has the shape {shape}, expected at least one row.")
+        fix = "" if shape else f" {STACK_ROWS}"
+        raise DatasetError(f"{path}: the column 'observations' has the shape {shape}, expected at least one row.{fix}")
     count = shape[0]
-    for name, column in found.items():
+    for name, column in sorted(found.items(), key=lambda pair: pair[1].ndim > 0):  # single numbers, of one step, first
         require_numbers(path, name, column, (count,))
     require_vector(path, "rewards", found["rewards"], count)
     for name in ("terminals", "timeouts"):

@@ -580,6 +580,19 @@ class TestFetching:
             offline_data_fetcher(TD3BCConfig(), rows, critic)
 
     @pytest.mark.filterwarnings("error")
+    @pytest.mark.parametrize("wrong", [-0.5, np.nan, np.inf])
+    def test_weights_that_are_no_weights_of_a_loss_are_refused(self, wrong):
+        rows, mode = arrays(), BCPolicy(BCConfig().policy, SPACES["box"], BOX).learn_mode
+        rows["weight"] = np.linspace(0, 1, len(rows["reward"]))
+        offline_data_fetcher(BCConfig(), rows, mode)
+        rows["weight"][[4, 6]] = wrong
+        words = f"the column weight of the dataset .* has the value {wrong} in row 4; 2 of 9 weights are such.*of at least 0"
+        with pytest.raises(DatasetError, match=words):
+            offline_data_fetcher(BCConfig(), rows, mode)
+        with pytest.warns(UserWarning, match=words):
+            offline_data_fetcher(BCConfig(), rows)
+
+    @pytest.mark.filterwarnings("error")
     def test_observations_beyond_the_bounds_are_a_warning(self):
         rows, cfg = arrays(), BCConfig()
         near, far = (spaces.Box(0, high, (3,), np.float32) for high in (29, 14))
