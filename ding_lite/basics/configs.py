@@ -168,7 +168,7 @@ class Config:
                 try:
                     target._set(key, value)
                 except ConfigError as error:
-                    problems.append(f"{key}: {error}" + ("" if "?" in str(error) else _same_name(key, places)))
+                    problems.append(f"{key}: {error}" + (_same_name(key, places) if " It has " in str(error) else ""))
             if problems:
                 raise ConfigError("\n".join(problems))
         return self
