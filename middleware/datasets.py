@@ -49,7 +49,8 @@ def offline_data_saver(cfg: RunConfig, path: str | PathLike[str], append: bool =
     The dataset has all columns of the rollouts, such as log_prob and further outputs of the policy. Its index says the spaces,
     the environments, the policy, the seed and the versions. It has whole episodes: the steps of one that goes on in the next
     rollout are held until it ends, those of all environments until there are 8 MB. At the end of the run, also by an error, the
-    rest is written, unfinished episodes too; if the run goes on, its further steps replace them by whole ones.
+    rest is written, unfinished episodes too; if the run goes on, its further steps replace them by whole ones. Where an
+    environment is in the middle of an episode when the recording begins, the rest of this episode is left out, with a warning.
 
     Put it before middleware that changes rewards or observations, such as nstep_reward_enhancer. Where a reward_estimator or
     reward_normalizer has changed rewards before it, the dataset has those of the environment, which they keep as raw_reward. So
@@ -143,7 +144,7 @@ def _with_rewards_of_environment(found: Trajectories | Episodes) -> Trajectories
     if isinstance(found, Episodes):
         return Episodes(columns, found.lengths)
     made = Trajectories(columns, found.valid)
-    made.order, made.limits = found.order, found.limits
+    made.order, made.begins, made.limits = found.order, found.begins, found.limits
     return made
 
 
@@ -193,7 +194,8 @@ def offline_data_fetcher(
 
     Raises:
         DatasetError: there is no such dataset, it is damaged, or an observation, an action or, if the policy reads rewards, a
-            reward is NaN or infinite. Without `policy`, such a reward is a warning.
+            reward is NaN or infinite, or a weight is negative, NaN or infinite. Without `policy`, such a reward or weight is a
+            warning.
         ValueError: it is empty; it has no finished episode, and the policy learns from windows; policy.nstep is above 1, and
             its rewards are those of single steps; or, in a data-parallel run, the processes have different datasets.
         SpaceError: its spaces, or the shapes and dtypes of its observations and actions, do not fit the policy.
@@ -329,11 +331,14 @@ def _finished(data: OfflineDataset) -> OfflineDataset:
 
 
 def _require_numbers(data: OfflineDataset, columns: tuple[str, ...] | None) -> None:
-    """Refuse a dataset with NaN or infinity in a column that the policy reads, before the run instead of when it is drawn."""
+    """Refuse a dataset with NaN or infinity in a column that the policy reads, or a negative weight, before the run instead of
+    when it is drawn."""
     read = {"obs", "next_obs", "action"} if columns is None else {*columns, *(("obs",) if "next_obs" in columns else ())}
     if found := data.problem_with_numbers([name for name in ("obs", "next_obs", "action", "reward") if name in read]):
         raise DatasetError(found)
-    if columns is None and (found := data.problem_with_numbers(["reward"])):
+    if columns is not None and "weight" in columns and (found := data.problem_with_weights()):
+        raise DatasetError(found)
+    if columns is None and (found := data.problem_with_numbers(["reward"]) or data.problem_with_weights()):
         warnings.warn(found, stacklevel=4)
 
 

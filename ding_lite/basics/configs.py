@@ -10,7 +10,7 @@ import numbers
 import os
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, Union
 
 from ding_lite.basics.messages import did_you_mean
@@ -168,7 +168,7 @@ class Config:
                 try:
                     target._set(key, value)
                 except ConfigError as error:
-                    problems.append(f"{key}: {error}")
+                    problems.append(f"{key}: {error}" + (_same_name(key, places) if " It has " in str(error) else ""))
             if problems:
                 raise ConfigError("\n".join(problems))
         return self
@@ -256,6 +256,12 @@ def _leaves(config: Config, prefix: str = "") -> list[str]:
         key = f"{prefix}{field.name}"
         names += _leaves(value, f"{key}.") if isinstance(value, Config) else [key]
     return names
+
+
+def _same_name(key: str, known: Iterable[str]) -> str:
+    """A sentence with the dotted names of settings with the same last name, for a setting that is in another section."""
+    found = [other for other in known if other.rpartition(".")[2] == key.rpartition(".")[2]]
+    return f" Did you mean {' or '.join(map(repr, found))}?" if found and key not in found else ""
 
 
 def _flat(config: Config, values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:

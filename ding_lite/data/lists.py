@@ -88,6 +88,8 @@ def rollout_from_list(transitions: Sequence[Tree | Mapping[str, Any]], who: str)
     row_at = np.array(order)[row_at]
     made = Trajectories(map_leaves(lambda leaf: leaf[row_at], rows), None if valid.all() else valid)
     made.order = _order(known, begins)
+    if made.order == "whole":
+        made.begins = known[0][0].begins
     return made
 
 

@@ -35,6 +35,8 @@ class RolloutBuffer:
         self.terminated = np.empty((num_steps, num_envs), np.bool_)
         self.truncated = np.empty((num_steps, num_envs), np.bool_)
         self.valid: np.ndarray[Any, Any] | None = None
+        self.begins: np.ndarray[Any, Any] | None = None
+        """See `Trajectories.begins`."""
         self.outputs: dict[str, Any] = {}
         self._looks: dict[str, tuple[Any, Any]] = {}  # shape and dtype of each output that is a single array
         self._finals: list[tuple[int, int, Any]] = []
@@ -151,7 +153,9 @@ class RolloutBuffer:
             "truncated": self.truncated,
             **columns,
         }
-        return Trajectories(columns_so_far, self.valid)
+        made = Trajectories(columns_so_far, self.valid)
+        made.begins = self.begins
+        return made
 
 
 def _resized(column: np.ndarray[Any, Any], rows: int) -> np.ndarray[Any, Any]:
@@ -233,6 +237,8 @@ class Trajectories(TreeSequence):
         transitions [1, N]. See `rollout_from_list`."""
         self.valid = valid
         """[T, B] bool, or None if every step is real."""
+        self.begins: np.ndarray[Any, Any] | None = None
+        """[B] bool: whether the first real step of an environment is the first one of an episode; None if unknown."""
         self.limits: Mapping[str, Any] = {}
         """Minimum and maximum of each element, by column; see `with_limits`."""
         self.has_scaled_rewards = False
@@ -297,7 +303,8 @@ class Trajectories(TreeSequence):
                     )
         added = {name: map_leaves(np.asarray, nested(column)) for name, column in columns.items()}
         made = Trajectories({**self.columns, **added}, self.valid)
-        made.order, made.limits, made.has_scaled_rewards = self.order, self.limits, self.has_scaled_rewards
+        made.order, made.begins, made.limits = self.order, self.begins, self.limits
+        made.has_scaled_rewards = self.has_scaled_rewards
         return made
 
     def _column_names(self) -> Collection[str]:

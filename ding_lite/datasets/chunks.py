@@ -29,8 +29,10 @@ OBS = "obs"
 SCALARS = "reward", "terminated", "truncated", "weight"
 """Columns of one number for each step, as far as a dataset has them."""
 
+_NEEDED = (OBS, "next_obs", "action", "reward", "terminated", "truncated")
 _MANY = 16  # steps
 _LEVEL = 1  # higher levels of zlib take several times as long, for files that are a few percent smaller
+STACK_ROWS = "If each dict is one step, stack them: {name: np.stack([row[name] for row in rows]) for name in rows[0]}."
 Arrays = dict[str, np.ndarray[Any, Any]]
 
 
@@ -62,6 +64,20 @@ def path_of(name: str) -> tuple[str, ...]:
     return tuple(map(unquote, name.split("/")))
 
 
+def as_column(where: str, name: str, column: Any) -> np.ndarray[Any, Any]:
+    """A column as an array.
+
+    Raises:
+        DatasetError: it is a masked array with masked numbers, whose mask a dataset would lose.
+    """
+    if np.ma.is_masked(column):
+        raise DatasetError(
+            f"{where}: the column {name!r} is a masked array with {column.mask.sum():,} masked numbers, and a dataset "
+            "has no masks: leave out the episodes with masked numbers, or give column.filled(number)."
+        )
+    return np.asarray(column)
+
+
 def require_numbers(where: str, name: str, column: np.ndarray[Any, Any], shape: tuple[int, ...]) -> None:
     """Check a column of real numbers or booleans.
 
@@ -75,10 +91,12 @@ def require_numbers(where: str, name: str, column: np.ndarray[Any, Any], shape: 
         DatasetError: it has another shape, or holds objects, text or complex numbers.
     """
     if column.dtype.kind not in "biuf":
-        raise DatasetError(f"{where}: the column {name!r} has the dtype {column.dtype}, expected real numbers.")
+        fix = " Encode text as integers: np.unique(column, return_inverse=True)[1]." if column.dtype.kind in "USO" else ""
+        raise DatasetError(f"{where}: the column {name!r} has the dtype {column.dtype}, expected real numbers.{fix}")
     if column.shape[: len(shape)] != shape:
         expected = str(shape) if len(shape) != 1 else f"({shape[0]}, ...)"
-        raise DatasetError(f"{where}: the column {name!r} has the shape {column.shape}, expected {expected}.")
+        fix = "" if column.ndim else f" {STACK_ROWS}"
+        raise DatasetError(f"{where}: the column {name!r} has the shape {column.shape}, expected {expected}.{fix}")
 
 
 def flags(where: str, name: str, column: np.ndarray[Any, Any], count: int) -> np.ndarray[Any, Any]:
@@ -110,7 +128,15 @@ def require_vector(where: str, name: str, column: np.ndarray[Any, Any], count: i
     """
     require_numbers(where, name, column, ())
     if column.shape != (count,):
-        raise DatasetError(f"{where}: the column {name!r} has the shape {column.shape}, expected ({count},).")
+        fix = (
+            " If these are steps of several environments, [T, B, ...], give the steps of one after those of another, "
+            "np.swapaxes(column, 0, 1).reshape(-1, *column.shape[2:]) for every column; if the last step of each ends no "
+            "episode, say so in truncated."
+        )
+        is_wide = column.ndim == 2 and column.shape[1] > 1
+        raise DatasetError(
+            f"{where}: the column {name!r} has the shape {column.shape}, expected ({count},).{fix if is_wide else ''}"
+        )
 
 
 def packed(episodes: Episodes, where: str = "transitions for a dataset") -> Arrays:
@@ -127,7 +153,7 @@ def packed(episodes: Episodes, where: str = "transitions for a dataset") -> Arra
             observation is the observation of the following step.
     """
     rows, lengths = episodes.rows(), episodes.lengths
-    missing = [name for name in (OBS, "next_obs", "action", "reward", "terminated", "truncated") if name not in rows]
+    missing = [name for name in _NEEDED if name not in rows]
     if missing:
         raise DatasetError(f"{where} lack the column {missing[0]!r}, they have {', '.join(rows)}.")
     if "discount" in rows:
@@ -155,10 +181,11 @@ def _require_columns(where: str, rows: dict[str, Any], count: int) -> None:
     """Check shapes and dtypes of all columns, and make the flags bool."""
     for path, leaf in flatten(rows):
         if holds_objects(leaf) or leaf.dtype.hasobject:
-            raise DatasetError(
-                f"{where} have the column {'/'.join(path)} of objects, and a dataset holds numbers only: leave it out of what "
-                "the policy or the environment returns."
-            )
+            fix = "leave it out of what the policy or the environment returns."
+            if path[0] in _NEEDED:
+                fix = "give numbers of one dtype and shape. Encode text as integers: np.unique(column, return_inverse=True)[1]."
+            raise DatasetError(f"{where} have the column {'/'.join(path)} of objects, and a dataset holds numbers only: {fix}")
+        as_column(where, "/".join(path), leaf)
         require_numbers(where, "/".join(path), leaf, (count,))
     for name in SCALARS:
         if name in rows:
@@ -198,8 +225,8 @@ def _without_jumps(rows: Mapping[str, Any], lengths: np.ndarray[Any, Any]) -> np
     if jumps.all() and len(jumps) >= _MANY:
         raise DatasetError(
             "next_obs of a step is never the observation of the following step, and a dataset stores observations once: give "
-            "arrays in the order of time, one episode after the other; put offline_data_saver before middleware that changes "
-            "observations."
+            "arrays in the order of time, one episode after the other; or, if each row is a transition by itself, mark every "
+            "one as an end, terminated or truncated; put offline_data_saver before middleware that changes observations."
         )
     warnings.warn(
         f"next_obs of {int(jumps.sum()):,} of {int(lengths.sum()):,} steps is not the observation of the following step, as "

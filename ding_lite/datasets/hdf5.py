@@ -12,7 +12,7 @@ import numpy as np
 
 from ding_lite.basics import require_extra
 from ding_lite.data import Episodes
-from ding_lite.datasets.chunks import DatasetError, flags, require_numbers, require_vector, squeezed
+from ding_lite.datasets.chunks import STACK_ROWS, DatasetError, as_column, flags, require_numbers, require_vector, squeezed
 from ding_lite.datasets.offline_datasets import OfflineDataset
 
 _NAMES = {
@@ -20,7 +20,7 @@ _NAMES = {
     "actions": ("actions",),
     "rewards": ("rewards",),
     "terminals": ("terminals", "terminations", "terminated"),
-    "timeouts": ("timeouts", "truncations", "truncated"),
+    "timeouts": ("timeouts", "truncations", "truncated", "episode_terminals"),
     "next_observations": ("next_observations",),
 }
 """The names of D4RL, and those of others for the same arrays."""
@@ -32,9 +32,10 @@ def read_d4rl(path: str | PathLike[str], max_episode_steps: int | None = None) -
     """A file in the layout of D4RL, in memory: observations, actions, rewards, terminals, and usually timeouts.
 
     Where the file has no `next_observations`, the next observation of a step is the observation of the following one. That of
-    the last step before a timeout, and of the last step of the file, is then unknown: the step is left out, and the one before
-    it is truncated, as by D4RL's `qlearning_dataset`. Next observations of terminal steps, which no target uses, are then the
-    observations of these steps. Further columns, such as infos, are left out.
+    the last step before a timeout is then unknown: the step is left out, and the one before it is truncated, as by D4RL's
+    `qlearning_dataset`. So is that of the last step of the file, which is left out too; an episode that the file cuts there is
+    unfinished. Next observations of terminal steps, which no target uses, are then the observations of these steps. Further
+    columns, such as infos, are left out.
 
     A file with neither `timeouts` nor `next_observations` does not say where a time limit cut an episode: give the limit as
     `max_episode_steps`. Without it, there is a warning.
@@ -128,13 +129,14 @@ def _require_layout(path: str, found: dict[str, Any]) -> None:
     Raises:
         DatasetError: a column is not as in the layout of D4RL.
     """
-    found.update({name: np.asarray(column) for name, column in found.items()})
+    found.update({name: as_column(path, name, column) for name, column in found.items()})
     found.update({name: squeezed(found[name]) for name in ("rewards", "terminals", "timeouts") if name in found})
     shape = found["observations"].shape
     if not shape or not shape[0]:
-        raise DatasetError(f"{path}: the column 'observations' has the shape {shape}, expected at least one row.")
+        fix = "" if shape else f" {STACK_ROWS}"
+        raise DatasetError(f"{path}: the column 'observations' has the shape {shape}, expected at least one row.{fix}")
     count = shape[0]
-    for name, column in found.items():
+    for name, column in sorted(found.items(), key=lambda pair: pair[1].ndim > 0):  # single numbers, of one step, first
         require_numbers(path, name, column, (count,))
     require_vector(path, "rewards", found["rewards"], count)
     for name in ("terminals", "timeouts"):
@@ -160,11 +162,10 @@ def _episodes(found: dict[str, Any], max_episode_steps: int | None) -> Episodes:
     else:
         next_obs = np.concatenate([obs[1:], obs[-1:]])
         next_obs[terminated] = obs[terminated]
-        unknown = truncated.copy()
-        unknown[-1:] |= ~terminated[-1:]
-        keep = ~unknown
+        keep = ~truncated
+        keep[-1:] &= terminated[-1:]
         starts = np.concatenate([[True], (terminated | truncated)[:-1]])
-        before = np.flatnonzero(unknown & ~starts) - 1
+        before = np.flatnonzero(truncated & ~starts) - 1  # not that of a last episode that the file cuts: it is unfinished
         truncated[before] = True
     rows = {
         "obs": obs,

@@ -26,6 +26,10 @@ from ding_lite.envs.spaces import space_spec, to_gymnasium, to_nested
 _CUT = 32_767  # steps, after which Minari's arrow and parquet formats lose the rest of an episode
 
 
+_OF_D4RL = re.compile(r"[a-z0-9]+(-[a-z]+)+-v\d+")
+"""Ids of D4RL, such as "hopper-medium-replay-v2"; those of Minari mostly have a '/'."""
+
+
 def is_minari(source: Any) -> bool:
     """Whether `read_minari` reads it: a dataset of Minari, its folder, or something that looks like its id."""
     loaded = sys.modules.get("minari")
@@ -195,6 +199,11 @@ def _found(minari: Any, source: str | PathLike[str]) -> Any:
     try:
         return minari.MinariDataset(folder) if folder is not None else minari.load_dataset(str(source))
     except FileNotFoundError:
+        if _OF_D4RL.fullmatch(str(source)):
+            raise DatasetError(
+                f"there is no dataset {source} on this machine. If it is meant as the id of D4RL, pass D4RL's file .hdf5, or a "
+                "dataset of Minari, whose ids are such as 'mujoco/hopper/medium-v0': minari.list_remote_datasets()."
+            ) from None
         raise DatasetError(
             f"Minari has no dataset {source} on this machine: download it, minari.download_dataset({str(source)!r}), or pass "
             "the folder of a dataset."

@@ -25,6 +25,7 @@ from ding_lite.datasets.chunks import (
     SCALARS,
     Arrays,
     DatasetError,
+    as_column,
     is_obs,
     name_of,
     nested_by_name,
@@ -262,7 +263,7 @@ class OfflineDataset:
 
     def _new_column(self, name: str, column: Any) -> np.ndarray[Any, Any]:
         """A column for `with_columns` as an array, if it fits."""
-        found = _as_numbers(column)
+        found = _as_numbers(name, column)
         fixed = (OBS, "next_obs", "terminated", "truncated")
         if name in fixed:
             raise DatasetError(f"with_columns({name}=...): {', '.join(fixed)} say what the episodes are: make a new dataset.")
@@ -360,6 +361,18 @@ class OfflineDataset:
             for column, rows, values in self._numbers_not_finite(name):
                 return self._not_finite(column, int(rows[0]), values[0], f"{(~self.finite).sum():,}", "numbers")
         return None
+
+    def problem_with_weights(self) -> str | None:
+        """The first number of the column `weight` that is no weight of a loss, and the fix; None if there is none."""
+        weight = self.rows(("weight",))["weight"] if "weight" in self._names else np.ones(0)
+        wrong = np.flatnonzero(~((weight >= 0) & np.isfinite(weight)))
+        if not len(wrong):
+            return None
+        return (
+            f"the column weight of the dataset {self.name} has the value {weight[wrong[0]]} in row {wrong[0]}; {len(wrong):,} "
+            f"of {len(weight):,} weights are such. They are the weights of transitions in the loss, expected finite numbers of "
+            "at least 0: change them, dataset.with_columns(weight=...), or give the column another name."
+        )
 
     def _numbers_not_finite(self, name: str) -> Iterator[tuple[str, np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
         """For each piece of a column with numbers that are not finite: the name of the leaf, the rows, and a number of each."""
@@ -644,12 +657,12 @@ def _as_tensor(array: np.ndarray[Any, Any]) -> torch.Tensor:
     return found.float() if found.dtype == torch.float64 else found
 
 
-def _as_numbers(column: Any) -> np.ndarray[Any, Any]:
+def _as_numbers(name: str, column: Any) -> np.ndarray[Any, Any]:
     """A column as an array; tensors are detached. Integers that torch does not have are refused."""
     tensor = column.detach().cpu() if isinstance(column, torch.Tensor) else None
     if tensor is not None and tensor.dtype == torch.bfloat16:
         raise DatasetError("a column is bfloat16, which datasets do not store: use .float().")
-    found = np.asarray(column if tensor is None else tensor.numpy())
+    found = as_column(f"with_columns({name}=...)", name, column if tensor is None else tensor.numpy())
     if found.dtype == np.uint64 and found.size and found.max() > np.iinfo(np.int64).max:
         raise DatasetError(f"a column has the number {found.max()}: batches are tensors, whose integers end at 2**63 - 1.")
     return found

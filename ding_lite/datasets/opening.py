@@ -10,10 +10,11 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from ding_lite.basics import unflatten
 from ding_lite.data import Episodes, flatten
-from ding_lite.data.trees import map_leaves
-from ding_lite.datasets.chunks import SCALARS, DatasetError, flags, squeezed
+from ding_lite.datasets.chunks import SCALARS, STACK_ROWS, DatasetError, as_column, flags, squeezed
 from ding_lite.datasets.hdf5 import d4rl_episodes, read_d4rl
+from ding_lite.datasets.indexes import INDEX
 from ding_lite.datasets.minari_files import is_minari, read_minari
 from ding_lite.datasets.offline_datasets import OfflineDataset
 
@@ -83,9 +84,10 @@ def _opened(source: Any, limit: int | None, name: str) -> OfflineDataset:
     if is_file and not is_minari(source):
         return read_d4rl(source, limit)
     if limit is not None:
+        what = f"arrays by the names {', '.join(map(str, source))}" if is_mapping else f"{source!r:.60}"
+        fix = "say in truncated where the limit cut an episode, and" if is_mapping else "it says where episodes end:"
         raise ValueError(
-            f"max_episode_steps = {limit!r} is for files and arrays with the names of D4RL, and {source!r:.60} says where "
-            "episodes end: leave it out."
+            f"max_episode_steps = {limit!r} is for files and arrays with the names of D4RL, not for {what}: {fix} leave it out."
         )
     if isinstance(source, OfflineDataset):
         return source
@@ -96,11 +98,22 @@ def _opened(source: Any, limit: int | None, name: str) -> OfflineDataset:
     if is_minari(source):
         return read_minari(source)
     if isinstance(source, (str, PathLike)):
+        _require_folder(Path(source))
         return OfflineDataset(Path(source))
     raise TypeError(
         f"a dataset is wanted, got {source!r:.60} of type {type(source).__name__}: pass an OfflineDataset, its folder, a "
         "dataset of Minari, episodes, arrays by name, or a list of these."
     )
+
+
+def _require_folder(path: Path) -> None:
+    """Refuse a file, such as one of tables or arrays by any names."""
+    if path.is_file() and path.name != INDEX:
+        read = "dict(np.load(path))" if path.suffix == ".npz" else "a dict of arrays [N, ...]"
+        raise DatasetError(
+            f"{path} is no folder of a dataset, and no file .hdf5 in the layout of D4RL: read its arrays, and pass them by "
+            f"name, open_dataset({read}), with the names {', '.join(_COLUMNS)}."
+        )
 
 
 def _checked_names(arrays: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -118,20 +131,24 @@ def _renamed() -> str:
 
 def _episodes_of(rows: Mapping[str, Any]) -> Episodes:
     """Transitions as episodes, cut where one ends; the last one may be unfinished."""
-    columns = map_leaves(np.asarray, dict(rows))
+    where = "transitions for a dataset"
+    columns: dict[str, Any] = unflatten({path: as_column(where, "/".join(path), leaf) for path, leaf in flatten(dict(rows))})
     lacking = [name for name in _COLUMNS if name not in columns]
     if lacking:
+        may_lack = [_COLUMNS[name] for name in ("next_obs", "truncated")]
         raise DatasetError(
-            f"transitions for a dataset lack the column {lacking[0]!r}, they have {', '.join(columns)}: give "
-            f"{', '.join(_COLUMNS)}, or by the names of D4RL {', '.join(_COLUMNS.values())}."
+            f"{where} lack the column {lacking[0]!r}, they have {', '.join(columns)}: give {', '.join(_COLUMNS)}, or by the "
+            f"names of D4RL {', '.join(_COLUMNS.values())}, of which {' and '.join(may_lack)} may be missing, see read_d4rl."
         )
     columns.update({name: squeezed(columns[name]) for name in SCALARS if name in columns})
+    if not all(leaf.ndim for _, leaf in flatten(columns)):
+        raise DatasetError(f"{where} have a column that is one number, expected arrays of N rows. {STACK_ROWS}")
     count = len(columns["terminated"])
     for path, leaf in flatten(columns):
         if leaf.shape[:1] != (count,):
             raise DatasetError(f"the column {'/'.join(path)} has the shape {leaf.shape}, and terminated has {count} rows.")
     for name in ("terminated", "truncated"):
-        columns[name] = flags("transitions for a dataset", name, columns[name], count)
+        columns[name] = flags(where, name, columns[name], count)
     ends = np.flatnonzero(columns["terminated"] | columns["truncated"])
     borders = np.unique([*(ends + 1), count]) if count else np.zeros(0, np.int64)
     return Episodes(columns, np.diff(borders, prepend=0))

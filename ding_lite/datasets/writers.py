@@ -56,6 +56,9 @@ class DatasetWriter:
         self._rollouts: list[Trajectories] = []
         self._episodes: list[Episodes] = []
         self._bytes = 0
+        self._held: np.ndarray[Any, Any] | None = None
+        """[B] bool: whether steps of an unfinished episode are held; None before the first rollout, or after loading."""
+        self._has_warned = False
         require_writable(self.path / INDEX)
 
     def begin(
@@ -154,11 +157,46 @@ class DatasetWriter:
                     "the rollouts of one collector. Use an offline_data_saver with a folder of its own for each."
                 )
             copied = Trajectories(map_leaves(np.copy, found.columns), None if found.valid is None else found.valid.copy())
+            copied = self._without_rests(copied, found.begins)
             self._rollouts.append(copied)
             columns = copied.columns
         self._bytes += sum(leaf.nbytes for path, leaf in flatten(columns) if path[0] != "next_obs")
         if self._bytes >= _CHUNK_BYTES:
             self._write_finished()
+
+    def _without_rests(self, rollout: Trajectories, begins: np.ndarray[Any, Any] | None) -> Trajectories:
+        """The rollout without the first steps of environments in the middle of an episode of which no steps are held.
+
+        Args:
+            rollout: a copy, which may be changed.
+            begins: see `Trajectories.begins`.
+        """
+        held = self._held
+        if held is None or len(held) != rollout.num_envs:
+            held = np.zeros(rollout.num_envs, np.bool_)
+            for earlier in self._rollouts:
+                held = _unfinished(earlier, held)
+        valid = _valid(rollout)
+        is_rest = np.zeros_like(held) if begins is None else ~begins & ~held & valid[0]
+        if is_rest.any():
+            ends = valid & (rollout.columns["terminated"] | rollout.columns["truncated"])
+            valid = valid & ((np.cumsum(ends, 0) > ends) | ~is_rest)
+            for flag in ("terminated", "truncated"):
+                rollout.columns[flag] &= valid
+            rollout = Trajectories(rollout.columns, valid)
+            self._warn_of_rests(int(is_rest.sum()), len(is_rest))
+        self._held = _unfinished(rollout, held)
+        return rollout
+
+    def _warn_of_rests(self, count: int, num_envs: int) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            warnings.warn(
+                f"{count} of {num_envs} environments are in the middle of an episode where the recording of {self.path} "
+                "begins: the rest of it is left out, because a dataset has whole episodes. To record from a first step, reset "
+                "the environments before the run, env.reset(), or make new ones.",
+                stacklevel=4,
+            )
 
     def flush(self) -> None:
         """Write all that is held, unfinished episodes too, and the index. What is added later replaces this file."""
@@ -269,7 +307,7 @@ class DatasetWriter:
             episodes = [Episodes(_from_plain(state["rows"]), state["lengths"])] if state["lengths"] else []
         except (TypeError, ValueError, KeyError, AttributeError, StopIteration) as error:
             raise state_error("DatasetWriter", "columns", state["columns"], f"columns of rollouts ({error})") from None
-        self._rollouts, self._episodes = rollouts, episodes
+        self._rollouts, self._episodes, self._held = rollouts, episodes, None
         self._bytes = require_integer(state, "bytes", "DatasetWriter", 0)
         self.close()
         self._saved, self._has_begun = dict(state), False
@@ -324,6 +362,15 @@ def _warn_of_copies(path: Path, known: Sequence[Mapping[str, Any]], added: Seque
 
 def _valid(rollout: Trajectories) -> np.ndarray[Any, Any]:
     return np.ones((rollout.num_steps, rollout.num_envs), np.bool_) if rollout.valid is None else rollout.valid
+
+
+def _unfinished(rollout: Trajectories, before: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """[B] bool: whether the last real step of each environment ends no episode; `before` where there is none."""
+    valid = _valid(rollout)
+    last = len(valid) - 1 - valid[::-1].argmax(0), np.arange(rollout.num_envs)
+    ended = rollout.columns["terminated"][last] | rollout.columns["truncated"][last]
+    found: np.ndarray[Any, Any] = np.where(valid.any(0), ~ended, before)
+    return found
 
 
 def _joined(rollouts: Sequence[Trajectories]) -> Trajectories | None:

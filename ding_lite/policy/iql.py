@@ -199,9 +199,9 @@ class IQLPolicy(IQLLearning, AdvantageWeightedActing, TargetNetwork, ScheduledLe
         """The module, with `bounds` of actions if it has none.
 
         Raises:
-            TypeError: it has no actor, no critic or no value.
+            TypeError: it has no actor, no critic or no value, or one of them is no module.
         """
-        require_members(self, model, {"value": "value(obs) -> [B]"})
+        require_members(self, model, {"value": "value(obs) -> [B]"}, modules=("value",))
         return super().take_model(model)
 
     def check_model(self, obs: Any) -> None:
@@ -274,7 +274,7 @@ class DiscreteIQLPolicy(IQLLearning, ParamGroupsMixin, TargetNetwork, ScheduledL
         """
         members = {"logits": "logits(obs) -> logit [B, A]", "values": "values(obs) -> [B]", "actor": "actor, a module"}
         members |= {"critic": "critic, the module of values(obs)", "q_critic": "q_critic(obs) -> Q-values [K, B, A]"}
-        require_members(self, model, members)
+        require_members(self, model, members, modules=("actor", "critic", "q_critic"))
         if not hasattr(model, "distribution"):
             model.distribution = action_distribution(self.action_space)
         return super().take_model(model)

@@ -18,16 +18,17 @@ class PolicyWithGivenModel(Protocol):
         """The networks."""
 
 
-def require_members(policy: object, model: nn.Module, members: Mapping[str, str]) -> None:
+def require_members(policy: object, model: nn.Module, members: Mapping[str, str], modules: Sequence[str] = ()) -> None:
     """Check that a model has these methods and attributes.
 
     Args:
         policy: the policy that was called with the model.
         model: the model.
         members: for each name, how it is called and what it returns.
+        modules: the names of those that must be modules, because the policy needs the parameters of each.
 
     Raises:
-        TypeError: the model lacks one; the message lists all of `members`.
+        TypeError: the model lacks one, the message lists all of `members`; or one of `modules` is no module.
     """
     missing = [name for name in members if not hasattr(model, name)]
     if missing:
@@ -35,6 +36,13 @@ def require_members(policy: object, model: nn.Module, members: Mapping[str, str]
             f"{type(policy).__name__}(model=...) got a {type(model).__name__}, which has no {' and no '.join(missing)}. Such a "
             f"model has {'; '.join(members.values())}."
         )
+    for name in modules:
+        if not isinstance(found := getattr(model, name), nn.Module):
+            raise TypeError(
+                f"{type(policy).__name__}(model=...) got a {type(model).__name__}, whose {name} is a {type(found).__name__}, "
+                f"expected an nn.Module with the parameters of {name}: assign it in __init__, self.{name} = ..., a module with "
+                "the method forward."
+            )
 
 
 def require_output(policy: PolicyWithGivenModel, call: str, output: Any, shape: Sequence[int | None], what: str) -> None:

@@ -152,7 +152,14 @@ def _warn_of_model_settings(policy: ConfiguredPolicy) -> None:
         if not _makes_model_without_settings(kind):
             return
     names = [field.name for field in dataclasses.fields(section)]
-    changed = _changed(section, [name for name in names if name != "normalize_obs" or policy.given_model is not None])
+    is_lost = policy.given_model is not None and getattr(section, "normalize_obs", False)
+    if is_lost and not _changed(section, ["normalize_obs"]) and getattr(policy.model, "normalizer", None) is None:
+        warn_caller(
+            f"model.normalize_obs = True, the default of {kind.__name__}, has no effect: the network given as model= has no "
+            "`normalizer`. Normalise in it, self.normalizer = ding_lite.nn.make_normalizer(observation_space), or set "
+            "model.normalize_obs = False.",
+        )
+    changed = _changed(section, [name for name in names if name != "normalize_obs" or is_lost])
     functions = [it for base in kind.__mro__ for name, it in vars(base).items() if name != "make_model"]
     functions += [kind.make_model] if policy.given_model is None else []
     idle = [name for name in changed if not any(reads_setting(function, name, policy) for function in functions)]

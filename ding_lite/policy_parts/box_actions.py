@@ -139,7 +139,7 @@ class BoxActing(ParamGroupsMixin):
         """The module, with `bounds` of actions if it has none.
 
         Raises:
-            TypeError: it has no actor or no critic.
+            TypeError: it has no actor or no critic, or one of them is no module.
         """
         actor = "actor(obs) -> (mean, log_std)" if self.stochastic else "actor(obs) -> [B, A]"
         if self.stochastic and self.squashed:
@@ -148,7 +148,7 @@ class BoxActing(ParamGroupsMixin):
             "actor": f"{actor}, for actions scaled to [-1, 1]",
             "critic": "critic(obs, scaled_action, frozen=False) -> [K, B]",
         }
-        require_members(self, model, members)
+        require_members(self, model, members, modules=("actor", "critic"))
         if not hasattr(model, "bounds"):
             model.bounds = ActionBounds(self.action_space)
         return super().take_model(model)

@@ -265,6 +265,7 @@ class LocalWorker:
         storage = RolloutBuffer(num_steps, self.num_envs, self.obs_spec)
         obs_at, add, advance, env_action = storage.obs_at, storage.add, self.env.advance, self.policy.env_action
         recurrent_state, infos, final_masks = self._recurrent_state, self._infos, self._final_masks
+        storage.begins = first_steps(self.env.restarted, self.num_envs)
         obs = obs_at(0)
         map_leaves(np.copyto, obs, self.env.current)
         episodes: list[EpisodeResult] = []
@@ -327,6 +328,11 @@ class LocalWorker:
         storage.resize(t)
         self._log_times(acting, stepping)
         return storage, episodes
+
+
+def first_steps(restarted: np.ndarray[Any, Any] | None, num_envs: int) -> np.ndarray[Any, Any]:
+    """[B] bool: whether an episode begins with the next real step of an environment, from `Stepper.restarted`."""
+    return np.zeros(num_envs, np.bool_) if restarted is None else restarted.copy()
 
 
 def _grow(storage: RolloutBuffer, unit: EpisodeUnit) -> None:

@@ -21,6 +21,7 @@ from ding_lite.envs.spaces import column_limits
 from ding_lite.envs.steps import Step
 from ding_lite.metrics import MetricsLogger
 from ding_lite.policy import ActMode
+from ding_lite.rollout.collection import first_steps
 from ding_lite.rollout.evaluation import EpisodeBudget
 from ding_lite.rollout.final_masks import FinalMasks, last_step
 from ding_lite.rollout.recurrent_states import RecurrentState
@@ -82,6 +83,7 @@ class AgentWorker:
         obs = {name: storage.obs_at(0) for name, storage in storages.items()}
         for name, one in actors.items():
             map_leaves(np.copyto, obs[name], one.slots.current)
+            storages[name].begins = first_steps(one.slots.restarted, one.slots.num_envs)
         episodes: list[EpisodeResult] = []
         acting = stepping = 0
         with torch.inference_mode():

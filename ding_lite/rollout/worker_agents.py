@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from ding_lite.data import Trajectories
 from ding_lite.data.column_arrays import concatenate_flags
 from ding_lite.envs.agent_bases import AgentVectorBase
@@ -79,11 +81,13 @@ class SplitAgentWorker(PieceWorkers):
         return {name: self._weights_of(name) for name in self._limits}
 
 
-def _joined(parts: list[tuple[dict[str, Any], Any]]) -> Trajectories:
+def _joined(parts: list[tuple[dict[str, Any], Any, Any]]) -> Trajectories:
     """The rollouts of all pieces, joined in new memory."""
-    columns = joined([columns for columns, _ in parts], axis=1)
-    sizes = [columns["reward"].shape[1] for columns, _ in parts]
-    return Trajectories(columns, concatenate_flags([valid for _, valid in parts], sizes, missing=True, axis=1))
+    columns = joined([columns for columns, _, _ in parts], axis=1)
+    sizes = [columns["reward"].shape[1] for columns, _, _ in parts]
+    made = Trajectories(columns, concatenate_flags([valid for _, valid, _ in parts], sizes, missing=True, axis=1))
+    made.begins = np.concatenate([begins for _, _, begins in parts])
+    return made
 
 
 # Functions that run in the process of the environments.
@@ -102,5 +106,5 @@ def _made(name_of: Mapping[Any, str], objects: dict[str, Any], modes: Mapping[st
 
 def _collect(objects: dict[str, Any], worker: AgentWorker, num_steps: int, kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
     rollout = worker.collect(num_steps, **kwargs)
-    columns = {name: (part.columns, part.valid) for name, part in rollout.trajectories.items()}
+    columns = {name: (part.columns, part.valid, part.begins) for name, part in rollout.trajectories.items()}
     return columns, Copied((rows_of(rollout.episodes), worker.reduce_metrics(), rollout.env_steps))

@@ -69,7 +69,9 @@ class SplitWorker(PieceWorkers):
         answers = self._taken(asked)
         columns = joined([columns for columns, _ in answers], axis=1)
         episodes = episodes_of([copied.value[0] for _, copied in answers])
-        return Rollout(Trajectories(columns).with_limits(self.limits), episodes)
+        trajectories = Trajectories(columns).with_limits(self.limits)
+        trajectories.begins = np.concatenate([copied.value[2] for _, copied in answers])
+        return Rollout(trajectories, episodes)
 
     def collect_episodes(
         self, count: int | Sequence[int], random: bool = False, unit: EpisodeUnit = "episodes", **kwargs: Any
@@ -129,7 +131,8 @@ def _made(objects: dict[str, Any], modes: Mapping[str, ActMode]) -> LocalWorker:
 
 def _collect(objects: dict[str, Any], worker: LocalWorker, num_steps: int, random: bool, kwargs: Any) -> tuple[Any, ...]:
     rollout = worker.collect(num_steps, random, **kwargs)
-    return rollout.trajectories.columns, Copied((rows_of(rollout.episodes), worker.reduce_metrics()))
+    found = rollout.trajectories
+    return found.columns, Copied((rows_of(rollout.episodes), worker.reduce_metrics(), found.begins))
 
 
 def _collect_episodes(

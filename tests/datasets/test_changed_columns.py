@@ -94,6 +94,7 @@ def test_an_episode_that_was_selected_twice_has_its_rows_once(dataset):
         ({"label": torch.zeros(90, dtype=torch.bfloat16)}, r"use .float\(\)"),
         ({"label": np.full(90, 2**63, np.uint64)}, "has the number 9223372036854775808"),
         ({"label": np.full(90, "a")}, "got <U1"),
+        ({"reward": np.ma.masked_less(np.arange(90), 3)}, "column 'reward' is a masked array with 3 masked numbers"),
         ({"action": np.zeros((90, 2), np.float32)}, "does not fit the action space"),
     ],
 )

@@ -121,6 +121,20 @@ class TestTimeLimits:
         assert open_dataset(rows, max_episode_steps=4).lengths.tolist() == [3, 3, 3]
         assert open_dataset(rows, max_episode_steps=100).lengths.tolist() == [3, 8]
 
+    @pytest.mark.parametrize("ending", ["cut", "timeout", "terminal"])
+    @pytest.mark.parametrize("limit", [None, 4])
+    @pytest.mark.parametrize("has_next", [False, True])
+    def test_an_episode_that_the_data_cuts_is_unfinished(self, ending, limit, has_next):
+        rows = as_d4rl(transitions((4, 4, 3)))
+        rows["timeouts"][-1] = ending == "timeout"
+        rows["terminals"][-1] = ending == "terminal"
+        if not has_next:
+            del rows["next_observations"]
+        dataset = open_dataset(rows, max_episode_steps=limit)
+        assert dataset.finished.tolist() == [True, True, ending != "cut"]
+        assert dataset.lengths.tolist() == ([4, 4, 3] if has_next else [4, 3, 3 if ending == "terminal" else 2])
+        assert dataset.best(1.0).num_episodes == (2 if ending == "cut" else 3)
+
     def test_wrong_limits(self):
         with pytest.raises(ValueError, match="max_episode_steps = 0: expected the steps of the longest episode, at least 1"):
             open_dataset(as_d4rl(transitions()), max_episode_steps=0)
@@ -194,6 +208,106 @@ class TestWriting:
     def test_an_empty_dataset(self, tmp_path):
         empty = open_dataset({name: column[:0] for name, column in transitions().items()})
         assert len(write_dataset(empty, tmp_path)) == 0
+
+
+class TestForms:
+    """What users have given, and the fix that the message names."""
+
+    @pytest.mark.parametrize("names", [lambda rows: rows, as_d4rl])
+    def test_a_dict_for_each_step(self, names):
+        whole = names(transitions())
+        rows = [{name: column[at] for name, column in whole.items()} for at in range(9)]
+        with pytest.raises(
+            DatasetError,
+            match=r"(is one number|has the shape \(\)), .*np\.stack\(\[row\[name\] for row in rows\]\) for name in rows\[0\]",
+        ):
+            open_dataset(rows)
+        same(open_dataset({name: np.stack([row[name] for row in rows]) for name in rows[0]}).rows(), transitions())
+
+    @pytest.mark.parametrize("dtype", [None, object])
+    @pytest.mark.parametrize("names", [lambda rows: rows, as_d4rl])
+    def test_actions_as_text(self, names, dtype):
+        with pytest.raises(DatasetError, match=r"actions?\b.* Encode text as integers: np.unique\(column, return_inverse=True"):
+            open_dataset(names({**transitions(), "action": np.array(["left", "right", "up"] * 3, dtype)}))
+
+    @pytest.mark.parametrize("names", [lambda rows: rows, as_d4rl])
+    def test_steps_of_several_environments(self, names):
+        whole = names({name: np.stack([column, column], 1) for name, column in transitions((4, 5)).items()})
+        with pytest.raises(
+            DatasetError, match=r"has the shape \(9, 2\), expected \(9,\). If .* several environments"
+        ) as caught:
+            open_dataset(whole)
+        assert "np.swapaxes(column, 0, 1).reshape(-1, *column.shape[2:])" in str(caught.value)
+        flat = {name: np.swapaxes(column, 0, 1).reshape(-1, *column.shape[2:]) for name, column in whole.items()}
+        assert open_dataset(flat).lengths.tolist() == [4, 5, 4, 5]
+
+    @pytest.mark.filterwarnings("error")
+    def test_transitions_without_an_order(self):
+        rng, rows = np.random.default_rng(0), transitions((20, 20))
+        rows = {**rows, "next_obs": rng.normal(size=rows["obs"].shape).astype(np.float32)}
+        with pytest.raises(
+            DatasetError, match="each row is a transition by itself, mark every one as an end, terminated or trunc"
+        ):
+            open_dataset(rows)
+        same(open_dataset({**rows, "truncated": ~rows["terminated"]}).rows(("next_obs",)), {"next_obs": rows["next_obs"]})
+
+    @pytest.mark.parametrize("names", [lambda rows: rows, as_d4rl])
+    @pytest.mark.parametrize("column", ["obs", "reward", "terminated"])
+    def test_masked_numbers(self, column, names):
+        rows = transitions()
+        shown = next(iter(names({column: 0})))
+        hidden = {**rows, column: np.ma.masked_array(rows[column], mask=np.arange(rows[column].size) == 3)}
+        with pytest.raises(DatasetError, match=rf"the column '{shown}' is a masked array with 1 masked numbers, .*filled"):
+            open_dataset(names(hidden))
+        same(open_dataset(names({**rows, column: np.ma.masked_array(rows[column])})).rows(), rows)
+        if names is not as_d4rl and column != "terminated":
+            with pytest.raises(DatasetError, match=rf"the column '{column}' is a masked array"):
+                open_dataset(Episodes(hidden, [3, 4, 2]))
+
+    def test_a_time_limit_of_other_names(self):
+        with pytest.raises(
+            ValueError, match="arrays by the names obs, action, .*truncated: say in truncated where the limit"
+        ) as it:
+            open_dataset(transitions(), max_episode_steps=4)
+        assert "array(" not in str(it.value)
+
+    def test_what_only_the_names_of_d4rl_may_lack(self):
+        for name in ("next_obs", "truncated"):
+            rows = transitions()
+            del rows[name]
+            with pytest.raises(
+                DatasetError, match=f"column '{name}', .* of which next_observations and timeouts may be missing"
+            ):
+                open_dataset(rows)
+
+    @pytest.mark.filterwarnings("error")
+    @pytest.mark.parametrize("has_next", [True, False])
+    def test_ends_of_episodes_by_the_name_of_d3rlpy(self, has_next):
+        rows = transitions()
+        ends = rows["terminated"] | rows["truncated"]  # theirs include terminals
+        wanted = as_d4rl(rows)
+        found = as_d4rl({**rows, "truncated": ends}, truncated="episode_terminals")
+        if not has_next:
+            del wanted["next_observations"], found["next_observations"]
+        same(open_dataset(found).rows(), open_dataset(wanted).rows())
+
+    def test_files_of_other_formats(self, tmp_path):
+        np.savez(tmp_path / "a.npz", **transitions())
+        with pytest.raises(
+            DatasetError, match=r"a.npz is no folder .* read its arrays, .* open_dataset\(dict\(np.load\(path\)\)\)"
+        ):
+            open_dataset(tmp_path / "a.npz")
+        same(open_dataset(dict(np.load(tmp_path / "a.npz"))).rows(), transitions())
+        (tmp_path / "a.csv").write_text("obs,action")
+        with pytest.raises(DatasetError, match=r"a.csv is no folder of a dataset, .* pass them by name"):
+            open_dataset(tmp_path / "a.csv")
+
+    def test_ids_of_d4rl(self):
+        pytest.importorskip("minari")
+        with pytest.raises(DatasetError, match=r"as the id of D4RL, pass D4RL's file .hdf5, .* 'mujoco/hopper/medium-v0'"):
+            open_dataset("hopper-medium-replay-v2")
+        with pytest.raises(DatasetError, match=r"minari.download_dataset\('mujoco/hopper/medium-v0'\)"):
+            open_dataset("mujoco/hopper/medium-v0")
 
 
 def test_the_name_of_many_datasets_is_short():

@@ -338,6 +338,31 @@ def test_where_a_run_was_cut_does_not_change_the_files(stop, tmp_path, monkeypat
     assert len(names[0]) > 3
 
 
+@pytest.mark.filterwarnings("ignore:. of 3 environments are in the middle")
+@pytest.mark.parametrize("stop", [None, 1, 3])
+@pytest.mark.parametrize("earlier", [1, 4, 23])
+@pytest.mark.parametrize("pauses", [0.0, 0.3])
+def test_the_rest_of_an_episode_that_began_before_is_left_out(pauses, earlier, stop, tmp_path, small_files):
+    recording, writer = Recording(seed=earlier, longest=40), DatasetWriter(tmp_path)
+    recording.rollout(earlier)
+    are_running, before = [step > 0 for _, step in recording.at], [len(each) for each in recording.episodes]
+    with pytest.warns(UserWarning, match=r"of 3 environments are in the middle of an episode .* reset the environments"):
+        writer.add(recording.rollout(5, pauses))
+    for number in range(10):
+        if number == stop:
+            writer.flush()
+            state = through_a_file(writer.state_dict())
+            writer.close()
+            writer = DatasetWriter(writer.path)
+            writer.load_state_dict(state)
+        writer.add(recording.rollout(5, pauses))
+    writer.flush()
+    recording.episodes = [
+        each[count - 1 + was_running :] for each, count, was_running in zip(recording.episodes, before, are_running)
+    ]
+    require_equal(OfflineDataset(tmp_path), recording)
+
+
 def test_an_empty_recording_is_an_empty_dataset(tmp_path):
     writer = DatasetWriter(tmp_path)
     writer.begin(SPACES["box"], SPACES["discrete"], {})

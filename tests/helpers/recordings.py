@@ -81,6 +81,7 @@ class Recording:
     def rollout(self, steps, pauses=0.0):
         """The next steps of all environments; a share of the rows are only resets."""
         rows, valid = [], np.ones((steps, self.num_envs), np.bool_)
+        begins = np.array([step == 0 for _, step in self.at])
         for t in range(steps):
             row = []
             for env in range(self.num_envs):
@@ -95,7 +96,9 @@ class Recording:
                 row.append(made)
             rows.append(row)
         columns = stacked([stacked(row) for row in rows])
-        return Trajectories(columns, None if valid.all() else valid)
+        made = Trajectories(columns, None if valid.all() else valid)
+        made.begins = begins
+        return made
 
     def true_episodes(self, unfinished=True):
         """Every episode as nested arrays [T, ...], in no particular order."""

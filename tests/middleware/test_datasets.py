@@ -4,6 +4,7 @@ import dataclasses
 import json
 import warnings
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -180,6 +181,7 @@ class TestSaving:
                 raise error
 
         def run():
+            envs.reset()
             with task.start(ctx=OnlineRLContext()):
                 task.use(StepCollector(cfg, policy.collect_mode, envs, collect_kwargs={"eps": 0.5}))
                 task.use(offline_data_saver(cfg, tmp_path / "data", append=True)).use(fails).run(5)
@@ -190,6 +192,51 @@ class TestSaving:
         error = None
         run()
         assert len(OfflineDataset(tmp_path / "data")) == before + 60
+
+    @MODES
+    @pytest.mark.parametrize("kind", ["local", "process", "gymnasium", "same step"])
+    def test_only_whole_episodes_of_environments_that_were_used_before(self, kind, mode, tmp_path):
+        cfg, finished = small(tmp_path), []
+        if kind in ("local", "process"):
+            envs = make_envs("CartPole-v1", 4, workers=2 if kind == "process" else 1, backend=kind)
+        else:
+            reset = (
+                gymnasium.vector.AutoresetMode.SAME_STEP if kind == "same step" else gymnasium.vector.AutoresetMode.NEXT_STEP
+            )
+            envs = gymnasium.make_vec("CartPole-v1", 4, vectorization_mode="sync", vector_kwargs={"autoreset_mode": reset})
+        policy = policy_for(cfg)
+
+        def run(*others, steps):
+            task = Task()
+            with task.start(ctx=OnlineRLContext(), **mode):
+                task.use(StepCollector(cfg, policy.collect_mode, envs, collect_kwargs={"eps": 1.0}))
+                [task.use(one) for one in others]
+                task.run(steps)
+
+        run(contract(reads=("trajectories",), stage="record")(lambda ctx: None), steps=3)
+        seen = contract(reads=("finished_episodes",), stage="record")(lambda ctx: finished.extend(ctx.finished_episodes))
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            run(offline_data_saver(cfg, tmp_path / "data"), seen, steps=40)
+        envs.close()
+        assert len([one for one in caught if "are in the middle of an episode" in str(one.message)]) == 1
+        first = {env: min(one.number for one in finished if one.env == env) for env in range(4)}
+        whole = [one.length for one in finished if one.number > first[one.env]]
+        dataset = OfflineDataset(tmp_path / "data")
+        assert sorted(dataset.lengths[dataset.finished]) == sorted(whole)
+        assert len(whole) > 8
+        assert all(abs(episode.obs[0]).max() <= 0.05 for episode in dataset)  # as after a reset
+
+    def test_environments_that_were_reset_are_recorded_from_their_first_step(self, tmp_path):
+        cfg, envs = small(tmp_path), make_envs("CartPole-v1", 4)
+        policy = policy_for(cfg)
+        for name in ("one", "other"):
+            envs.reset()
+            with task.start(ctx=OnlineRLContext()), warnings.catch_warnings():
+                warnings.simplefilter("error")
+                task.use(StepCollector(cfg, policy.collect_mode, envs, collect_kwargs={"eps": 0.5}))
+                task.use(offline_data_saver(cfg, tmp_path / name)).run(2)
+            assert len(OfflineDataset(tmp_path / name)) == 24
 
     def test_an_existing_dataset_is_refused_before_the_run(self, tmp_path):
         online(tmp_path, {}, 2)
@@ -531,6 +578,19 @@ class TestFetching:
         critic = TD3BCPolicy(TD3BCConfig().policy, SPACES["box"], BOX).learn_mode
         with pytest.raises(DatasetError, match=words):
             offline_data_fetcher(TD3BCConfig(), rows, critic)
+
+    @pytest.mark.filterwarnings("error")
+    @pytest.mark.parametrize("wrong", [-0.5, np.nan, np.inf])
+    def test_weights_that_are_no_weights_of_a_loss_are_refused(self, wrong):
+        rows, mode = arrays(), BCPolicy(BCConfig().policy, SPACES["box"], BOX).learn_mode
+        rows["weight"] = np.linspace(0, 1, len(rows["reward"]))
+        offline_data_fetcher(BCConfig(), rows, mode)
+        rows["weight"][[4, 6]] = wrong
+        words = f"the column weight of the dataset .* has the value {wrong} in row 4; 2 of 9 weights are such.*of at least 0"
+        with pytest.raises(DatasetError, match=words):
+            offline_data_fetcher(BCConfig(), rows, mode)
+        with pytest.warns(UserWarning, match=words):
+            offline_data_fetcher(BCConfig(), rows)
 
     @pytest.mark.filterwarnings("error")
     def test_observations_beyond_the_bounds_are_a_warning(self):
