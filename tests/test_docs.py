@@ -11,7 +11,15 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 ELSEWHERE = {"README.md", "cluster.md"}  # the blocks of cluster.md run in tests/distributed
 RUN = [page for page in PAGES if page.name not in ELSEWHERE]
-SLOW = {"offline.md", "action_masks.md", "populations.md", "deploying.md", "off_policy_evaluation.md", "atari.md"}
+SLOW = {
+    "policies.md",
+    "offline.md",
+    "action_masks.md",
+    "populations.md",
+    "deploying.md",
+    "off_policy_evaluation.md",
+    "atari.md",
+}
 PROMISE = re.compile(r"print\(error\)  # (.*?)(?: \.\.\.)?$", re.MULTILINE)
 
 

@@ -42,6 +42,7 @@ def test_the_wheel_holds_every_file_of_the_package_once_and_nothing_else(wheel):
     assert sorted(held) == sorted({*sources, "ding_lite/py.typed", "ding_lite/reports/page.html"})
 
 
+@pytest.mark.slow
 def test_an_installed_wheel_works_far_from_the_checkout(wheel, tmp_path):
     run(sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", tmp_path / "site", wheel)
     code = (

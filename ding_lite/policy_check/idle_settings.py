@@ -108,9 +108,8 @@ def _warn_of_optimizer_settings(policy: ConfiguredPolicy) -> None:
         return
     make: Any = kind.make_optimizer  # type: ignore[attr-defined]
     reads_all = any(reads_setting(make, name, policy) for name in ("configured_optimizer", "make_optimizer"))  # or super()'s
-    own = [it for base in kind.__mro__ if not is_of_ding_lite(base.__module__) for it in vars(base).values()]
     for name, value in changed.items():
-        if not reads_all and not any(reads_setting(it, name, policy) for it in (make, *own)):
+        if not reads_all and not reads_setting(make, name, policy):
             fix = f"{kind.__name__} makes its own optimizer. Leave it out, or read it there."
         elif name.startswith("rmsprop_") and learn.optimizer != "rmsprop":
             fix = f"the optimizer is {learn.optimizer}. Leave it out, or set learn.optimizer to 'rmsprop'."

@@ -105,6 +105,7 @@ def test_a_package_from_the_cache_takes_the_steps_of_dqn(cache, compiler):
     assert_close(policy, plain)
 
 
+@pytest.mark.slow
 def test_a_run_with_a_package_resumes_bit_for_bit(cache, compiler):
     whole, first, resumed = made(), made(), made()
     learn(whole, 20)

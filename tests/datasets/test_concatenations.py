@@ -112,6 +112,7 @@ def test_the_fingerprint_is_that_of_the_parts_in_their_order(tmp_path):
         Epochs(10, 3, 0, known).load_state_dict(Epochs(10, 3, 0, open_dataset([two, one, three]).fingerprint).state_dict())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [{}, {"async_mode": True}], ids=["plain", "threads"])
 def test_a_decision_transformer_learns_from_several_and_is_resumed(mode, tmp_path):
     sources = [tmp_path / name for name in "ab"]

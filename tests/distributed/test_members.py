@@ -2,6 +2,7 @@
 
 import pytest
 from member_pipelines import dqn, dqn_config, learned, ppo, ppo_config, same
+from slow_cases import mostly_slow
 
 from ding_lite import task
 from ding_lite.config import TD3Config
@@ -34,7 +35,7 @@ def members():
         member.close()
 
 
-@each
+@pytest.mark.parametrize("case", mostly_slow(CASES, "dqn"))
 @MODES
 def test_a_member_in_slices_gives_what_the_pipeline_gives_alone(case, mode, members):
     pipeline, config = CASES[case]

@@ -240,6 +240,7 @@ def test_an_evaluation_of_earlier_weights_is_no_score(make):
     assert len(population.scores(results)) == 3
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_population_and_another_one_does_not(make, tmp_path):
     one, other, third = make(folder=tmp_path / "a"), make(folder=tmp_path / "b"), make(folder=tmp_path / "c", seed=1)
     assert turn(one, 2) == turn(other, 2)
@@ -495,6 +496,7 @@ class TestRuns:
             resumed, _ = self.run(make, tmp_path / "cut", 3, resume=tmp_path / "cut", pipeline=breaks)
         assert same(without_folders(whole), without_folders(resumed))
 
+    @pytest.mark.slow
     def test_rows_have_the_best_the_median_and_every_member(self, make, tmp_path):
         self.run(make, tmp_path / "run", 2)
         row = json.loads((tmp_path / "run/metrics.jsonl").read_text().splitlines()[-1])

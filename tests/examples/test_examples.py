@@ -226,6 +226,7 @@ def test_a_run_is_a_live_view_on_a_terminal(tmp_path):
     assert shown.rfind("\x1b[?25h") > shown.rfind("\x1b[?25l") >= 0  # the cursor was hidden, and is shown again
 
 
+@pytest.mark.slow
 def test_logging_has_every_sink_and_a_video_by_an_option(tmp_path, start_here):
     pytest.importorskip("tensorboard")
     pytest.importorskip("wandb")

@@ -45,6 +45,7 @@ def test_recurrent_states_and_kept_rollouts_go_on(tmp_path, monkeypatch):
     assert difference(continued, saving) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "mode"), [("ppo_lstm", "async"), ("rainbow", "sync")])
 def test_saving_does_not_change_a_run(name, mode, tmp_path, monkeypatch):
     saving = run(name, tmp_path / "saving", monkeypatch, saved=[], **MODES[mode])
@@ -68,6 +69,7 @@ def test_a_finished_run_that_is_extended_gets_the_weights_of_one_longer_run(name
     assert difference(extended, final(tmp_path / "whole", 5)) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("first", "second"), [("process", "local"), ("local", "process")])
 def test_a_run_goes_on_where_environments_are_stepped_elsewhere(first, second, tmp_path, monkeypatch):
     """Also an evaluator with one worker, whose environments are in one piece."""

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from example_runs import ALIKE, ASYNC_NAMES, EXAMPLES, OFFLINE, config_of, load_example, override_known
+from slow_cases import mostly_slow
 
 import ding_lite.middleware
 from ding_lite import PipelineError, Task, task
@@ -369,7 +370,10 @@ def refused(name, folder, position, change):
     return ""
 
 
-@pytest.mark.parametrize(("name", "mode"), [*((it, "plain") for it in IN_PLAIN), *((it, "threads") for it in ON_THREADS)])
+RUNS = [*((it, "plain") for it in IN_PLAIN), *((it, "threads") for it in ON_THREADS)]
+
+
+@pytest.mark.parametrize(("name", "mode"), mostly_slow(RUNS, *RUNS[::4]))
 def test_each_pipeline_of_ours_keeps_its_contracts(name, mode, tmp_path):
     PIPELINES[name](tmp_path, async_mode=mode == "threads")
     assert task.ctx.total_step + 1 == ITERATIONS

@@ -407,6 +407,7 @@ def run_of_dqn(folder, video_every, async_mode, backend="local"):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("async_mode", "backend"), [(False, "local"), (True, "local"), (False, "process")])
 def test_a_run_with_videos_is_the_run_without_bit_for_bit(async_mode, backend, tmp_path, digest):
     with_videos = digest(*run_of_dqn(tmp_path / "with", 1, async_mode, backend))

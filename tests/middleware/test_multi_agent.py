@@ -378,6 +378,7 @@ def test_runs_with_worker_processes_are_the_run_on_one_thread_with_as_many_local
     assert digest(*learn_chase(tmp_path / "processes", max_lag > 0, max_lag, before=kill, max_step=5, **processes)) == expected
 
 
+@pytest.mark.slow
 def test_a_resumed_run_with_worker_processes_is_the_run_that_was_never_interrupted(tmp_path, digest):
     def change(envs, ctx):
         if ctx.total_step < 2:

@@ -146,7 +146,7 @@ POINT = spaces.Box(-1, 1, (2,), np.float32)
 def test_the_parts_of_a_dict_space_keep_their_order(pairs, tmp_path):
     """gymnasium sorts the names of a dict that is given to `spaces.Dict`."""
     space = spaces.Dict(pairs)
-    policy = SACPolicy(None, space, spaces.Dict(z=POINT, a=POINT))
+    policy = PPOPolicy(None, space, spaces.Dict(z=POINT, a=POINT))
     loaded = load_policy(saved(policy, tmp_path / "a.pt"))
 
     assert (list(loaded.observation_space), list(loaded.action_space)) == ([name for name, _ in pairs], ["z", "a"])
@@ -154,7 +154,7 @@ def test_the_parts_of_a_dict_space_keep_their_order(pairs, tmp_path):
     for obs in [space.sample() for _ in range(3)]:
         assert repr(loaded.predict(obs)[0]) == repr(policy.predict(obs)[0])
     with pytest.raises(StateError, match=r"its action space is Dict\(z: Box.*, a: Box.*and that of this policy is Dict\(a: "):
-        SACPolicy(None, space, spaces.Dict(a=POINT, z=POINT)).load_state_dict(policy.state_dict())
+        PPOPolicy(None, space, spaces.Dict(a=POINT, z=POINT)).load_state_dict(policy.state_dict())
 
 
 @pytest.fixture(scope="module")

@@ -278,6 +278,7 @@ worker = WorkerProcess("w")
 """
 
 
+@pytest.mark.slow
 def test_a_script_without_a_guard_runs_once_its_functions_and_classes_work_and_a_fork_leaves_its_worker(script):
     process = script(
         START
@@ -351,6 +352,7 @@ time.sleep(100)
     assert gone(*pids, server, timeout_s=5.0)
 
 
+@pytest.mark.slow
 def test_signals_to_the_group_are_the_parents_affair(script):
     process = script(
         START

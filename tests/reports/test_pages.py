@@ -92,6 +92,7 @@ def test_nothing_reaches_over_the_edge(report, open_page, width):
     assert_nothing_reaches_over_the_edge(open_page(report, width=width), width)
 
 
+@pytest.mark.slow
 def test_many_experiments_with_long_names_fit_too(tmp_path, write_run, open_page):
     for number in range(9):
         name = f"runs/{'a_long_name_that_goes_on_' * (number % 3 + 1)}{number:x}x"
@@ -107,6 +108,7 @@ def test_many_experiments_with_long_names_fit_too(tmp_path, write_run, open_page
     assert len(set(legend)) == 9
 
 
+@pytest.mark.slow
 def test_experiments_in_different_environments_have_charts_of_their_own(tmp_path, write_run, open_page):
     write_run(tmp_path / "a", iterations=12)
     write_run(tmp_path / "b", iterations=12, changes={"env.id": "Acrobot-v1"})

@@ -11,6 +11,7 @@ EVIL_PICTURE = (
 )
 
 
+@pytest.mark.slow
 def test_nothing_that_comes_from_a_run_is_run(tmp_path, write_run, write_video, mp4, open_page):
     folder = write_run(
         tmp_path / "runs" / '"><img src=x onerror=alert(4)>', iterations=12, exp_name=EVIL, changes={"env.id": EVIL}
@@ -70,6 +71,7 @@ def test_too_many_metrics_are_named_and_not_drawn(tmp_path, write_run, monkeypat
     assert "zz/019" in page[page.index("Not drawn, for there are too many") :]
 
 
+@pytest.mark.slow
 def test_where_there_is_no_run_there_is_no_page(tmp_path):
     with pytest.raises(ReportError, match="is not a run"):
         write_page([tmp_path], tmp_path / "report.html")

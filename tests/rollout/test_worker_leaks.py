@@ -46,6 +46,7 @@ def cycle(end, number=0):
     return columns
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["release", "close", "forget"])
 def test_cycles_leave_nothing_behind(end, census):
     require_nothing_left(partial(cycle, end), FEW, warm_up=1, census=census)
