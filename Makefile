@@ -7,7 +7,7 @@ PROCESSES = $(shell $(PYTHON) -c "import os; print(min(4, os.cpu_count() + 1))")
 ALL = -m "$(1) and not ray and not compiled" --numprocesses=$(PROCESSES) --dist=worksteal
 TEST = OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(PY) -m pytest
 
-.PHONY: run test test-slow test-ray test-compiled lint learn learn-long datasets learn-offline bench chaos signals soak clean
+.PHONY: run test test-slow test-ray test-compiled style lint learn learn-long datasets learn-offline bench chaos signals soak clean
 
 run: .venv/.run
 	$(PY) examples/dqn.py $(ARGS)
@@ -16,9 +16,7 @@ run: .venv/.run
 # One thread of torch: on a machine that does other work too, operations on several wait for the slowest of them.
 # Compiled files are kept, also where the environment says otherwise, since many tests start programs.
 # One process more than there are cores, at most 4, because many tests wait. mypy, which takes a minute, runs beside them.
-test: .venv/.dev
-	.venv/bin/ruff check .
-	.venv/bin/ruff format --check .
+test: style
 	@.venv/bin/mypy & types=$$!; $(TEST) $(or $(ARGS),$(call ALL,not slow)); tests=$$?; wait $$types || { echo "mypy found errors, see above."; exit 1; }; exit $$tests
 
 # Further cases and whole programs; with ARGS, make test runs those too.
@@ -33,9 +31,11 @@ test-ray: .venv/.dev
 test-compiled: .venv/.dev
 	$(TEST) -m compiled $(or $(ARGS),tests/compiling)
 
-lint: .venv/.dev
+style: .venv/.dev
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
+
+lint: style
 	.venv/bin/mypy
 
 learn: .venv/.dev

@@ -7,15 +7,20 @@ import sys
 from pathlib import Path
 
 
+def package_of(module: str | None) -> str:
+    """The top-level package of a module, by its name; that of Python's own functions if there is none."""
+    return (module or "builtins").partition(".")[0]
+
+
 def is_of_ding_lite(module: str | None) -> bool:
     """Whether a module, by its name, belongs to this library; not one of `ding_lite_utils`, say."""
-    return (module or "").partition(".")[0] == "ding_lite"
+    return package_of(module) == "ding_lite"
 
 
 @functools.cache
 def is_of_script(module: str | None) -> bool:
     """Whether a module belongs neither to Python nor to an installed library."""
-    top = (module or "builtins").partition(".")[0]
+    top = package_of(module)
     if top in sys.stdlib_module_names or is_of_ding_lite(module):
         return False
     file = getattr(sys.modules.get(top), "__file__", None) or ""

@@ -11,14 +11,13 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
-from types import FrameType
 from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 
-from ding_lite.basics.messages import HelperContext, add_note, call_of, describe_call, did_you_mean, name_of
+from ding_lite.basics.messages import HelperContext, add_note, describe_call, did_you_mean, name_of
 from ding_lite.basics.torch_threads import torch_threads, use_torch_threads
+from ding_lite.engine.calling_middleware import code_of
 from ding_lite.engine.deferred_inputs import InputFingerprints
 from ding_lite.engine.lanes import enter
-from ding_lite.pipeline.entries import Entry
 
 Result = TypeVar("Result")
 DEFERRED_THREAD = "task.deferred"
@@ -285,7 +284,7 @@ class Deferrals:
         if outer is not None:
             is_beside, torch_count = outer.thread is not None, outer.torch_count
         work.torch_count = torch_count
-        key = _code_of(fn) or type(fn)
+        key = code_of(fn) or type(fn)
         self._watched[key] += 1
         if self._watched[key] <= _WATCHED:
             work.watch(InputFingerprints(fn, args))
@@ -462,35 +461,3 @@ def warn_of(error: BaseException, where: str) -> None:
 
 
 _current: contextvars.ContextVar[Deferred[Any] | None] = contextvars.ContextVar("deferred", default=None)
-
-
-def middleware_around(entries: Iterable[Entry], frame: FrameType) -> str:
-    """Name and place of the middleware that runs in this frame or around it, else of the function of the frame."""
-    for entry in entries_around(entries, frame):
-        return f"middleware {entry.name} ({entry.location})"
-    return f"{frame.f_code.co_name} ({frame.f_code.co_filename}:{frame.f_lineno})"
-
-
-def entries_around(entries: Iterable[Entry], frame: FrameType) -> list[Entry]:
-    """The middleware that runs in this frame or around it; several if they have the same code, and none if it is unknown."""
-    codes = [(entry, _code_of(entry.fn)) for entry in entries]
-    here: FrameType | None = frame
-    while here is not None:
-        found = [entry for entry, code in codes if code is here.f_code and _is_of(entry.fn, here)]
-        if found:
-            return found
-        here = here.f_back
-    return []
-
-
-def _code_of(fn: Any) -> Any:
-    while isinstance(fn, functools.partial):
-        fn = fn.func
-    return getattr(fn, "__code__", None) or getattr(call_of(fn), "__code__", None)
-
-
-def _is_of(fn: Any, frame: FrameType) -> bool:
-    """Whether a frame with the code of `fn` belongs to the object of `fn`, if `fn` is an object or a bound method."""
-    owner = getattr(fn, "__self__", None if hasattr(fn, "__code__") or isinstance(fn, functools.partial) else fn)
-    names = frame.f_code.co_varnames[:1]
-    return owner is None or not names or frame.f_locals.get(names[0], owner) is owner

@@ -18,7 +18,8 @@ from ding_lite.basics.run_downloads import restored_run
 from ding_lite.basics.run_files import RunFiles
 from ding_lite.basics.storages import open_storage
 from ding_lite.basics.user_output import show, without_closed_stderr
-from ding_lite.engine.deferrals import Caller, Deferrals, Deferred, Origin, entries_around, middleware_around, warn_of
+from ding_lite.engine.calling_middleware import entries_around, middleware_around
+from ding_lite.engine.deferrals import Caller, Deferrals, Deferred, Origin, warn_of
 from ding_lite.engine.deferred_inputs import require_work
 from ding_lite.engine.endings import EndingMixin, EndReason, settle, where_set
 from ding_lite.engine.events import Events, EventsMixin
@@ -37,7 +38,7 @@ from ding_lite.engine.timelines import Timeline
 from ding_lite.engine.token_networks import Network
 from ding_lite.engine.watchdogs import OutOfMemoryError, Watchdog, entry_in, running_in
 from ding_lite.pipeline.contexts import Context, family_of
-from ding_lite.pipeline.contracts import names
+from ding_lite.pipeline.contracts import names_object
 from ding_lite.pipeline.guards import Checker
 from ding_lite.pipeline.pipeline_checks import check_pipeline
 from ding_lite.pipeline.pools import Pool
@@ -566,7 +567,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
             )
         around = entries_around((*self._ends, *self._entries), sys._getframe(2))
         terms = [entry.contract for entry in around if entry.contract is not None]
-        if around and len(terms) == len(around) and not any(names(leader, one) for one in terms):
+        if around and len(terms) == len(around) and not any(names_object(leader, one) for one in terms):
             raise ContractError(
                 f"{around[0].name} ({around[0].location}) calls {call}, which reads the newest weights, and its contract does "
                 "not name what changes them: add the learn_mode to it, uses=(..., policy.learn_mode), so that it waits for the "

@@ -1,4 +1,4 @@
-"""Unsaved state: what middleware of the script keep from one iteration to the next, and no `state_dict` covers."""
+"""Unsaved state: what middleware and classes of the script keep from one iteration to the next, and no `state_dict` covers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from types import BuiltinFunctionType, FunctionType, MethodType, MethodWrapperTy
 from typing import Any
 
 from ding_lite.basics.closures import closure_of, function_of, names_in, parts_of
-from ding_lite.basics.origins import is_of_ding_lite, is_of_script
+from ding_lite.basics.origins import is_of_ding_lite, is_of_script, package_of
 from ding_lite.engine.run_parts import environments_of, has_state, holder_of
 from ding_lite.pipeline.contexts import SCALARS, Context
 from ding_lite.pipeline.contracts import state_groups
@@ -24,6 +24,8 @@ from ding_lite.pipeline.shared_objects import objects_inside
 from ding_lite.pipeline.used_middleware import UsedMiddleware, middleware_of
 
 Parts = Sequence[tuple[str, Any]]
+Key = tuple[bool, int, str]
+"""Whether it is an object with an inherited `state_dict`, its number among these or among the middleware, and its name."""
 
 _PLAIN_MODULES = {
     *("builtins", "types", "collections", "functools", "itertools", "random", "array", "_io", "datetime", "queue"),
@@ -43,12 +45,13 @@ class Memories:
     partial functions; at objects of the script's classes, their attributes, slots and class attributes; and from there at
     numbers, containers, arrays, torch modules, optimizers, iterators and random generators; at most at 20,000 values for each
     middleware. It does not look at objects that are saved, at environments, at files, or at objects of other libraries without
-    a `state_dict`.
+    a `state_dict`. But of saved objects, it looks at the attributes that a class of the script adds to an inherited
+    `state_dict`; and at objects of the script without a state that a middleware of ding_lite uses.
     """
 
     def __init__(self) -> None:
-        self._first: dict[tuple[int, str], Print] = {}
-        self._reported: set[tuple[int, str]] = set()
+        self._first: dict[Key, Print] = {}
+        self._reported: set[Key] = set()
 
     @property
     def is_begun(self) -> bool:
@@ -66,7 +69,8 @@ class Memories:
             place = None if before is now or key in self._reported else changed(before, now, private="all")
             if place is not None:
                 self._reported.add(key)
-                yield _warning(key[1], place.lstrip("."), is_derived=key[0] < 0)
+                is_derived, _, name = key
+                yield _warning(name, place.lstrip("."), is_derived)
 
 
 def _warning(name: str, place: str, is_derived: bool) -> str:
@@ -84,21 +88,20 @@ def _warning(name: str, place: str, is_derived: bool) -> str:
     )
 
 
-def _prints_of(pipeline: Sequence[Entry]) -> dict[tuple[int, str], Print]:
+def _prints_of(pipeline: Sequence[Entry]) -> dict[Key, Print]:
     """Fingerprints of what each middleware without a state holds, by its position and name; and of the attributes that classes
     of the script add to classes with a state."""
     used = middleware_of(pipeline)
-    single = {(position, it.name): it.fn for position, it in enumerate(used) if not it.is_around}
-    found: dict[tuple[int, str], Any] = {key: fn for key, fn in single.items() if not has_state(holder_of(fn))}
-    unsaved = {(position, it.name): _used_without_state(it) for position, it in enumerate(used)}
+    single = {(False, position, it.name): it.fn for position, it in enumerate(used) if not it.is_around}
+    found: dict[Key, Any] = {key: fn for key, fn in single.items() if not has_state(holder_of(fn))}
+    unsaved = {(False, position, it.name): _used_without_state(it) for position, it in enumerate(used)}
     found |= {key: things for key, things in unsaved.items() if things}
     owners = _owners(used)
     derived = _derived_in(owners)
     is_of_library = not (derived or any(unsaved.values()) or any(map(_reaches_script, found.values())))
     objects_in = functools.partial(_objects_in, {id(thing) for things in unsaved.values() for thing in things})
     saved = {} if is_of_library else objects_inside([*owners, *environments_of(pipeline)], objects_in)
-    # Negative numbers, which are no position of a middleware.
-    found |= {(-number, type(one).__name__): _Own(one) for number, one in enumerate(derived, start=1)}
+    found |= {(True, number, type(one).__name__): _Own(one) for number, one in enumerate(derived)}
     # While `saved` holds them, no other object gets their id.
     return {key: fingerprint(fn, inside_of=functools.partial(_inside, saved)) for key, fn in found.items()}
 
@@ -195,7 +198,7 @@ def _inside(saved: Container[int], value: Any) -> Parts | None:
         return [("", value.__wrapped__)]
     if kind.startswith("torch.distributions"):  # they compute attributes when these are first read
         return ()
-    return None if kind.startswith("gymnasium.spaces") or _top_level(kind) in _PLAIN_MODULES else ()
+    return None if kind.startswith("gymnasium.spaces") or package_of(kind) in _PLAIN_MODULES else ()
 
 
 def _in_function(fn: FunctionType) -> Parts:
@@ -267,7 +270,3 @@ def _reaches_script(fn: Any) -> bool:
         return True
     held = closure_of(fn) if isinstance(fn, FunctionType) else getattr(fn, "__dict__", {}).items()
     return any(_has_code_of_script(inner) for _, inner in held)
-
-
-def _top_level(module: str) -> str:
-    return module.partition(".")[0]

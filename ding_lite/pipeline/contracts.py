@@ -337,7 +337,7 @@ def _names(term: str, names: Iterable[str]) -> tuple[str, ...]:
     return found
 
 
-def names(thing: Any, terms: Contract) -> bool:
+def names_object(thing: Any, terms: Contract) -> bool:
     """Whether a contract names an object, or one that shares its state."""
     same = (thing, *getattr(thing, "shares_state_with", ()))
     return any(use is it for use in terms.uses for it in same)

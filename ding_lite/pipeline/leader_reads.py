@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator
 from types import FunctionType, MethodType
 from typing import Any
 
-from ding_lite.basics.closures import names_in, reached_functions
+from ding_lite.basics.closures import names_in
 from ding_lite.basics.origins import is_of_ding_lite
-from ding_lite.pipeline.contracts import Contract, contract_of
+from ding_lite.basics.reached_functions import reached_functions
+from ding_lite.pipeline.contracts import Contract, contract_of, names_object
 
 _NONE: tuple[str, ...] = ()
 
@@ -22,7 +23,7 @@ def with_leaders(fn: Callable[..., Any], terms: Contract) -> Contract:
     call and the middleware that changes the leader.
     """
     followers = [thing for thing in terms.uses if getattr(type(thing), "reads_leader_in", _NONE)]
-    leaders = [thing for thing in followers if not any(use is thing.leader for use in terms.uses)]
+    leaders = [thing for thing in followers if not names_object(thing.leader, terms)]
     if not leaders:
         return terms
     called = set(_names_of(fn))
@@ -36,7 +37,7 @@ def _names_of(fn: Any) -> Iterator[str]:
     is_function = isinstance(fn, (FunctionType, MethodType, functools.partial))
     for it in reached_functions(fn if is_function else type(fn).__call__, getattr(fn, "__self__", fn)):
         yield from [it.__name__] if is_of_ding_lite(it.__module__) else names_in(it.__code__)
-    held = [] if is_function else [*vars(fn).values()]
+    held = [] if is_function else [*getattr(fn, "__dict__", {}).values()]
     for part in [it for one in held for it in (one if type(one) in (list, tuple) else [one])]:  # of several middleware as one
         if callable(part) and contract_of(part) is not None:
             yield from _names_of(part)

@@ -26,7 +26,10 @@ become: Callable[[object, type[Any]], None] = _CLASS.__set__
 
 
 class ContractError(RuntimeError):
-    """A middleware touched a field that its contract does not name. Not an AttributeError, because hasattr() hides these."""
+    """A middleware touched a field, or read an object, that its contract does not name.
+
+    It is not an AttributeError, because hasattr() hides these.
+    """
 
 
 class RunningStep:

@@ -11,9 +11,10 @@ from typing import Any, Protocol
 from torch import nn
 
 from ding_lite.basics.attribute_reads import attributes_read
-from ding_lite.basics.closures import named_values, names_in, parts_of, reached_functions
+from ding_lite.basics.closures import names_in, parts_of
 from ding_lite.basics.messages import warn_caller
 from ding_lite.basics.origins import is_of_ding_lite
+from ding_lite.basics.reached_functions import named_values, reached_functions
 
 _PARTS = {
     "model.attention_window": ("attention_size", "attention_layers", "attention_heads"),

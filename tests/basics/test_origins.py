@@ -1,3 +1,5 @@
+import sys
+
 import pytest
 
 from ding_lite.basics.origins import is_of_ding_lite, is_of_script
@@ -17,7 +19,7 @@ from ding_lite.basics.origins import is_of_ding_lite, is_of_script
     ],
 )
 def test_a_module_is_of_ding_lite_of_a_library_or_of_the_script(module, is_ours, is_of_user, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "__main__", type(pytest)("__main__"))  # pytest is in site-packages
+    monkeypatch.setitem(sys.modules, "__main__", type(pytest)("__main__"))  # pytest is in site-packages
     is_of_script.cache_clear()
 
     assert (is_of_ding_lite(module), is_of_script(module)) == (is_ours, is_of_user)

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from ding_lite.basics.closures import reached_functions
+from ding_lite.basics.reached_functions import reached_functions
 from ding_lite.policy import DQNPolicy
 
 

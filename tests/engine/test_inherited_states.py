@@ -1,0 +1,205 @@
+"""What classes of a script add to a state_dict that they inherit, and objects without one that ding_lite's middleware use."""
+
+import functools
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from ding_lite import OnlineRLContext, Task, contract
+from ding_lite.config import DQNConfig, PPOConfig
+from ding_lite.data import ReplayBuffer, Trajectories, with_leaves
+from ding_lite.envs import make_envs
+from ding_lite.middleware import CkptSaver, OffPolicyLearner, StepCollector, data_pusher, gae_estimator, multistep_trainer
+from ding_lite.nn import RunningNorm
+from ding_lite.policy import DQNPolicy, PPOPolicy
+
+
+class Coin(ReplayBuffer):
+    """A buffer with a state of its own, and the library's state_dict."""
+
+    def __init__(self, size=8):
+        super().__init__(size, seed=0)
+        self.coin, self.limit = np.random.default_rng(0), 3
+
+    def push(self, *args, **kwargs):
+        self.toss()
+        return super().push(*args, **kwargs)
+
+    def toss(self):
+        self.coin.random()
+
+
+class SavedCoin(Coin):
+    def state_dict(self):
+        return {**super().state_dict(), "coin": self.coin.bit_generator.state}
+
+    def load_state_dict(self, state):
+        self.coin.bit_generator.state = state["coin"]
+        super().load_state_dict({name: value for name, value in state.items() if name != "coin"})
+
+
+class Renamed(Coin):
+    def toss(self):
+        """Nothing."""
+
+
+@pytest.mark.parametrize(("kind", "is_lost"), [(Coin, True), (SavedCoin, False), (Renamed, False)])
+def test_a_class_that_is_derived_from_one_of_the_library_may_have_a_state_of_its_own(kind, is_lost, tmp_path):
+    rows = {"obs": np.zeros((1, 2), np.float32), "reward": np.zeros(1, np.float32)}
+
+    def collected(ctx):
+        ctx.trajectories = Trajectories({name: column[:, None] for name, column in rows.items()})
+
+    buffer_ = kind()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with Task().start(ctx=OnlineRLContext()) as loop:
+            loop.use(contract(writes=("trajectories",), stage="collect")(collected)).use(data_pusher(None, buffer_))
+            loop.use(CkptSaver(torch.nn.Linear(1, 1), tmp_path, train_freq=1000)).run(4)
+    found = [str(it.message) for it in caught if "remembers" in str(it.message)]
+    assert len(found) == is_lost
+    assert all(
+        "Coin remembers something from iteration to iteration (coin), which its inherited state_dict" in it for it in found
+    )
+
+
+class Turns(torch.nn.Linear):
+    """A network that counts, in an attribute."""
+
+    turns = 0
+
+    def forward(self, x):
+        self.turns += 1
+        return super().forward(x)
+
+
+class TurnsInBuffer(torch.nn.Linear):
+    def __init__(self, *sizes, persistent=True):
+        super().__init__(*sizes)
+        self.register_buffer("turns", torch.zeros(()), persistent=persistent)
+
+    def forward(self, x):
+        self.turns += 1
+        return super().forward(x)
+
+
+class Counting(PPOPolicy):
+    start = 0  # also the name of things in the code of the library
+
+    def loss(self, batch):
+        self.start += 1
+        return super().loss(batch)
+
+
+class Weighted(Counting):
+    def get_weights(self):
+        return {"networks": super().get_weights(), "start": self.start}
+
+    def set_weights(self, weights):
+        super().set_weights(weights["networks"])
+        self.start = weights["start"]
+
+
+class Networks(PPOPolicy):
+    """With networks and an object of its own, which are saved."""
+
+    def before_init(self):
+        self.own = {"a": torch.nn.Linear(2, 1), "b": torch.nn.Linear(2, 1)}
+
+    def after_init(self):
+        super().after_init()
+        self.filter = RunningNorm((1,))
+        self.attach("filter", self.filter)
+
+    def loss(self, batch):
+        with torch.no_grad():
+            self.own["a"].weight += 1
+            self.own["b"].weight += 1
+            self.filter.update(batch.reward.reshape(-1, 1))
+        return super().loss(batch)
+
+
+class Inner(PPOPolicy):
+    def __init__(self, *args, net, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.net = net
+
+    def loss(self, batch):
+        self.net(torch.zeros(1, 2))
+        return super().loss(batch)
+
+
+class Scaling(StepCollector):
+    values = 1
+
+    def __call__(self, ctx):
+        super().__call__(ctx)
+        self.values += 1
+
+
+DERIVED = {
+    "a policy": ({"policy": Counting}, "Counting", "start"),
+    "one whose objects are saved": ({"policy": Networks}, None, None),
+    "one whose weights have it": ({"policy": Weighted}, None, None),
+    "a network": ({"policy": functools.partial(Inner, net=Turns(2, 1))}, "Turns", "turns"),
+    "a network whose buffer is saved": ({"policy": functools.partial(Inner, net=TurnsInBuffer(2, 1))}, None, None),
+    "a network with a buffer that is not": (
+        {"policy": functools.partial(Inner, net=TurnsInBuffer(2, 1, persistent=False))},
+        "TurnsInBuffer",
+        "turns",
+    ),
+    "a middleware": ({"collector": Scaling}, "Scaling", "values"),
+    "plain ones": ({"policy": type("Plain", (PPOPolicy,), {}), "collector": type("Own", (StepCollector,), {})}, None, None),
+}
+
+
+@pytest.mark.parametrize("case", DERIVED)
+def test_what_classes_of_the_script_add_to_a_state_that_they_inherit_is_named(case, tmp_path):
+    parts, name, place = DERIVED[case]
+    cfg = PPOConfig().override({"policy.collect.n_sample": 16, "policy.model.encoder_hidden_size_list": [8]})
+    envs = make_envs("CartPole-v1", 2, seed=0)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        policy = parts.get("policy", PPOPolicy)(cfg.policy, envs.single_observation_space, envs.single_action_space)
+        with Task().start(ctx=OnlineRLContext()) as loop:
+            loop.use(parts.get("collector", StepCollector)(cfg, policy.collect_mode, envs))
+            loop.use(gae_estimator(cfg, policy.collect_mode)).use(multistep_trainer(cfg, policy.learn_mode))
+            loop.use(CkptSaver(policy, tmp_path, train_freq=1000)).run(3)
+    found = [str(it.message) for it in caught if "remembers" in str(it.message)]
+    assert len(found) == (name is not None), found
+    assert all(f"{name} remembers something from iteration to iteration ({place}), which its inherited" in it for it in found)
+
+
+class Growing:
+    """A reward model that remembers, and that holds what others save."""
+
+    def __init__(self, policy):
+        self.policy, self.turns = policy, 0
+
+    def estimate(self, batch):
+        self.turns += self.step
+        return with_leaves(batch, reward=batch.reward * (1 + self.turns))
+
+    step = 1
+
+
+@pytest.mark.parametrize(("kind", "is_lost"), [(Growing, True), (type("Constant", (Growing,), {"step": 0}), False)])
+def test_so_is_a_reward_model_of_a_learner(kind, is_lost, tmp_path):
+    cfg = DQNConfig().override({"policy.learn.batch_size": 4, "policy.learn.learning_starts": 4})
+    rng = np.random.default_rng(0)
+    policy = DQNPolicy(cfg.policy, spaces.Box(-1, 1, (2,), np.float32), spaces.Discrete(2))
+    buffer_ = ReplayBuffer(100, seed=0)
+    columns = {name: rng.random((20, 2), np.float32) for name in ("obs", "next_obs")}
+    flags = {name: np.zeros(20, bool) for name in ("terminated", "truncated")}
+    buffer_.push({**columns, **flags, "action": rng.integers(2, size=20), "reward": np.ones(20, np.float32)})
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with Task().start(ctx=OnlineRLContext()) as loop:
+            loop.use(OffPolicyLearner(cfg, policy.learn_mode, buffer_, reward_model=kind(policy)))
+            loop.use(CkptSaver(policy, tmp_path, train_freq=1000)).run(3)
+    found = [str(it.message) for it in caught if "remembers" in str(it.message)]
+    assert len(found) == is_lost, found
+    assert all("OffPolicyLearner remembers something from iteration to iteration ([0].turns), and has no" in it for it in found)
