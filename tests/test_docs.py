@@ -16,6 +16,8 @@ SLOW = {
     "offline.md",
     "action_masks.md",
     "populations.md",
+    "goals.md",
+    "environments.md",
     "deploying.md",
     "off_policy_evaluation.md",
     "atari.md",

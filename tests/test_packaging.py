@@ -29,6 +29,7 @@ def wheel(tmp_path_factory) -> Path:
     return next(folder.glob("ding_lite-*.whl"))
 
 
+@pytest.mark.slow
 def test_the_wheel_holds_every_file_of_the_package_once_and_nothing_else(wheel):
     sources = {
         (
@@ -78,6 +79,7 @@ def test_importing_the_package_loads_no_heavy_library():
     assert not loaded & {"gymnasium", "ray", "tensorboard", "matplotlib", "torch", "treetensor", "tyro"}
 
 
+@pytest.mark.slow
 def test_a_bare_checkout_works_and_importing_everything_loads_no_extra_and_warns_about_nothing(tmp_path):
     code = (
         f"import sys; sys.path.insert(0, {str(ROOT)!r}); "

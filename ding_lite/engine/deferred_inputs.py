@@ -15,8 +15,9 @@ from typing import Any, NamedTuple, NoReturn
 from ding_lite.basics.closures import content_of
 from ding_lite.basics.messages import call_of, describe_call, location_of, name_of
 from ding_lite.pipeline.contexts import Context, is_scalar
-from ding_lite.pipeline.fingerprints import Print, changed, fingerprint, slots_of
+from ding_lite.pipeline.fingerprints import Print, changed, fingerprint
 from ding_lite.pipeline.lifecycle import Lifecycle
+from ding_lite.pipeline.value_kinds import slots_of
 
 _MOST_VALUES = 2_000
 """Number of values inside the inputs that are searched for a context."""

@@ -19,9 +19,10 @@ from ding_lite.engine.run_parts import environments_of, has_state, holder_of
 from ding_lite.pipeline.contexts import SCALARS, Context
 from ding_lite.pipeline.contracts import state_groups
 from ding_lite.pipeline.entries import Entry
-from ding_lite.pipeline.fingerprints import MOST_PARTS, Print, changed, fingerprint, is_data, usual_parts
+from ding_lite.pipeline.fingerprints import Print, changed, fingerprint
 from ding_lite.pipeline.shared_objects import objects_inside
 from ding_lite.pipeline.used_middleware import UsedMiddleware, middleware_of
+from ding_lite.pipeline.value_kinds import MOST_PARTS, is_data, usual_parts
 
 Parts = Sequence[tuple[str, Any]]
 Key = tuple[bool, int, str]

@@ -13,7 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ding_lite.pipeline.contexts import SCALARS, Context, class_values, family_of, kept_fields, settable_fields, start_values
-from ding_lite.pipeline.fingerprints import Print, changed, fingerprint, may_change, memory_of, overlapping, with_what_is_inside
+from ding_lite.pipeline.fingerprints import Print, changed, fingerprint, memory_of, overlapping, with_what_is_inside
+from ding_lite.pipeline.value_kinds import may_change
 from ding_lite.pipeline.views import ContractError, field_value
 
 

@@ -29,12 +29,12 @@ _MADE_TO_BE_SHARED = frozenset({"threading", "_thread", "queue", "_queue"})
 def objects_held(fn: Any) -> Iterator[tuple[str, Any]]:
     """Stateful objects that a middleware holds, by name: free variables and globals, or attributes of an object."""
     if inspect.isfunction(fn):
-        yield from ((name, value) for name, value in closure_of(fn) if may_change(value))
+        yield from ((name, value) for name, value in closure_of(fn) if needs_contract(value))
         for name in fn.__code__.co_names:
-            if name in fn.__globals__ and may_change(fn.__globals__[name]):
+            if name in fn.__globals__ and needs_contract(fn.__globals__[name]):
                 yield name, fn.__globals__[name]
     else:
-        yield from ((f"self.{name}", value) for name, value in getattr(fn, "__dict__", {}).items() if may_change(value))
+        yield from ((f"self.{name}", value) for name, value in getattr(fn, "__dict__", {}).items() if needs_contract(value))
 
 
 def unnamed_objects(pipeline: Sequence[Entry]) -> Iterator[str]:
@@ -187,7 +187,7 @@ def _held_in_all(fn: Any) -> Iterator[tuple[str, Any]]:
             fn = fn.__func__
         else:
             values = [*fn.args, *fn.keywords.values()]
-            yield from ((f"argument {index}", value) for index, value in enumerate(values) if may_change(value))
+            yield from ((f"argument {index}", value) for index, value in enumerate(values) if needs_contract(value))
             fn = fn.func
     yield from objects_held(inspect.unwrap(fn) if inspect.isfunction(fn) else fn)
 
@@ -209,8 +209,8 @@ def _is_named(thing: Any, terms: Contract) -> bool:
     return any(it is thing or (leader is not None and it is leader) for it in terms.uses)
 
 
-def may_change(value: object) -> bool:
-    """Whether a value may change, and is neither a function, a configuration nor made to be shared."""
+def needs_contract(value: object) -> bool:
+    """Whether contracts name a value: it may change, and is neither a function, a configuration nor made to be shared."""
     if is_scalar(value) or isinstance(value, _NO_STATE) or _is_task(value) or type(value).__module__ in _MADE_TO_BE_SHARED:
         return False
     return isinstance(value, (list, dict, set, deque, bytearray)) or hasattr(value, "__dict__") or hasattr(value, "__array__")

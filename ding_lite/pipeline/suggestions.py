@@ -10,7 +10,7 @@ from types import FunctionType, MethodType
 from typing import Any, cast
 
 from ding_lite.pipeline.entries import Entry
-from ding_lite.pipeline.shared_objects import may_change, objects_held
+from ding_lite.pipeline.shared_objects import needs_contract, objects_held
 
 
 @dataclasses.dataclass
@@ -124,7 +124,7 @@ def _given_later(fn: Any) -> Iterator[tuple[str, Any]]:
         else:
             names = list(inspect.signature(fn.func).parameters)
             given = {**dict(zip(names, fn.args)), **fn.keywords}
-            yield from ((name, value) for name, value in given.items() if may_change(value))
+            yield from ((name, value) for name, value in given.items() if needs_contract(value))
             fn = fn.func
 
 

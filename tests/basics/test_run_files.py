@@ -191,6 +191,7 @@ class TestWhatIsNew:
 
 
 class TestFaults:
+    @pytest.mark.slow
     def test_if_any_operation_fails_the_state_before_is_whole_and_no_other_file_is_left(self, tmp_path):
         names = set()
         for fail_at in range(1, 200):

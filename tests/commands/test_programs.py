@@ -24,6 +24,7 @@ def runs(tmp_path, monkeypatch) -> Path:
     return tmp_path / "runs"
 
 
+@pytest.mark.slow
 def test_each_command_does_its_work_and_says_where(runs, capsys):
     assert main(["report", "runs"]) == 0
     assert main(["report", "runs/dqn_0", "runs/dqn_1", "--out", "deep/page.html", "--videos", "0"]) == 0
@@ -104,6 +105,7 @@ def run_each(*commands, **settings):
     return run("-c", code, *(part for command in commands for part in (*command, ";")), **settings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", ["ding_lite", "ding_lite.commands"])
 def test_the_module_is_the_command(runs, module):
     done = run("-m", module, "watch", "runs/dqn_1", "--once")

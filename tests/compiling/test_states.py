@@ -71,6 +71,7 @@ class Changing(DQNPolicy):
         return self.scale * loss, stats
 
 
+@pytest.mark.slow
 def test_a_resumed_run_compiles_the_same_forms():
     warnings.filterwarnings("ignore", ".*6 forms of its gradient step")
     whole = made(Changing)

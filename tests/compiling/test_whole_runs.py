@@ -55,6 +55,7 @@ def test_an_asynchronous_run_equals_the_one_on_one_thread(name, steps, tmp_path)
     assert same(found, oracle)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_a_resumed_run_equals_the_run_that_was_saved(name, steps, tmp_path, monkeypatch):
     saved, settings = [], {**saved_runs.MODES["async"], **SETTINGS}

@@ -75,6 +75,7 @@ def test_over_many_batches_each_buffer_gives_its_share_to_within_one_row(shares,
     assert given.min() > 0
 
 
+@pytest.mark.slow
 def test_shares_stay_within_one_row_where_sizes_change_and_a_batch_may_have_none_of_a_buffer():
     rng = np.random.default_rng(0)
     for _ in range(50):

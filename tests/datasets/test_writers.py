@@ -282,6 +282,7 @@ class TestErrors:
         with pytest.raises(DatasetError, match="a rollout of 2 environments follows one of 3"):
             writer.add(Recording(num_envs=2).rollout(2))
 
+    @pytest.mark.slow
     def test_another_process_writes_there(self, tmp_path):
         import multiprocessing
 

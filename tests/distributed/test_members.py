@@ -17,7 +17,7 @@ MODES = pytest.mark.parametrize(
 
 
 CASES = {"ppo": (ppo, ppo_config), "dqn": (dqn, dqn_config)}
-each = pytest.mark.parametrize("case", CASES)
+each = pytest.mark.parametrize("case", mostly_slow(CASES, "dqn"))
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def members():
         member.close()
 
 
-@pytest.mark.parametrize("case", mostly_slow(CASES, "dqn"))
+@each
 @MODES
 def test_a_member_in_slices_gives_what_the_pipeline_gives_alone(case, mode, members):
     pipeline, config = CASES[case]

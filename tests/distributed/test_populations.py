@@ -173,6 +173,7 @@ class TestExploring:
             make(mutations={"policy.learn.learning_rate": lambda: 1e-3})
 
 
+@pytest.mark.slow
 def test_a_population_explores_within_the_range_of_a_setting(make):
     name = "policy.collect.discount_factor"
     population = make(
@@ -183,6 +184,7 @@ def test_a_population_explores_within_the_range_of_a_setting(make):
     assert member(population, decision["member"]).cfg.policy.collect.discount_factor == decision["new"][name]
 
 
+@pytest.mark.slow
 def test_a_population_explores_with_a_function(make):
     population = make(
         mutations={"policy.learn.learning_rate": lambda rng: float(rng.uniform(1e-4, 1e-3))}, resample_probability=1.0
@@ -258,6 +260,7 @@ def without_folders(population):
     return state
 
 
+@pytest.mark.slow
 def test_processes_give_what_this_process_gives(make, tmp_path):
     local, processes = (
         make(folder=tmp_path / "a", num_members=2, quantile_fraction=0.5),
@@ -294,6 +297,7 @@ def test_decisions_are_replayed_without_drawing(make, tmp_path):
         make(folder=tmp_path / "c", replay=str(tmp_path / "missing.jsonl"))
 
 
+@pytest.mark.slow
 def test_a_failed_member_is_named_left_out_and_replaced(make, tmp_path):
     population = make(breaks)
     turn(population)
@@ -357,6 +361,7 @@ class TestLosses:
         both = [member(population, name).policy.weights for name in population.names]
         assert all(map(torch.equal, *both))
 
+    @pytest.mark.slow
     def test_if_it_is_lost_again_the_member_stays_as_it_was_and_the_log_says_so(self, lossy, make, tmp_path):
         population = lossy(2)
         target = member(population, "member_1")
@@ -473,6 +478,7 @@ class TestRuns:
             loop.run(rounds)
             return population, loop.ctx
 
+    @pytest.mark.slow
     def test_a_resumed_run_equals_an_unbroken_one(self, make, tmp_path):
         whole, ctx = self.run(make, tmp_path / "whole", 3)
         self.run(make, tmp_path / "cut", 2)
@@ -518,6 +524,7 @@ def test_settings_that_are_not_live_and_unknown_ones_are_refused_first(make):
         make(num_members=1, min_members=2)
 
 
+@pytest.mark.slow
 def test_a_metric_that_nothing_logs_is_a_warning_and_nobody_takes_over(make):
     population = make(metric="learn/entropi")
     with pytest.warns(UserWarning, match=r"no member has the metric 'learn/entropi' .*did you mean 'learn/entropy'"):

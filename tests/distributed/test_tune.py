@@ -61,6 +61,7 @@ class TestTrials:
         assert (rate_of(again), rate_of(other)) == (0.01, 0.003)
         assert other.member.task.ctx.env_step == 48
 
+    @pytest.mark.slow
     def test_a_reused_trial_is_as_a_new_one(self, trial, tmp_path):
         reused, new = trial({RATE: 0.01}), trial({RATE: 0.002, SIZE: 4})
         reused.member.advance(3)
@@ -75,6 +76,7 @@ class TestTrials:
         reused.reset({}, str(tmp_path))
         assert rate_of(reused) == ppo_config().policy.learn.learning_rate
 
+    @pytest.mark.slow
     def test_changes_that_are_not_live_and_files_of_another_trial_make_the_pipeline_anew(self, trial, tmp_path):
         for values in ({"seed": 5}, {"policy.model.layer_norm": True, RATE: 0.5}, {RATE: 0.5, "env.collector_env_num": 4}):
             one, new = trial({RATE: 0.01}), trial(values)
@@ -99,6 +101,7 @@ class TestTrials:
         one.reset({RATE: 0.5}, str(tmp_path / "other"))
         assert (rate_of(one), one.member.cfg.exp_name) == (0.5, str(tmp_path / "other/run"))
 
+    @pytest.mark.slow
     def test_what_is_no_configuration_is_said_at_once(self):
         with pytest.raises(TypeError, match="as_trainable wants a RunConfig or a class of one, got <function ppo"):
             as_trainable(ppo, ppo)

@@ -607,6 +607,7 @@ def outcome(seed, lag, finish_at, pace=lambda delay: None, **mode):
     return {"error": error, "log": log, "last": last, "warnings": told}
 
 
+@pytest.mark.slow
 @cases(25)
 @given(seed=st.integers(0, 10**6), lag=st.integers(0, 3), finish_at=st.integers(0, 12))
 def test_random_work_means_the_same_on_one_thread_and_on_several(seed, lag, finish_at):

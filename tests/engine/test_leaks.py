@@ -35,6 +35,7 @@ def cycle(number, **mode):
             loop.run(3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("cycles", "mode"), [(CYCLES, {}), (CYCLES // 5 + 10, {"async_mode": True, "max_lag": 2})], ids=["plain", "threads"]
 )

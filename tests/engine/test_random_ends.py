@@ -229,6 +229,7 @@ def assert_same(got: dict[str, Any], wanted: dict[str, Any]) -> None:
         assert got[part] == wanted[part], part
 
 
+@pytest.mark.slow
 @CASES
 @given(steps=pipelines(), lag=st.integers(0, 4), iterations=st.integers(1, 9), seed=st.integers(0, 1000))
 def test_threads_leave_what_one_thread_leaves(steps, lag, iterations, seed):
@@ -247,6 +248,7 @@ def test_a_run_in_slices_leaves_what_one_run_leaves(steps, lag, length, overlap)
     assert_same(outcome(steps, length, slices=3, async_mode=overlap, max_lag=lag), wanted)
 
 
+@pytest.mark.slow
 @settings(CASES, max_examples=max(20, CASES.max_examples // 5))
 @given(steps=pipelines(), iterations=st.integers(1, 9))
 def test_without_lag_they_leave_what_a_plain_run_leaves(steps, iterations):
@@ -254,6 +256,7 @@ def test_without_lag_they_leave_what_a_plain_run_leaves(steps, iterations):
     assert_same(outcome(steps, iterations, async_mode=True, max_lag=0), wanted)
 
 
+@pytest.mark.slow
 @settings(CASES, max_examples=max(20, CASES.max_examples // 5))
 @given(steps=pipelines(), lag=st.integers(0, 3))
 def test_it_holds_where_threads_switch_at_every_chance(steps, lag):

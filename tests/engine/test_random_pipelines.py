@@ -109,6 +109,7 @@ def test_without_lag_threads_see_what_a_plain_run_sees(steps, iterations):
     assert_same(engine(steps, iterations, async_mode=True, max_lag=0), engine(steps, iterations))
 
 
+@pytest.mark.slow
 @settings(CASES, max_examples=max(25, CASES.max_examples // 4))
 @given(steps=pipelines(), lag=st.integers(0, 3))
 def test_it_holds_where_threads_switch_at_every_chance(steps, lag):

@@ -64,6 +64,7 @@ def test_on_one_thread(steps, lag, iterations, save_in, stage):
         assert_same(outcome, unsaved)
 
 
+@pytest.mark.slow
 @CASES
 @given(
     steps=pipelines(),

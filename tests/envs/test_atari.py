@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from gymnasium.wrappers import AtariPreprocessing as GymnasiumPreprocessing
 from gymnasium.wrappers import FrameStackObservation
+from slow_cases import mostly_slow
 from states import same, through_a_file
 
 from ding_lite.envs import AtariPreprocessing, make_envs
@@ -31,7 +32,10 @@ def reference(name, frameskip, noop_max):
 
 @pytest.mark.parametrize(
     ("name", "frameskip", "noop_max", "seeds", "steps"),
-    [("Pong", 4, 30, 1, 60), ("Breakout", 4, 30, 1, 250), ("SpaceInvaders", 3, 0, 1, 60), ("Boxing", 1, 5, 2, 20)],
+    mostly_slow(
+        [("Pong", 4, 30, 1, 60), ("Breakout", 4, 30, 1, 250), ("SpaceInvaders", 3, 0, 1, 60), ("Boxing", 1, 5, 2, 20)],
+        *[("Pong", 4, 30, 1, 60), ("Boxing", 1, 5, 2, 20)],
+    ),
 )
 def test_it_is_gymnasiums_preprocessing_bit_for_bit(name, frameskip, noop_max, seeds, steps):
     """Also in the step that ends a game, and in the games after it, whose resets have no seed."""
@@ -121,6 +125,7 @@ def test_a_reset_goes_on_only_after_a_lost_life_and_a_limit_counts_the_steps_of_
     assert env.unwrapped.ale.getEpisodeFrameNumber() == first
 
 
+@pytest.mark.slow
 def test_fire_is_pressed_at_the_start_of_an_episode_if_asked():
     plain, fired = (game("Breakout", noop_max=0, use_fire_reset=fire) for fire in (False, True))
     plain.reset(seed=0)
@@ -156,7 +161,8 @@ def test_sticky_actions_repeat_the_previous_action():
 
 
 @pytest.mark.parametrize(
-    ("settings", "steps"), [({}, 60), ({"repeat_action_probability": 0.25, "use_fire_reset": True}, 60), ({}, 5)]
+    ("settings", "steps"),
+    mostly_slow([({}, 60), ({"repeat_action_probability": 0.25, "use_fire_reset": True}, 60), ({}, 5)], ({}, 5)),
 )
 def test_saved_environments_go_on_in_the_middle_of_a_game(settings, steps):
     """Also in a life that is not the first of its game, right after its start, and after a game that was truncated."""
@@ -225,6 +231,7 @@ def test_the_argument_is_for_ids_of_atari_games():
         make_envs(lambda: gymnasium.make("CartPole-v1"), atari="train")
 
 
+@pytest.mark.slow
 def test_raw_frames_come_only_by_asking_and_with_a_warning():
     with pytest.warns(UserWarning, match=r"without preprocessing, with frameskip=4 and repeat_action_probability=0\.25"):
         assert make_envs("ALE/Pong-v5", atari="raw").reset()[0].shape == (1, 210, 160, 3)

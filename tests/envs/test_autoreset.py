@@ -129,6 +129,7 @@ def test_an_environment_that_writes_all_observations_into_one_array_gives_right_
 ends = st.lists(st.tuples(st.integers(1, 6), st.sampled_from(["terminated", "truncated", "both"])), min_size=1, max_size=3)
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None)
 @given(
     kind=st.sampled_from(KINDS[:4]),

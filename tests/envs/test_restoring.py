@@ -6,18 +6,26 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
+from slow_cases import mostly_slow
 
 from ding_lite.data import flatten
 from ding_lite.engine import load_checkpoint, save_checkpoint
 from ding_lite.envs import EnvDataError, make_envs
 from ding_lite.rollout import LocalWorker
 
-EVERY = pytest.mark.parametrize("make", ["CartPole", "Pendulum", "Pong"], indirect=True)
+EVERY = pytest.mark.parametrize("make", mostly_slow(["CartPole", "Pendulum", "Pong"], "CartPole", "Pendulum"), indirect=True)
 
 
 @pytest.mark.parametrize(
     ("make", "num_steps"),
-    [("CartPole", 0), ("CartPole", 9), ("CartPole", 23), ("Pendulum", 1), ("Pendulum", 23), ("Pong", 23)],
+    [
+        ("CartPole", 0),
+        ("CartPole", 9),
+        ("CartPole", 23),
+        ("Pendulum", 1),
+        ("Pendulum", 23),
+        pytest.param("Pong", 23, marks=pytest.mark.slow),
+    ],
     indirect=["make"],
 )
 def test_a_restored_environment_goes_on_as_the_saved_one(make, num_steps, known_actions, tmp_path):

@@ -10,7 +10,7 @@ from states import same
 pytestmark = pytest.mark.timeout(240)
 
 
-@pytest.mark.parametrize("name", mostly_slow(NAMES, "bc", "dqn", "impala", "ppo", "r2d2", "sac"))
+@pytest.mark.parametrize("name", mostly_slow(NAMES, "bc", "dqn", "ppo", "sac"))
 def test_an_asynchronous_run_equals_the_one_on_one_thread(name, tmp_path):
     oracle = run(name, tmp_path / "oracle", async_mode=False, max_lag=1)
     found = run(name, tmp_path / "async", async_mode=True, max_lag=1)
@@ -22,7 +22,7 @@ def test_an_asynchronous_run_equals_the_one_on_one_thread(name, tmp_path):
     assert same(found, oracle)
 
 
-@pytest.mark.parametrize("name", ["dqn", "sac"])
+@pytest.mark.parametrize("name", mostly_slow(["dqn", "sac"], "dqn"))
 def test_statistics_of_observations_and_a_schedule_are_those_on_one_thread(name, tmp_path):
     oracle = run(name, tmp_path / "oracle", async_mode=False, max_lag=1, **CHANGING)
     found = run(name, tmp_path / "async", async_mode=True, max_lag=1, **CHANGING)
@@ -31,6 +31,7 @@ def test_statistics_of_observations_and_a_schedule_are_those_on_one_thread(name,
     assert same(found, oracle)
 
 
+@pytest.mark.slow
 def test_recurrent_states_and_kept_rollouts_are_those_on_one_thread(tmp_path):
     oracle = run("impala", tmp_path / "oracle", async_mode=False, max_lag=2, **REPLAYING)
     found = run("impala", tmp_path / "async", async_mode=True, max_lag=2, **REPLAYING)
@@ -53,6 +54,7 @@ def test_an_asynchronous_run_that_reaches_its_stop_value_leaves_all_as_on_one_th
     assert same(found, oracle)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["ppo_lstm", "rainbow"])
 def test_without_lag_asynchronous_equals_synchronous(name, tmp_path):
     plain = run(name, tmp_path / "plain")

@@ -216,6 +216,7 @@ def on_a_terminal(command, cwd):
 OFTEN_EVALUATED = ("--env.n-evaluator-episode", "1", "--policy.eval.evaluator.eval-freq", "1", "--env.stop-value", "None")
 
 
+@pytest.mark.slow
 def test_a_run_is_a_live_view_on_a_terminal(tmp_path):
     command = [sys.executable, EXAMPLES / "ppo.py", *OFTEN_EVALUATED, "--max-step", "4", "--exp-name", "here"]
     shown, status = on_a_terminal(command, tmp_path)

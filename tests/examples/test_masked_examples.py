@@ -3,6 +3,7 @@
 import pytest
 from example_runs import small, spied
 from masked_envs import MaskedEnv
+from slow_cases import mostly_slow
 from states import same
 
 from ding_lite.basics import load_checkpoint
@@ -51,7 +52,7 @@ def test_nor_in_other_settings(name, settings, tmp_path):
     run(name, tmp_path, **settings)
 
 
-@pytest.mark.parametrize("name", ["dqn", "ppo_lstm"])
+@pytest.mark.parametrize("name", mostly_slow(["dqn", "ppo_lstm"], "dqn"))
 def test_an_asynchronous_run_equals_the_one_on_one_thread(name, tmp_path):
     one = run(name, tmp_path / "one", max_lag=1, max_step=4)[0]
     assert same(run(name, tmp_path / "async", max_lag=1, max_step=4, async_mode=True)[0], one)
@@ -62,6 +63,7 @@ def test_worker_processes_equal_workers_in_this_process(tmp_path):
     assert same(run("dqn", tmp_path / "process", **{"env.workers": 2, "max_step": 2, "env.backend": "process"})[0], local)
 
 
+@pytest.mark.slow
 def test_a_run_that_is_saved_and_resumed_equals_one_longer_run(tmp_path):
     name = "r2d2"
     run(name, tmp_path / "run", max_step=3)

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.timeout(240)
 CASES = [*((name, "async") for name in NAMES), ("dqn", "sync"), ("r2d2", "sync"), ("rainbow", "lag"), ("dqn_atari", "async")]
 
 
-FAST = [("dqn", "async"), ("ppo", "async"), ("sac", "async"), ("bc", "async"), ("r2d2", "sync"), ("rainbow", "lag")]
+FAST = [("dqn", "async"), ("ppo", "async"), ("bc", "async"), ("rainbow", "lag")]
 
 
 @pytest.mark.parametrize(("name", "mode"), mostly_slow(CASES, *FAST))
@@ -28,7 +28,7 @@ def test_a_resumed_run_equals_the_run_that_was_saved(name, mode, tmp_path, monke
     assert difference(continued, saving) is None
 
 
-@pytest.mark.parametrize(("name", "mode"), [("dqn", "sync"), ("sac", "async")])
+@pytest.mark.parametrize(("name", "mode"), mostly_slow([("dqn", "sync"), ("sac", "async")], ("dqn", "sync")))
 def test_statistics_of_observations_and_a_schedule_go_on(name, mode, tmp_path, monkeypatch):
     saved, settings = [], {**MODES[mode], **CHANGING}
     saving = run(name, tmp_path / "saving", monkeypatch, saved=saved, **settings)
@@ -37,6 +37,7 @@ def test_statistics_of_observations_and_a_schedule_go_on(name, mode, tmp_path, m
     assert difference(continued, saving) is None
 
 
+@pytest.mark.slow
 def test_recurrent_states_and_kept_rollouts_go_on(tmp_path, monkeypatch):
     saved, settings = [], {**MODES["async"], **REPLAYING}
     saving = run("impala", tmp_path / "saving", monkeypatch, saved=saved, **settings)
@@ -54,7 +55,9 @@ def test_saving_does_not_change_a_run(name, mode, tmp_path, monkeypatch):
     assert difference(saving, unsaved) is None
 
 
-@pytest.mark.parametrize(("name", "mode"), [("dqn", "sync"), ("rainbow", "lag"), ("ppo", "async")])
+@pytest.mark.parametrize(
+    ("name", "mode"), mostly_slow([("dqn", "sync"), ("rainbow", "lag"), ("ppo", "async")], ("dqn", "sync"))
+)
 def test_a_finished_run_that_is_extended_gets_the_weights_of_one_longer_run(name, mode, tmp_path):
     """Evaluations and rows of metrics may differ, because the last iteration of the first part was evaluated as the end."""
 

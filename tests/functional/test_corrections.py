@@ -133,6 +133,7 @@ def test_each_ending_bootstraps_as_it_should():
     assert [result.advantage.item() for result in earned] == [6, 6, 1, 1]
 
 
+@pytest.mark.slow
 @anything
 @given(st.integers(2, 12), st.integers(1, 5), st.data())
 def test_nothing_leaks_across_an_episode_end(t, n, data):

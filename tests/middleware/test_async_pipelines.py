@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from slow_cases import mostly_slow
 
 from ding_lite import Task, contract
 from ding_lite.config import DQNConfig, PPOConfig
@@ -89,14 +90,14 @@ def curve_of(folder):
 
 
 @pytest.mark.parametrize("max_lag", [1, 3])
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", mostly_slow(ALGORITHMS, "dqn"))
 def test_asynchronous_runs_are_the_run_on_one_thread(name, max_lag, tmp_path, digest):
     expected = digest(*run(name, tmp_path / "one", async_mode=False, max_lag=max_lag))
 
     assert digest(*run(name, tmp_path / "threads", async_mode=True, max_lag=max_lag)) == expected
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", mostly_slow(ALGORITHMS, "dqn"))
 def test_without_lag_an_asynchronous_run_is_the_plain_one_and_with_lag_it_is_another(name, tmp_path, digest):
     plain = digest(*run(name, tmp_path / "plain", async_mode=False, max_lag=None))
 
@@ -106,7 +107,10 @@ def test_without_lag_an_asynchronous_run_is_the_plain_one_and_with_lag_it_is_ano
 
 @pytest.mark.parametrize(
     ("name", "workers", "max_lag", "async_mode"),
-    [("dqn", 1, 1, True), ("ppo", 2, 1, False), ("dqn", 2, 1, True), ("ppo", 2, 3, True), ("dqn", 4, 0, True)],
+    mostly_slow(
+        [("dqn", 1, 1, True), ("ppo", 2, 1, False), ("dqn", 2, 1, True), ("ppo", 2, 3, True), ("dqn", 4, 0, True)],
+        *[("dqn", 1, 1, True), ("ppo", 2, 3, True)],
+    ),
 )
 def test_runs_with_worker_processes_are_the_run_with_as_many_workers_here(name, workers, max_lag, async_mode, tmp_path, digest):
     expected = digest(*run(name, tmp_path / "here", async_mode=False, max_lag=max_lag, workers=workers))

@@ -143,6 +143,7 @@ def unbroken(request, tmp_path_factory):
     return MODES[request.param], outcome(folder)
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_25_times_can_be_resumed_each_time(tmp_path, unbroken):
     """No state and no checkpoint is damaged, and the result is that of an uninterrupted run."""
     mode, expected = unbroken
@@ -161,6 +162,7 @@ def test_a_run_that_is_killed_25_times_can_be_resumed_each_time(tmp_path, unbrok
     print(f"{KILLS} kills: {done[-1]} of {ITERATIONS} iterations before the last one, 0 files that cannot be read")
 
 
+@pytest.mark.slow
 def test_a_run_that_gets_10_signals_saves_its_state_and_ends_with_their_status(tmp_path, unbroken):
     mode, expected = unbroken
     draw, longest = random.Random(2), 0.0

@@ -251,6 +251,7 @@ def test_what_is_evaluated_is_not_filmed(tmp_path):
         agents_evaluator(cfg, modes(policies_for(cfg, env), "eval_mode"), env, role)
 
 
+@pytest.mark.slow
 def test_one_agent_alone_is_evaluated_as_by_the_ordinary_evaluator(tmp_path):
     class Alone:
         possible_agents = ("it",)
@@ -399,6 +400,7 @@ def test_lag_makes_another_run(algorithm, tmp_path, digest):
     assert digest(*learn_chase(tmp_path / "one", True, None, algorithm)) != plain
 
 
+@pytest.mark.slow
 def test_each_policy_has_its_columns_in_the_curve_and_each_agent_its_return(tmp_path):
     states, _, counters, curve = learn_chase(tmp_path, True, 1)
     row = curve[-1]
@@ -423,6 +425,7 @@ def test_each_policy_has_its_columns_in_the_curve_and_each_agent_its_return(tmp_
     assert {"time/collect", "time/inference", "time/env_step", "time/hider/learn", "time/seeker/learn"} <= times.keys()
 
 
+@pytest.mark.slow
 def test_checkpoints_of_several_policies_hold_each_under_its_name(tmp_path, digest):
     states, _, _, curve = learn_chase(tmp_path, False, 0)
     folder, regular = tmp_path / "ckpt", [0]

@@ -117,6 +117,7 @@ def test_however_a_run_ends_its_final_weights_are_evaluated_and_stand_in_the_las
         assert all(torch.equal(best["model"][name], it) for name, it in run.policy.get_weights().items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", ["max_step", "checker"])
 def test_the_end_is_the_same_on_one_thread_and_on_several(ending, tmp_path, digest):
     def found(name, **mode):

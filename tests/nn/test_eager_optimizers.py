@@ -239,6 +239,7 @@ def test_a_method_without_such_a_wrapper_stays_as_it_is():
     assert without_compiler(torch.no_grad()(plain)).__wrapped__ is plain
 
 
+@pytest.mark.slow
 def test_no_policy_imports_the_compiler_of_torch():
     """Where a version of torch wraps its methods in another way, this shows it, and without_compiler has to know that way."""
     program = """

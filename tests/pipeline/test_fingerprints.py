@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from ding_lite.pipeline import fingerprints
+from ding_lite.pipeline import value_kinds
 from ding_lite.pipeline.fingerprints import changed, fingerprint, memory_of
 
 DTYPES = [torch.bool, torch.uint8, torch.int64, torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64]
@@ -240,4 +240,4 @@ def test_a_class_that_is_gone_leaves_nothing_behind():
     gc.collect()
 
     assert gone() is None
-    assert key not in fingerprints._KINDS
+    assert key not in value_kinds._KINDS

@@ -670,6 +670,7 @@ class TestWhatIsCompared:
         collects = contract(writes=("batch",), stage="collect")(lambda ctx: setattr(ctx, "batch", module()))
         run(collects, contract(("batch",), stage="learn")(lambda ctx: ctx.batch(torch.ones(1, 2))), mode=mode)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("make", [chain, nest])
     def test_a_value_may_be_nested_as_deeply_as_memory_allows(self, make):
         collects = contract(writes=("batch",), stage="collect")(lambda ctx: setattr(ctx, "batch", make(3_000)))

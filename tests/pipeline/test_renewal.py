@@ -127,6 +127,7 @@ class TestRenew:
 
         assert (ctx.total_step, ctx.half, ctx.step) == (2, 5, 4)
 
+    @pytest.mark.slow
     @given(data=st.data(), slots=st.booleans(), factories=st.booleans())
     def test_for_any_fields_the_kept_carry_over_and_the_others_start_again(self, data, slots, factories):
         names = [f"field_{position}" for position in range(4)]

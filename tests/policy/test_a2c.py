@@ -132,6 +132,7 @@ def test_a_saved_state_goes_on_bit_for_bit(optimizer, same):
     assert policy.model.normalizer.count == 8 * T * B
 
 
+@pytest.mark.slow
 def test_it_learns_which_way_to_walk_a_chain_and_what_each_place_is_worth():
     # Six places in a row, the last is worth 1 and ends it; to the left of the first there is nothing. Right is action 1.
     policy = made(

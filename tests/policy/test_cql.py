@@ -259,6 +259,7 @@ def test_it_prefers_the_better_action_of_the_data_and_gives_others_a_lower_value
     assert (found[DiscreteCQLPolicy][:, 2] < found[DiscreteCQLPolicy][:, :2].min(1)).all()
 
 
+@pytest.mark.slow
 def test_it_prefers_the_better_number_of_the_data_and_gives_others_a_lower_value_than_sac():
     found = {}
     for kind in (CQLPolicy, SACPolicy):

@@ -79,6 +79,7 @@ def test_a_policy_that_has_explored_is_exported_and_its_predictions_go_on(tmp_pa
     np.testing.assert_array_equal(explored, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "observation_space", "action_space", "model"),
     [
@@ -124,8 +125,8 @@ def nested_from(by_name):
     ("name", "model", "ending"),
     [
         ("PPO", {"lstm_size": 8}, "pt2"),
-        ("PPO", {"attention_window": 3}, "onnx"),  # made from the same program as pt2
-        ("R2D2", {}, "onnx"),
+        pytest.param("PPO", {"attention_window": 3}, "onnx", marks=pytest.mark.slow),  # made from the same program as pt2
+        pytest.param("R2D2", {}, "onnx", marks=pytest.mark.slow),
     ],
 )
 def test_a_recurrent_state_is_passed_on(name, model, ending, tmp_path):

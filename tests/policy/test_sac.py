@@ -126,6 +126,7 @@ def test_the_temperature_learns_at_its_own_rate():
     np.testing.assert_allclose(abs(policy.model.log_alpha.item() - before), 0.1, rtol=1e-3)  # Adam's first step
 
 
+@pytest.mark.slow
 def test_the_entropy_comes_to_its_target():
     policy = made(double_precision=False, **{"learn.target_entropy": -1.0, "learn.learning_rate": 0.01})
     batch = transitions(256, torch.float32)

@@ -302,6 +302,7 @@ worker.close()
     assert (process.returncode, err) == (0, "")
 
 
+@pytest.mark.slow
 def test_a_script_that_ends_without_closing_leaves_no_process_and_does_not_wait(script, gone):
     """Workers that have answered, sleep, are in a loop, or have only just been started, each held by a circle."""
     process = script(

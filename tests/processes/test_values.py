@@ -116,6 +116,7 @@ def test_nested_values_arrive_as_they_were(worker, values):
     assert same(worker.call(echo, *values), tuple(values))
 
 
+@pytest.mark.slow
 def test_segments_grow_as_need_be_and_serve_again(worker):
     for nbytes in (5000, 3_000_000, 10, 40_000_000, 2_000_000, 70_000_000):
         array = np.random.default_rng(nbytes).integers(0, 255, nbytes, np.uint8)

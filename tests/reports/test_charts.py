@@ -24,6 +24,7 @@ def texts(svg):
     return ["".join(node.itertext()) for node in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")]
 
 
+@pytest.mark.slow
 def test_a_chart_names_its_axes_with_their_units_its_experiments_and_its_goal():
     figure = draw([panel("dqn", "ppo", x="time_s", metric="time/learn", length=600, threshold=0.5)], legend=True)
 
@@ -58,6 +59,7 @@ def test_half_a_letter_is_a_question_mark():
     assert {"a?b", "?"} <= set(found)
 
 
+@pytest.mark.slow
 def test_the_same_runs_give_the_same_bytes():
     for kind in ("svg", "png", "pdf"):
         assert write(draw([panel("dqn")], legend=True), kind) == write(draw([panel("dqn")], legend=True), kind)
@@ -116,6 +118,7 @@ def test_a_single_point_can_be_seen():
     assert figure.axes[0].lines[-1].get_marker() == "o"
 
 
+@pytest.mark.slow
 def test_drawing_warns_about_nothing_and_leaves_pyplot_alone():
     code = (
         "import sys, numpy as np\nfrom ding_lite.reports import aggregate_seeds\n"

@@ -153,6 +153,7 @@ def test_lines_that_are_no_rows_are_counted_and_do_no_harm(tmp_path):
     assert tail.unreadable == 5
 
 
+@pytest.mark.slow
 def test_a_megabyte_of_rubbish_does_not_hide_what_follows(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text("rubbish\n" * 150_000 + lines(1))

@@ -36,6 +36,7 @@ def test_nothing_that_comes_from_a_run_is_run(tmp_path, write_run, write_video, 
     assert opened.look("[...document.querySelectorAll('img')].every(each => each.src.startsWith('data:'))")
 
 
+@pytest.mark.slow
 def test_even_a_script_that_got_onto_the_page_would_not_run(tmp_path, write_run, open_page):
     page = write_page([write_run(tmp_path / "dqn", iterations=12)], tmp_path / "report.html").read_text()
     (tmp_path / "page.html").write_text(page.replace("</footer>", "</footer><script>document.title = 'taken'</script>"))
@@ -58,6 +59,7 @@ def test_runs_with_almost_nothing_in_them_have_a_page_too(tmp_path, open_page):
     assert opened.page.locator("#curves").count() == 0
 
 
+@pytest.mark.slow
 def test_too_many_metrics_are_named_and_not_drawn(tmp_path, write_run, monkeypatch):
     monkeypatch.setattr("ding_lite.reports.pages._MOST_CHARTS", 5)
     folder = write_run(tmp_path / "dqn", iterations=2)

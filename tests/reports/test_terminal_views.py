@@ -160,6 +160,7 @@ def read_until(stream, wanted, seconds=60):
     return found
 
 
+@pytest.mark.slow
 def test_in_a_terminal_it_lives_until_ctrl_c_and_gives_the_terminal_back(tmp_path, write_run):
     ours, theirs = pty.openpty()
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100", "LINES": "40"}

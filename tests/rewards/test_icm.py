@@ -139,6 +139,7 @@ def test_the_gradient_is_that_of_the_weighted_losses(action, weight):
         torch.testing.assert_close(param.grad, gradient, rtol=1e-3, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_what_actions_do_not_influence_gives_no_bonus():
     """The second number of an observation is noise; the paper's point is that features leave it out."""
     space = spaces.Box(-np.inf, np.inf, (2,), np.float32)

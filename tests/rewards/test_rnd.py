@@ -61,6 +61,7 @@ def test_the_bonus_is_the_error_over_its_usual_size():
     assert "raw_reward" not in given.keys()  # noqa: SIM118  a tree's `in` asks its leaves
 
 
+@pytest.mark.slow
 def test_what_is_known_loses_its_bonus_and_what_is_new_keeps_it():
     model, known, new = made(learning_rate=1e-3), batch(0, 256), batch(1, 256, shift=4.0)
     before = model.learn(known)["rnd_loss"]

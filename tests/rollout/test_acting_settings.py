@@ -91,6 +91,7 @@ def test_a_saved_policy_is_asked_for_another_return(run, capsys):
     assert f"return {found[10].returns[0]:g} in" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_episodes_that_ask_for_a_return_are_recorded(run):
     record_run(run, "greedy", 40, "final", seed=3, deterministic=True, settings={"target_return": 10})
     dataset = OfflineDataset("greedy")

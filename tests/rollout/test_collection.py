@@ -127,6 +127,7 @@ def test_begin_begins_an_episode_in_every_environment(counting_env, rule_policy)
 ends = st.lists(st.tuples(st.integers(1, 5), st.sampled_from(["terminated", "truncated", "both"])), min_size=1, max_size=3)
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None)
 @given(
     kind=st.sampled_from(KINDS),

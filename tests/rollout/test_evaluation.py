@@ -24,6 +24,7 @@ class Still(Policy):
         return torch.zeros(len(obs), 1), state, {}
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(kind=st.sampled_from(KINDS), lengths=st.lists(st.integers(1, 12), min_size=1, max_size=4), count=st.integers(1, 9))
 def test_each_environment_plays_its_share_from_the_start_of_its_episodes(

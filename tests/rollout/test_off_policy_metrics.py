@@ -179,6 +179,7 @@ class TestTabular:
         assert abs(found["behaviour_value"] - process.exact(np.full((3, 2), 0.5)).mean()) < 0.15
         assert (found["episodes"], found["effective_sample_size"] < 2000.1) == (2000, True)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(("kind", "eps"), [(PPOPolicy, None), (DQNPolicy, 0.5)])
     def test_doubly_robust_and_fitted_q_evaluation_find_it_too(self, kind, eps, process, recorded):
         policy = policy_of(kind, sharpen=3)
@@ -194,6 +195,7 @@ class TestTabular:
         assert weighted["std_error"] == pytest.approx(robust["std_error"], rel=0.2)
         assert (robust["fitted_value"], robust["td_error"]) == (fitted["value"], fitted["td_error"])
 
+    @pytest.mark.slow
     def test_a_cut_episode_goes_on_with_its_value(self, process):
         """Episodes of at most two steps, without an end: importance sampling leaves them out, the others continue them."""
         policy, cut = policy_of(PPOPolicy, sharpen=3), process.collect(2000, longest=2)
@@ -343,6 +345,7 @@ class TestRefused:
         with pytest.raises(ValueError, match="FittedQ got gamma=1, and"):
             FittedQ(policy.eval_mode, cut, 1.0)
 
+    @pytest.mark.slow
     def test_values_without_discount_where_all_episodes_terminate(self, process, recorded):
         policy = policy_of(PPOPolicy, sharpen=3)
         chances = probabilities(policy, None)

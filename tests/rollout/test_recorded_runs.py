@@ -33,6 +33,7 @@ def run(tmp_path_factory):
     return saved(TD3Config, TD3Policy, tmp_path_factory.mktemp("td3") / "run")
 
 
+@pytest.mark.slow
 def test_noise_is_that_of_the_settings_and_what_is_recorded_is_what_was_done(run, tmp_path):
     dataset = record_run(run, tmp_path / "noisy", 4000, "final", seed=3, deterministic=True, noise_sigma=0.1)
     rows = dataset.rows()
@@ -53,6 +54,7 @@ def test_noise_is_that_of_the_settings_and_what_is_recorded_is_what_was_done(run
     assert (np.abs(wide) == high).any()
 
 
+@pytest.mark.slow
 def test_noise_is_seeded_and_noted(run, tmp_path, capsys):
     def recorded(name, sigma=0.2, seed=3, **options):
         return record_run(run, tmp_path / name, 200, "final", seed=seed, deterministic=True, noise_sigma=sigma, **options)

@@ -40,6 +40,7 @@ class Counting(Policy):
 ends = st.lists(st.tuples(st.integers(1, 6), st.sampled_from(["terminated", "truncated", "both"])), min_size=1, max_size=3)
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None)
 @given(
     kind=st.sampled_from(KINDS), endings=st.lists(ends, min_size=1, max_size=4), counts=st.lists(st.integers(1, 9), max_size=3)

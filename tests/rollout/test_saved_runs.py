@@ -125,6 +125,7 @@ def test_an_evaluation_has_the_returns_of_episodes_played_by_hand(tmp_path):
     assert json.loads(json.dumps(found.to_dict()))["returns"] == list(found.returns)
 
 
+@pytest.mark.slow
 def test_the_final_policy_of_an_offline_run_is_evaluated_and_recorded(tmp_path, capsys):
     obs, ends = np.random.default_rng(0).normal(size=(41, 4)).astype(np.float32), np.arange(40) % 10 == 9
     rows = {"obs": obs[:-1], "next_obs": obs[1:], "action": np.arange(40) % 2, "reward": np.ones(40)}
@@ -236,6 +237,7 @@ def test_the_environment_of_a_video_has_its_settings(lines, tmp_path, settings):
     assert json.loads((tmp_path / "run/run.json").read_text())["environments"][0]["recipe"] is not None
 
 
+@pytest.mark.slow
 def test_statistics_of_a_wrapper_are_warned_of(tmp_path):
     train_dqn(tmp_path / "run", "CartPole-v1", wrappers=[gymnasium.wrappers.NormalizeObservation])
     with pytest.warns(UserWarning, match="NormalizeObservation has a state that it built up in training"):

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from slow_cases import mostly_slow
 
 from ding_lite.data import flatten
 from ding_lite.engine import WorkCancelled
@@ -152,7 +153,7 @@ def closed(envs, **kwargs):
             env.close()
 
 
-@pytest.mark.parametrize("workers", [2, 4])
+@pytest.mark.parametrize("workers", mostly_slow([2, 4], 2))
 def test_rollouts_of_processes_are_those_of_as_many_local_workers(workers, digest):
     expected, found = (closed([made(workers, backend), made(2, backend)], count=2) for backend in ("local", "process"))
     for one, other in zip(expected, found, strict=True):
@@ -358,6 +359,7 @@ def test_pieces_with_other_spaces_are_refused_and_no_process_is_left(census):
     assert census() == before
 
 
+@pytest.mark.slow
 def test_closed_environments_leave_nothing_behind(census):
     def cycle():
         env = made(2, "process")

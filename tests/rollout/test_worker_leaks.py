@@ -65,6 +65,7 @@ def test_tasks_with_environments_of_gymnasium_in_processes_leave_nothing_behind(
     require_nothing_left(run, FEW // 2, warm_up=2, census=census)
 
 
+@pytest.mark.slow
 def test_rollouts_outlive_the_processes_and_hold_no_shared_memory(census):
     before = census()
     columns = cycle("close")
@@ -83,6 +84,7 @@ def test_environments_whose_maker_failed_leave_nothing_behind(census):
     assert census() == before
 
 
+@pytest.mark.slow
 def test_stopping_the_task_gives_the_processes_back(census):
     before = census()
     envs = make_envs("CartPole-v1", 2, workers=2, backend="process")

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from slow_cases import mostly_slow
 
 from ding_lite.engine import WorkCancelled, load_checkpoint, save_checkpoint
 from ding_lite.rollout import LocalWorker, SplitWorker, make_worker
@@ -33,7 +34,7 @@ def history(case, contents, envs, calls=3):
     ]
 
 
-@pytest.mark.parametrize("workers", [1, 4])
+@pytest.mark.parametrize("workers", mostly_slow([1, 4], 1))
 def test_rollouts_of_processes_are_those_of_as_many_local_workers(case, contents, digest, workers):
     expected, found = (
         history(case, contents, [case.envs(workers, backend) for _ in range(2)]) for backend in ("local", "process")

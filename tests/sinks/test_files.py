@@ -62,6 +62,7 @@ def test_each_line_is_an_object_and_numbers_that_json_does_not_know_are_text(tmp
     assert repr([read_row(line) for line in lines]) == repr([row, {"step": 2}])
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.text(), st.recursive(st.none() | st.integers(-9, 9) | st.floats(), st.lists, max_leaves=8)))
 def test_every_row_is_read_back_as_it_was_written(row):
     with tempfile.TemporaryDirectory() as folder:
@@ -116,6 +117,7 @@ def cell_of(value):
     return json.dumps(value) if isinstance(value, list) or not str(value).isprintable() else str(value)
 
 
+@pytest.mark.slow
 @given(rows=ROWS, after=st.integers(-1, 8))
 def test_whatever_the_rows_the_table_holds_them_and_can_be_gone_on_with(tmp_path_factory, rows, after):
     path = tmp_path_factory.mktemp("table") / "metrics.csv"
