@@ -7,8 +7,9 @@ import copy
 import dis
 import functools
 import itertools
+import re
 import sys
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from enum import Enum
 from types import BuiltinFunctionType, FunctionType, MethodType, MethodWrapperType, ModuleType
 from typing import Any
@@ -19,14 +20,24 @@ from ding_lite.engine.run_parts import environments_of, has_state, holder_of
 from ding_lite.pipeline.contexts import SCALARS, Context
 from ding_lite.pipeline.contracts import state_groups
 from ding_lite.pipeline.entries import Entry
-from ding_lite.pipeline.fingerprints import Print, changed, fingerprint
+from ding_lite.pipeline.fingerprints import Print, changes, fingerprint
 from ding_lite.pipeline.shared_objects import objects_inside
 from ding_lite.pipeline.used_middleware import UsedMiddleware, middleware_of
 from ding_lite.pipeline.value_kinds import MOST_PARTS, is_data, usual_parts
 
 Parts = Sequence[tuple[str, Any]]
-Key = tuple[bool, int, str]
-"""Whether it is an object with an inherited `state_dict`, its number among these or among the middleware, and its name."""
+
+
+class Kind(Enum):
+    """What remembers something."""
+
+    MIDDLEWARE = "a middleware, or an object that one uses"
+    DERIVED = "an object with an inherited `state_dict`"
+    ACTING = "a copy of a policy that acts"
+
+
+Key = tuple[Kind, int, str]
+"""What remembers something, its number among those of its kind, and its name."""
 
 _PLAIN_MODULES = {
     *("builtins", "types", "collections", "functools", "itertools", "random", "array", "_io", "datetime", "queue"),
@@ -34,6 +45,7 @@ _PLAIN_MODULES = {
 }
 """Top-level modules whose objects hold data, or random numbers."""
 _WEIGHTS = ("get_weights", "set_weights")
+_MOST_PLACES = 4  # in one warning
 _MOST_ITEMS = 100  # of a list or dict in an object with a state, where such objects are looked for
 _NO_OBJECTS = frozenset({*SCALARS, ModuleType, FunctionType})
 """Classes of values that are neither saved nor hold what is saved."""
@@ -47,12 +59,13 @@ class Memories:
     numbers, containers, arrays, torch modules, optimizers, iterators and random generators; at most at 20,000 values for each
     middleware. It does not look at objects that are saved, at environments, at files, or at objects of other libraries without
     a `state_dict`. But of saved objects, it looks at the attributes that a class of the script adds to an inherited
-    `state_dict`; and at objects of the script without a state that a middleware of ding_lite uses.
+    `state_dict`; and at objects of the script without a state that a middleware of ding_lite uses. It leaves out attributes
+    that a class lists in `not_saved`, and values of cached properties.
     """
 
     def __init__(self) -> None:
         self._first: dict[Key, Print] = {}
-        self._reported: set[Key] = set()
+        self._reported: set[tuple[Key, str]] = set()
 
     @property
     def is_begun(self) -> bool:
@@ -64,28 +77,52 @@ class Memories:
         self._first = _prints_of(pipeline)
 
     def changes(self, pipeline: Sequence[Entry]) -> Iterator[str]:
-        """A warning for each memory that has changed since `begin`, once for each middleware or object."""
+        """A warning for each middleware or object whose memories have changed since `begin`; it names each memory once."""
         for key, now in _prints_of(pipeline).items():
             before = self._first.setdefault(key, now)
-            place = None if before is now or key in self._reported else changed(before, now, private="all")
-            if place is not None:
-                self._reported.add(key)
-                is_derived, _, name = key
-                yield _warning(name, place.lstrip("."), is_derived)
+            if before is now:
+                continue
+            places = {_without_indices(place): place.lstrip(".") for place in changes(before, now, private="all")}
+            new = {memory: place for memory, place in _outermost(places).items() if (key, memory) not in self._reported}
+            self._reported.update((key, memory) for memory in new)
+            if new:
+                kind, _, name = key
+                yield _warning(name, list(new.values()), kind)
 
 
-def _warning(name: str, place: str, is_derived: bool) -> str:
-    begin = f"{name} remembers something from iteration to iteration" + (f" ({place})" if place else "")
-    if is_derived:
+def _without_indices(place: str) -> str:
+    """A place without indices and keys, of which a growing list or dict has new ones in each iteration."""
+    return re.sub(r"\[.*?\]", "", place)
+
+
+def _outermost(places: Mapping[str, str]) -> dict[str, str]:
+    """Those of these places that are not inside another one, and private ones, which are often caches, at the end."""
+    inside = {memory for memory in places for other in places if memory != other and memory.startswith(f"{other}.")}
+    return {memory: places[memory] for memory in sorted(places.keys() - inside, key=lambda it: ("._" in it, it))}
+
+
+def _warning(name: str, places: Sequence[str], kind: Kind) -> str:
+    named = [place for place in places if place][:_MOST_PLACES]
+    more = [f"and {len(places) - len(named)} more"] if len(places) > len(named) > 0 else []
+    begin = f"{name} remembers something from iteration to iteration"
+    begin += f" ({', '.join([*named, *more])})" if named else ""
+    leave_out = "If it does not matter, as in a cache, ignore this, or list the attribute in not_saved of its class."
+    if kind is Kind.ACTING:
+        return (
+            f"{begin}, in the copy that collects, so neither the policy nor a resumed run has it. Compute it from "
+            "self.train_iter, which a copy has with its weights, or make it part of the recurrent state (get_initial_state). "
+            f"{leave_out}"
+        )
+    if kind is Kind.DERIVED:
         return (
             f"{begin}, which its inherited state_dict does not have, so a resumed run begins without it. Override state_dict() "
             "and load_state_dict(state), or keep the value in the context: self.keep(...). A policy saves what it gets by "
-            "self.attach(name, thing), a torch module its buffers. If it does not matter, as in a cache, ignore this."
+            f"self.attach(name, thing), a torch module its buffers. {leave_out}"
         )
     return (
         f"{begin}, and has no state_dict, so a resumed run begins without it. If the object has a state_dict, name it in the "
         "contract: uses=(it,). If not, write a class with state_dict() and load_state_dict(state), or keep the value in the "
-        "context: self.keep(...). If it does not matter, as in a cache, ignore this."
+        f"context: self.keep(...). {leave_out}"
     )
 
 
@@ -93,16 +130,19 @@ def _prints_of(pipeline: Sequence[Entry]) -> dict[Key, Print]:
     """Fingerprints of what each middleware without a state holds, by its position and name; and of the attributes that classes
     of the script add to classes with a state."""
     used = middleware_of(pipeline)
-    single = {(False, position, it.name): it.fn for position, it in enumerate(used) if not it.is_around}
+    single = {(Kind.MIDDLEWARE, position, it.name): it.fn for position, it in enumerate(used) if not it.is_around}
     found: dict[Key, Any] = {key: fn for key, fn in single.items() if not has_state(holder_of(fn))}
-    unsaved = {(False, position, it.name): _used_without_state(it) for position, it in enumerate(used)}
+    unsaved = {(Kind.MIDDLEWARE, position, it.name): _used_without_state(it) for position, it in enumerate(used)}
     found |= {key: things for key, things in unsaved.items() if things}
     owners = _owners(used)
     derived = _derived_in(owners)
     is_of_library = not (derived or any(unsaved.values()) or any(map(_reaches_script, found.values())))
     objects_in = functools.partial(_objects_in, {id(thing) for things in unsaved.values() for thing in things})
     saved = {} if is_of_library else objects_inside([*owners, *environments_of(pipeline)], objects_in)
-    found |= {(True, number, type(one).__name__): _Own(one) for number, one in enumerate(derived)}
+    found |= {(Kind.DERIVED, number, type(one).__name__): _Own(one) for number, one in enumerate(derived)}
+    policies = {id(one): one for one in owners if hasattr(one, "changed_by_acting")}.values()
+    acting = [one for one in policies if is_of_script(type(one).__module__)]
+    found |= {(Kind.ACTING, number, type(one).__name__): _Acting(one) for number, one in enumerate(acting)}
     # While `saved` holds them, no other object gets their id.
     return {key: fingerprint(fn, inside_of=functools.partial(_inside, saved)) for key, fn in found.items()}
 
@@ -122,12 +162,25 @@ def _derived_in(owners: Sequence[Any]) -> list[Any]:
     inside += [inner for it in several for inner in itertools.islice(it, _MOST_ITEMS)]
     modules = [module for one in owners if hasattr(one, "named_parameters") for module in one.modules()]
     every = {id(one): one for one in (*owners, *modules, *inside)}
-    return [one for one in every.values() if _is_derived(one)]
+    return [one for one in every.values() if _is_derived(one) and not getattr(one, "is_copy", False)]  # see _Acting
 
 
 def _is_derived(thing: Any) -> bool:
     kind: Any = type(thing)
     return _names_in_inherited_state(kind) is not None
+
+
+class _Acting:
+    """What the copy of a policy that collects changes by itself: the state of the policy does not have it."""
+
+    def __init__(self, policy: Any) -> None:
+        self.policy = policy
+
+    def parts(self) -> Parts:
+        kind: Any = type(self.policy)
+        changed = self.policy.changed_by_acting()
+        named = [(f".{name}", inner) for name, inner in changed.items() if name not in _names_not_saved(kind)]
+        return [("", None), *named]  # not empty, because a value without parts is left out
 
 
 class _Own:
@@ -138,7 +191,8 @@ class _Own:
 
     def parts(self) -> Parts:
         kind: Any = type(self.thing)
-        known = _names_in_inherited_state(kind) or ()
+        known = _names_in_inherited_state(kind) or frozenset()
+        known = known | _names_not_saved(kind)
         own = [(f".{name}", inner) for name, inner in vars(self.thing).items() if name not in known]
         # Copies, because the buffers of a torch module count as saved.
         left_out = sorted(getattr(self.thing, "_non_persistent_buffers_set", ()))
@@ -172,7 +226,7 @@ def _objects_in(without: Container[int], value: Any) -> list[Any]:
 
 def _inside(saved: Container[int], value: Any) -> Parts | None:
     """The values inside a value that a run may remember; None for the usual ones."""
-    if type(value) is _Own:
+    if isinstance(value, (_Own, _Acting)):
         return value.parts()
     if id(value) in saved:
         return ()
@@ -187,7 +241,9 @@ def _inside(saved: Container[int], value: Any) -> Parts | None:
         return _in_class(value)
     kind = type(value).__module__
     if is_of_script(kind):
-        return [*usual_parts(value), ("", type(value))]
+        of_script: Any = type(value)
+        left_out = {f".{name}" for name in _names_not_saved(of_script)}
+        return [*(it for it in usual_parts(value) if it[0] not in left_out), ("", type(value))]
     if is_data(value):
         return None
     state = _state_of(value)
@@ -240,6 +296,15 @@ def _names_in_inherited_state(kind: Any) -> frozenset[str] | None:
     stored |= {name for it in weights if isinstance(it, FunctionType) for name in names_in(it.__code__)}
     declared = {name for base in bases for name in (*vars(base), *vars(base).get("__annotations__", ()))}
     return frozenset({*stored, *declared, *(vars(owner()) if is_module else ())})
+
+
+@functools.cache
+def _names_not_saved(kind: Any) -> frozenset[str]:
+    """The attributes that a class of the script lists in `not_saved`, and its cached properties."""
+    members = [member for base in kind.__mro__ for member in vars(base).items()]
+    cached = {name for name, member in members if isinstance(member, functools.cached_property)}
+    listed = [names for name, names in members if name == "not_saved" and isinstance(names, (tuple, list, set, frozenset))]
+    return frozenset({*cached, *(name for names in listed for name in names)})
 
 
 def _names_stored_by(function: Any) -> Iterator[str]:

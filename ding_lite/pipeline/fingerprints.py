@@ -98,7 +98,12 @@ def fingerprint(
 
 
 def changed(before: Print, now: Print, private: str = "arrays") -> str | None:
-    """The path of the first change in place, such as ".rows[0]", or None.
+    """The path of the first change in place, such as ".rows[0]", or None; see `changes`."""
+    return next(changes(before, now, private), None)
+
+
+def changes(before: Print, now: Print, private: str = "arrays") -> Iterator[str]:
+    """The path of each change in place, such as ".rows[0]"; those of what was added come first.
 
     Args:
         private: what counts of attributes that begin with an underscore, where a reader may fill a cache: "arrays" alone,
@@ -108,7 +113,7 @@ def changed(before: Print, now: Print, private: str = "arrays") -> str | None:
     if private == "all":
         for key, part in now.items():
             if key not in before and part.parent in before and not isinstance(before[part.parent].content, _Again):
-                return way_to(now, key)
+                yield way_to(now, key)
     insides: list[dict[int, dict[str, int]]] = []
     same: set[tuple[int, int, bool]] = set()
     for key, part in before.items():
@@ -121,12 +126,11 @@ def changed(before: Print, now: Print, private: str = "arrays") -> str | None:
         else:
             is_changed = _counts(part, other, part.name, part.is_private, private)
         if is_changed:
-            return way_to(before, key)
-    return None
+            yield way_to(before, key)
 
 
 def _counts(part: InnerValue, other: InnerValue, name: str, is_private: bool, private: str) -> bool:
-    """Whether a difference of content is a change, see `changed`."""
+    """Whether a difference of content is a change, see `changes`."""
     if private in ("arrays", "numbers but None") and part.content == "None" and name.startswith("."):
         return False  # a cache that is filled at the first access
     if private == "all" or not is_private:

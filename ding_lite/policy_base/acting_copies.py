@@ -60,7 +60,7 @@ def acting_copy(policy: Any, role: str, index: int = 0, device: torch.device | N
     actor.params = list(actor.model.parameters())
     # A test names every attribute that a copy shares, so that a new one cannot be shared by mistake.
     actor._snapshot, actor._attached, actor._loaded, actor._nonfinite_steps = None, {}, {}, None
-    actor.compiled_steps = None
+    actor.compiled_steps = actor._attributes_of_acting = None
     actor.hook_metrics = MetricsLogger(owner=policy.hook_metrics.owner)
     if vars(actor).get("metrics") is policy.hook_metrics:
         del vars(actor)["metrics"]

@@ -39,6 +39,7 @@ from ding_lite.policy_base.state import PolicyState
 from ding_lite.policy_base.weights import PolicyWeights, WeightsSnapshot
 from ding_lite.policy_check import (
     STANDARD,
+    AttributesOfActing,
     HookReads,
     are_finite,
     explain_learning,
@@ -173,6 +174,7 @@ class Policy(PolicyState):
         """By name, the number of gradient steps that a value of the last `learn` is the mean of, where it is more than 1."""
         self._snapshot: WeightsSnapshot | None = None
         self._is_first_batch = True
+        self._attributes_of_acting: AttributesOfActing | None = None
         self._found_finite = self._compared_next = 0
         self._attached: dict[str, Any] = {}
         self.settings_made: dict[str, Any] = {}
@@ -415,6 +417,7 @@ class Policy(PolicyState):
     def learn(self, batch: Tree) -> dict[str, Any]:
         """Postprocess a batch and learn from it; called by `learn_mode.forward`. Returns a dict to log."""
         skipped, before, self.num_steps = self._skipped, self.train_iter, {}
+        self._attributes_of_acting = self._attributes_of_acting or AttributesOfActing(self)
         self._require_equal_weights()
         try:
             processed = self.postprocess(tree(nested(batch)))  # a tree of its own, so that it may assign columns
@@ -434,6 +437,7 @@ class Policy(PolicyState):
         if self._is_first_batch:
             self._is_first_batch = False
             warn_of_misfit(self, batch)
+        self._attributes_of_acting.compare(self)
         output = require_mapping(f"learn_on_batch of {type(self).__name__}", output)
         if not self.num_steps:  # it has not called `gradient_step`
             self.num_steps = dict.fromkeys(output, self.train_iter - before)

@@ -24,6 +24,7 @@ from ding_lite.policy_base.live_settings import change_settings, live_changes, r
 from ding_lite.policy_base.prediction import PredictMode
 from ding_lite.policy_base.short_names import Settings, made_kind
 from ding_lite.policy_base.weights import PolicyWeights
+from ding_lite.policy_check import changed_by_acting
 from ding_lite.policy_state import (
     StateError,
     all_or_nothing,
@@ -109,6 +110,11 @@ class PolicyState(PolicyWeights):
         """The names of this class and of its base classes that are policies, without `Policy` itself."""
         kinds = [kind for kind in cls.__mro__ if issubclass(kind, PolicyState)]
         return [kind.__name__ for kind in kinds[:-2]] or [cls.__name__]  # the last two are `Policy` and `PolicyState`
+
+    def changed_by_acting(self) -> dict[str, Any]:
+        """By name, the values of the attributes that the copy that collects changes by itself. No state has them."""
+        copy = getattr(vars(self).get("collect_mode"), "actor", None)
+        return {} if copy is None else {name: vars(copy)[name] for name in changed_by_acting(self) if name in vars(copy)}
 
     def actor(self, role: str, index: int = 0, device: torch.device | None = None) -> Any:
         """An acting copy of this policy; see `acting_copy`."""

@@ -3,6 +3,7 @@
 Internal: its names may change in any version; `ding_lite.policy` has the errors.
 """
 
+from ding_lite.policy_check.acting_attributes import AttributesOfActing, changed_by_acting
 from ding_lite.policy_check.batches import explain_learning, require_shapes, warn_of_misfit
 from ding_lite.policy_check.columns import STANDARD, ColumnError, HookReads, described, map_columns
 from ding_lite.policy_check.dry_run import dummy_elements, try_out
@@ -31,12 +32,14 @@ from ding_lite.policy_check.recurrent_states import like_before, own_object, sta
 
 __all__ = [
     "STANDARD",
+    "AttributesOfActing",
     "ColumnError",
     "HookError",
     "HookReads",
     "LossError",
     "ObservationError",
     "are_finite",
+    "changed_by_acting",
     "described",
     "dummy_elements",
     "explain_learning",

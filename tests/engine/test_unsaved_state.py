@@ -404,6 +404,66 @@ def test_two_middleware_of_the_same_name_are_two(tmp_path):
     assert len(warned(tmp_path, made(1), made(0), made(2))) == 2
 
 
+class Several:
+    """A middleware with a counter, and with what does not matter."""
+
+    not_saved = ("seconds",)
+
+    def __init__(self):
+        self.turns, self._cache, self.seconds, self.ends = 0, {}, 0.0, [[0], [0]]
+
+    @functools.cached_property
+    def double(self):
+        return 2 * self.turns
+
+    def __call__(self, ctx):
+        self.turns += 1
+        self._cache[self.turns] = self.double
+        self.seconds += 0.5
+        self.ends[ctx.total_step % 2].append(1)
+
+
+class Listing(Several):
+    not_saved = ("ends", "_cache")
+
+
+def test_all_memories_are_named_together_caches_last_without_what_the_class_leaves_out(tmp_path):
+    (found,) = warned(tmp_path / "several", Several(), max_step=6, train_freq=1)
+    assert "Several remembers something from iteration to iteration (ends[0], turns, _cache), and" in found
+    assert "seconds" not in found
+    assert "double" not in found
+    (found,) = warned(tmp_path / "listing", Listing(), max_step=6, train_freq=1)
+    assert "iteration (turns), and has no state_dict" in found
+
+
+def test_a_memory_that_begins_later_is_named_then(tmp_path):
+    class Later:
+        def __init__(self):
+            self.first = self.second = 0
+
+        def __call__(self, ctx):
+            self.first += 1
+            self.second += ctx.total_step > 3
+
+    found = warned(tmp_path, Later(), max_step=8, train_freq=1)
+    assert [text.partition("(")[2].partition(")")[0] for text in found] == ["first", "second"]
+
+
+def test_more_than_four_memories_are_counted(tmp_path):
+    class Many:
+        def __init__(self):
+            self.counts = {}
+            for name in "abcdef":
+                setattr(self, name, 0)
+
+        def __call__(self, ctx):
+            for name in "abcdef":
+                setattr(self, name, ctx.total_step)
+
+    (found,) = warned(tmp_path, Many())
+    assert "(a, b, c, d, and 2 more)" in found
+
+
 class Saved:
     """An object with a state."""
 

@@ -106,7 +106,7 @@ SHARED_ON_PURPOSE = {
 }
 BY_VALUE = {
     *("seed", "rank_seed", "train_iter", "version", "given_model", "cur_lr", "lr_schedule"),
-    *("_is_first_batch", "_found_finite", "_compared_next", "_snapshot"),
+    *("_is_first_batch", "_found_finite", "_compared_next", "_snapshot", "_attributes_of_acting"),
     *("first_action", "num_actions", "entropy_coeff", "entropy_coeff_schedule", "kl_coeff", "kl_target", "target_entropy"),
 }
 
