@@ -31,7 +31,8 @@ Parts = Sequence[tuple[str, Any]]
 class Kind(Enum):
     """What remembers something."""
 
-    MIDDLEWARE = "a middleware, or an object that one uses"
+    MIDDLEWARE = "a middleware"
+    USED = "an object of the script that a middleware of the library uses"
     DERIVED = "an object with an inherited `state_dict`"
     ACTING = "a copy of a policy that acts"
 
@@ -132,12 +133,12 @@ def _prints_of(pipeline: Sequence[Entry]) -> dict[Key, Print]:
     used = middleware_of(pipeline)
     single = {(Kind.MIDDLEWARE, position, it.name): it.fn for position, it in enumerate(used) if not it.is_around}
     found: dict[Key, Any] = {key: fn for key, fn in single.items() if not has_state(holder_of(fn))}
-    unsaved = {(Kind.MIDDLEWARE, position, it.name): _used_without_state(it) for position, it in enumerate(used)}
-    found |= {key: things for key, things in unsaved.items() if things}
+    unsaved = {id(thing): thing for it in used for thing in _used_without_state(it)}
+    found |= {(Kind.USED, number, type(one).__name__): one for number, one in enumerate(unsaved.values())}
     owners = _owners(used)
     derived = _derived_in(owners)
-    is_of_library = not (derived or any(unsaved.values()) or any(map(_reaches_script, found.values())))
-    objects_in = functools.partial(_objects_in, {id(thing) for things in unsaved.values() for thing in things})
+    is_of_library = not (derived or any(map(_reaches_script, found.values())))
+    objects_in = functools.partial(_objects_in, unsaved.keys())
     saved = {} if is_of_library else objects_inside([*owners, *environments_of(pipeline)], objects_in)
     found |= {(Kind.DERIVED, number, type(one).__name__): _Own(one) for number, one in enumerate(derived)}
     policies = {id(one): one for one in owners if hasattr(one, "changed_by_acting")}.values()
@@ -148,9 +149,8 @@ def _prints_of(pipeline: Sequence[Entry]) -> dict[Key, Print]:
 
 
 def _used_without_state(used: UsedMiddleware) -> list[Any]:
-    """Objects of the script without a state that a middleware of the library with one uses, such as a reward model."""
-    holder = holder_of(used.fn)
-    if used.is_around or used.contract is None or not has_state(holder) or not is_of_ding_lite(type(holder).__module__):
+    """Objects of the script without a state that a middleware of the library uses, such as a reward model."""
+    if used.is_around or used.contract is None or not is_of_ding_lite(getattr(holder_of(used.fn), "__module__", None)):
         return []
     return [thing for thing in used.contract.uses if is_of_script(type(thing).__module__) and not has_state(thing)]
 

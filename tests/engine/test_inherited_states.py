@@ -12,7 +12,17 @@ from ding_lite import OnlineRLContext, Task, contract
 from ding_lite.config import DQNConfig, PPOConfig
 from ding_lite.data import ReplayBuffer, Trajectories, with_leaves
 from ding_lite.envs import make_envs
-from ding_lite.middleware import CkptSaver, OffPolicyLearner, StepCollector, data_pusher, gae_estimator, multistep_trainer
+from ding_lite.middleware import (
+    CkptSaver,
+    OffPolicyLearner,
+    StepCollector,
+    data_pusher,
+    gae_estimator,
+    multistep_trainer,
+    offpolicy_data_fetcher,
+    reward_estimator,
+    trainer,
+)
 from ding_lite.nn import RunningNorm
 from ding_lite.policy import DQNPolicy, PPOPolicy
 
@@ -189,12 +199,8 @@ class Growing:
 @pytest.mark.parametrize(("kind", "is_lost"), [(Growing, True), (type("Constant", (Growing,), {"step": 0}), False)])
 def test_so_is_a_reward_model_of_a_learner(kind, is_lost, tmp_path):
     cfg = DQNConfig().override({"policy.learn.batch_size": 4, "policy.learn.learning_starts": 4})
-    rng = np.random.default_rng(0)
     policy = DQNPolicy(cfg.policy, spaces.Box(-1, 1, (2,), np.float32), spaces.Discrete(2))
-    buffer_ = ReplayBuffer(100, seed=0)
-    columns = {name: rng.random((20, 2), np.float32) for name in ("obs", "next_obs")}
-    flags = {name: np.zeros(20, bool) for name in ("terminated", "truncated")}
-    buffer_.push({**columns, **flags, "action": rng.integers(2, size=20), "reward": np.ones(20, np.float32)})
+    buffer_ = filled_buffer()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         with Task().start(ctx=OnlineRLContext()) as loop:
@@ -202,4 +208,37 @@ def test_so_is_a_reward_model_of_a_learner(kind, is_lost, tmp_path):
             loop.use(CkptSaver(policy, tmp_path, train_freq=1000)).run(3)
     found = [str(it.message) for it in caught if "remembers" in str(it.message)]
     assert len(found) == is_lost, found
-    assert all("OffPolicyLearner remembers something from iteration to iteration ([0].turns), and has no" in it for it in found)
+    assert all(f"{kind.__name__} remembers something from iteration to iteration (turns), and has no" in it for it in found)
+
+
+class Scaling:
+    """A reward model that counts."""
+
+    turns = 0
+
+    def learn(self, batch):
+        self.turns += 1
+
+    def estimate(self, batch):
+        return with_leaves(batch, reward=batch.reward * self.turns)
+
+
+def test_so_is_one_that_several_functions_of_the_library_use_once(tmp_path):
+    cfg = DQNConfig().override({"policy.learn.batch_size": 4, "policy.learn.learning_starts": 4})
+    policy = DQNPolicy(cfg.policy, spaces.Box(-1, 1, (2,), np.float32), spaces.Discrete(2))
+    buffer_, model = filled_buffer(), Scaling()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with Task().start(ctx=OnlineRLContext()) as loop:
+            loop.use(offpolicy_data_fetcher(cfg, buffer_, policy.learn_mode, model)).use(reward_estimator(cfg, model))
+            loop.use(trainer(cfg, policy.learn_mode)).use(CkptSaver(policy, tmp_path, train_freq=1000)).run(3)
+    (found,) = [str(it.message) for it in caught if "remembers" in str(it.message)]
+    assert "Scaling remembers something from iteration to iteration (turns), and has no state_dict" in found
+
+
+def filled_buffer():
+    rng, buffer_ = np.random.default_rng(0), ReplayBuffer(100, seed=0)
+    columns = {name: rng.random((20, 2), np.float32) for name in ("obs", "next_obs")}
+    flags = {name: np.zeros(20, bool) for name in ("terminated", "truncated")}
+    buffer_.push({**columns, **flags, "action": rng.integers(2, size=20), "reward": np.ones(20, np.float32)})
+    return buffer_
