@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from ding_lite.basics.signatures import positional_names
 from ding_lite.pipeline.entries import Entry
-from ding_lite.pipeline.shared_objects import needs_contract, objects_held
+from ding_lite.pipeline.held_objects import needs_contract, objects_held
 
 
 @dataclasses.dataclass
