@@ -16,19 +16,15 @@ _FUNCTIONS = ("LOAD_DEREF", "LOAD_GLOBAL")
 
 
 class Place(NamedTuple):
-    """One place in code that uses a variable or attribute."""
+    """One place in code that uses a variable or attribute. Without chain and function, it is used in another way."""
 
     chain: tuple[str, ...] = ()
-    """The attributes that are read of it, one of the other: ("cfg", "seed") for `policy.cfg.seed`."""
+    """The attributes that are read of it, one of the other: ("cfg", "seed") for `policy.cfg.seed`, and ("cfg", "=") where an
+    attribute or item of policy.cfg is set or deleted."""
     function: str = ""
     """The function that gets it as an argument, by its name; empty if none does."""
     position: int = 0
     """Position of this argument."""
-
-    @property
-    def is_known(self) -> bool:
-        """Whether it is one of the two; otherwise it goes elsewhere, for example to be returned or changed."""
-        return bool(self.chain or self.function)
 
 
 def places_of(code: CodeType, name: str, is_attribute: bool = False) -> Iterator[Place]:
@@ -87,9 +83,10 @@ def _place(code: list[dis.Instruction], index: int) -> Place:
     later = 0
     while end < len(code) and code[end].opname in _VALUES:
         end, later = _after_attributes(code, end), later + 1
-    if end == len(code) or code[end].opname not in _CALLS or not isinstance(code[end].arg, int):
+    count = code[end].arg if end < len(code) and code[end].opname in _CALLS else None
+    if count is None:
         return Place()
-    position = code[end].arg - 1 - later
+    position = count - 1 - later
     for _ in range(position):
         begin -= 1
         while code[begin].opname in _ATTRIBUTE:

@@ -304,7 +304,7 @@ def _terms(
 def _sum(before: Contract, added: Contract) -> Contract:
     """A contract with the terms of both, and the stage of the first."""
     names = [field.name for field in dataclasses.fields(Contract) if field.name not in (*_OBJECTS, "stage", "hints")]
-    merged = {name: tuple(dict.fromkeys((*getattr(before, name), *getattr(added, name)))) for name in names}
+    merged: dict[str, Any] = {name: tuple(dict.fromkeys((*getattr(before, name), *getattr(added, name)))) for name in names}
     merged |= {name: _distinct((*getattr(before, name), *getattr(added, name))) for name in _OBJECTS}
     return dataclasses.replace(before, **merged, hints={**before.hints, **added.hints})
 
