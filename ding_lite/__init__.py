@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from ding_lite.engine import Context, PipelineError, Task, contract, task
+from ding_lite.engine import Context, PipelineError, Task, contract, extend_contract, task
 
 if TYPE_CHECKING:
     from ding_lite.contexts import OfflineRLContext, OnlineRLContext
@@ -11,4 +11,14 @@ if not TYPE_CHECKING:  # hidden from type checkers, which would otherwise allow 
 
 __version__ = "0.1.0"
 
-__all__ = ["Context", "OfflineRLContext", "OnlineRLContext", "PipelineError", "Task", "__version__", "contract", "task"]
+__all__ = [
+    "Context",
+    "OfflineRLContext",
+    "OnlineRLContext",
+    "PipelineError",
+    "Task",
+    "__version__",
+    "contract",
+    "extend_contract",
+    "task",
+]

@@ -3,7 +3,49 @@
 from __future__ import annotations
 
 import dis
+from collections.abc import Iterator
 from types import CodeType
+from typing import NamedTuple
+
+_NOTHING = ("PUSH_NULL", "CACHE", "PRECALL", "RESUME", "NOP", "EXTENDED_ARG")
+_DEFINING = ("COPY_FREE_VARS", "MAKE_CELL", "LOAD_CLOSURE")
+_ATTRIBUTE = ("LOAD_ATTR", "LOAD_METHOD")
+_CALLS = ("CALL", "CALL_FUNCTION")
+_VALUES = ("LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_BORROW", "LOAD_DEREF", "LOAD_GLOBAL", "LOAD_NAME", "LOAD_CONST")
+_FUNCTIONS = ("LOAD_DEREF", "LOAD_GLOBAL")
+
+
+class Place(NamedTuple):
+    """One place in code that uses a variable or attribute. Without chain and function, it is used in another way."""
+
+    chain: tuple[str, ...] = ()
+    """The attributes that are read of it, one of the other: ("cfg", "seed") for `policy.cfg.seed`, and ("cfg", "=") where an
+    attribute or item of policy.cfg is set or deleted."""
+    function: str = ""
+    """The function that gets it as an argument, by its name; empty if none does."""
+    position: int = 0
+    """Position of this argument."""
+
+
+def places_of(code: CodeType, name: str, is_attribute: bool = False) -> Iterator[Place]:
+    """Each place in a function, and in those inside it, that uses a variable.
+
+    Args:
+        code: code of the function.
+        name: name of the variable: an argument, a global one, or one of a function around it.
+        is_attribute: whether it is the name of an attribute instead, of any object.
+    """
+    found = [it for it in dis.get_instructions(code) if it.opname not in _NOTHING]
+    for index, now in enumerate(found):
+        names = now.argval if isinstance(now.argval, tuple) else (now.argval,)
+        if name not in names or now.opname in (*_DEFINING, "LOAD_CONST", "KW_NAMES"):
+            continue
+        if (now.opname.endswith(("_ATTR", "_METHOD", "_ATTRIBUTE"))) != is_attribute:
+            continue
+        yield Place() if isinstance(now.argval, tuple) else _place(found, index)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from places_of(constant, name, is_attribute)
 
 
 def attributes_read(code: CodeType, name: str) -> set[str] | None:
@@ -21,17 +63,43 @@ def attributes_read(code: CodeType, name: str) -> set[str] | None:
         (['shape', 'sum'], None)
     """
     found: set[str] = set()
-    instructions = [it for it in dis.get_instructions(code) if it.opname not in ("PUSH_NULL", "CACHE")]
-    for now, then in zip(instructions, [*instructions[1:], None], strict=True):
-        names = now.argval if isinstance(now.argval, tuple) else (now.argval,)
-        if name not in names or now.opname in ("COPY_FREE_VARS", "MAKE_CELL", "LOAD_CLOSURE", "LOAD_ATTR", "LOAD_METHOD"):
-            continue
-        if isinstance(now.argval, tuple) or then is None or then.opname not in ("LOAD_ATTR", "LOAD_METHOD"):
+    for place in places_of(code, name):
+        if not place.chain:
             return None
-        found.add(then.argval)
-    for constant in code.co_consts:
-        inner = attributes_read(constant, name) if isinstance(constant, CodeType) else set()
-        if inner is None:
-            return None
-        found |= inner
+        found.add(place.chain[0])
     return found
+
+
+def _place(code: list[dis.Instruction], index: int) -> Place:
+    """What happens to the value that the instruction at this index loads."""
+    end = _after_attributes(code, index)
+    chain = tuple(str(it.argval) for it in code[index + 1 : end])
+    if chain:
+        is_set = end < len(code) and code[end].opname in ("STORE_ATTR", "DELETE_ATTR", "STORE_SUBSCR", "DELETE_SUBSCR")
+        return Place((*chain, "=") if is_set else chain)
+    begin = index
+    while code[begin].opname in _ATTRIBUTE:  # an attribute: the object comes before
+        begin -= 1
+    later = 0
+    while end < len(code) and code[end].opname in _VALUES:
+        end, later = _after_attributes(code, end), later + 1
+    count = code[end].arg if end < len(code) and code[end].opname in _CALLS else None
+    if count is None:
+        return Place()
+    position = count - 1 - later
+    for _ in range(position):
+        begin -= 1
+        while code[begin].opname in _ATTRIBUTE:
+            begin -= 1
+        if begin <= 0 or code[begin].opname not in _VALUES:
+            return Place()
+    if position < 0 or begin < 1 or code[begin - 1].opname not in _FUNCTIONS:
+        return Place()
+    return Place((), code[begin - 1].argval, position)
+
+
+def _after_attributes(code: list[dis.Instruction], index: int) -> int:
+    index += 1
+    while index < len(code) and code[index].opname in _ATTRIBUTE:
+        index += 1
+    return index

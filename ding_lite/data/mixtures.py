@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 import numbers
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -12,6 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import torch
 
+from ding_lite.basics.signatures import passed_signature_of
 from ding_lite.data.column_arrays import require_held
 from ding_lite.data.replay import ReplayBuffer
 from ding_lite.data.restoring import require_integer, require_state, state_error
@@ -310,7 +310,7 @@ def _ways_of(buffer: Any) -> _Ways:
     """Its `draw` and `take`; a buffer of another library only has `sample`, perhaps without `columns`."""
     if _is_split(buffer):
         return _Ways(buffer.draw, buffer.take)
-    if len(inspect.signature(buffer.sample).parameters) > 1:
+    if len(passed_signature_of(buffer.sample).parameters) > 1:
         return _Ways(int, buffer.sample)
     return _Ways(int, lambda size, columns: buffer.sample(size))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ding_lite.basics import add_note
+from ding_lite.basics.signatures import signature_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,7 +133,7 @@ def as_mutation(name: str, given: Any) -> Range | Choices | _Drawn:
 
 def _require_one_argument(name: str, fn: Callable[..., Any]) -> None:
     try:
-        inspect.signature(fn).bind(None)
+        signature_of(fn).bind(None)
     except ValueError:  # a built-in function without a signature
         return
     except TypeError as error:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import inspect
 import numbers
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from ding_lite.basics.signatures import signature_of
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
 from ding_lite.engine import Context, Task, contract
 from ding_lite.engine.tasks import opened_for
@@ -230,7 +230,7 @@ class Member:
 
 def _takes_task(pipeline: PipelineBuilder) -> bool:
     try:
-        inspect.signature(pipeline).bind(None, None)
+        signature_of(pipeline).bind(None, None)
     except TypeError:
         return False
     return True

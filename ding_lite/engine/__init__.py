@@ -31,6 +31,7 @@ from ding_lite.pipeline import (
     UndeclaredFieldError,
     contract,
     contract_of,
+    extend_contract,
     run_inside,
 )
 from ding_lite.pipeline import Made as Made
@@ -62,6 +63,7 @@ __all__ = [
     "contract",
     "contract_of",
     "current_task",
+    "extend_contract",
     "interpreter_released",
     "load_checkpoint",
     "ranged_field",

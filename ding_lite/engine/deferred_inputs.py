@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from ding_lite.basics.closures import content_of
 from ding_lite.basics.messages import call_of, describe_call, location_of, name_of
+from ding_lite.basics.signatures import positional_names, signature_of
 from ding_lite.pipeline.contexts import Context, is_scalar
 from ding_lite.pipeline.fingerprints import Print, changed, fingerprint
 from ding_lite.pipeline.lifecycle import Lifecycle
@@ -41,7 +42,7 @@ def inputs_of(fn: Any, args: tuple[Any, ...]) -> list[Input]:
     given: dict[str, Any] = {}
     while isinstance(fn, functools.partial):
         args, given, fn = (*fn.args, *args), {**fn.keywords, **given}, fn.func
-    names = _names_of_arguments(fn, len(args))
+    names = positional_names(fn, len(args))
     found = [_constant(name, value, "argument") for name, value in (*zip(names, args), *given.items())]
     passed = {one.name for one in found}
     if not isinstance(fn, FunctionType):
@@ -55,20 +56,6 @@ def inputs_of(fn: Any, args: tuple[Any, ...]) -> list[Input]:
         values = (*zip(positional[len(positional) - len(defaults) :], defaults), *(code.__kwdefaults__ or {}).items())
         found += [_constant(name, value, "default") for name, value in values if name not in passed]
     return found
-
-
-def _names_of_arguments(fn: Any, count: int) -> list[str]:
-    try:
-        parameters = list(inspect.signature(fn).parameters.values())
-    except (ValueError, TypeError):  # some builtins have none
-        parameters = []
-    names: list[str] = []
-    for parameter in parameters:
-        if parameter.kind is parameter.VAR_POSITIONAL:
-            names += [f"{parameter.name}[{index}]" for index in range(count - len(names))]
-        elif parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
-            names.append(parameter.name)
-    return names + [f"args[{index}]" for index in range(len(names), count)]
 
 
 def _constant(name: str, value: Any, kind: str) -> Input:
@@ -102,7 +89,7 @@ def require_work(fn: Any, args: tuple[Any, ...], named: Mapping[str, Any]) -> No
         inner = inner.func
     _refuse_functions_that_only_begin(inner, name)
     try:
-        signature = inspect.signature(fn)
+        signature: inspect.Signature | None = signature_of(fn)
     except (ValueError, TypeError):  # some builtins have none
         signature = None
     if signature is not None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gymnasium
 
 from ding_lite.basics import add_note
+from ding_lite.basics.signatures import passed_signature_of
 from ding_lite.envs.error_locations import exit_error
 from ding_lite.envs.spaces import SpaceError, require_elements, same_layout
 
@@ -109,7 +109,7 @@ def called(factory: Callable[..., Any], /, **env_config: Any) -> Any:
         return factory(**copied_settings(env_config))
     except TypeError as error:
         try:
-            inspect.signature(factory).bind(**env_config)
+            passed_signature_of(factory).bind(**env_config)
         except (TypeError, ValueError):  # it does not take them, or its signature is unknown
             name = getattr(factory, "__name__", type(factory).__name__)
             add_note(error, f"env_config passed {', '.join(env_config)} to {name}")

@@ -16,6 +16,7 @@ from gymnasium.vector import VectorEnv
 from gymnasium.wrappers import TimeLimit
 
 from ding_lite.basics import add_note, did_you_mean, require_extra, seed_of
+from ding_lite.basics.signatures import parameters_of, passed_signature_of
 from ding_lite.envs.action_masks import ActionMask
 from ding_lite.envs.atari import AtariMode, AtariPreprocessing, atari_mode, make_atari
 from ding_lite.envs.autoreset import VectorEnvAdapter
@@ -307,7 +308,7 @@ def _parameters_of(spec: EnvSpec) -> list[str]:
 def _parameters(function: Callable[..., Any]) -> list[str]:
     """The named parameters of a function; empty if unknown."""
     try:
-        parameters = inspect.signature(function).parameters.values()
+        parameters = parameters_of(function).values()
     except (TypeError, ValueError):  # some builtin functions
         return []
     return [it.name for it in parameters if it.kind in (it.POSITIONAL_OR_KEYWORD, it.KEYWORD_ONLY)]
@@ -318,7 +319,7 @@ def _takes_any(function: Callable[..., Any]) -> bool:
     if isinstance(function, type):
         return False
     try:
-        parameters = inspect.signature(function).parameters.values()
+        parameters = passed_signature_of(function).parameters.values()
     except (TypeError, ValueError):  # some builtin functions
         return False
     return any(it.kind is it.VAR_KEYWORD for it in parameters)

@@ -4,7 +4,7 @@ Internal: its names may change in any version; `ding_lite` and `ding_lite.engine
 """
 
 from ding_lite.pipeline.contexts import Context, UndeclaredFieldError
-from ding_lite.pipeline.contracts import Contract, NestedContext, contract, contract_of
+from ding_lite.pipeline.contracts import Contract, NestedContext, contract, contract_of, extend_contract
 from ding_lite.pipeline.contracts import Made as Made
 from ding_lite.pipeline.generators import engaged as engaged
 from ding_lite.pipeline.generators import run_inside
@@ -24,6 +24,7 @@ __all__ = [
     "UndeclaredFieldError",
     "contract",
     "contract_of",
+    "extend_contract",
     "run_inside",
     "under_contract",
 ]

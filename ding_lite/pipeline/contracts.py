@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any, TypeVar
 
 from ding_lite.basics.foreign_names import foreign_arguments
@@ -17,6 +18,8 @@ LANES = ("evaluate", "collect", "process", "learn")
 """Of a run whose iterations overlap."""
 _LANE_OF = {"evaluate": "evaluate", "explore": "collect", "collect": "collect", "process": "process"}
 _ATTRIBUTE = "__contract__"
+_OBJECTS = ("uses", "fills", "draws", "exclusive", "creates")
+_NOT_OBJECTS = (FunctionType, BuiltinFunctionType, MethodType, functools.partial, type)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,44 +178,164 @@ def contract(
         raise TypeError(f"@contract above {name} has no terms: write @contract(reads=..., writes=..., uses=..., stage=...).")
     if stage is not None and stage not in STAGES:
         raise ValueError(f"contract(stage={stage!r}): there is no such stage, use one of {', '.join(STAGES)}.")
-    terms = Contract(
-        reads=_names("reads", reads),
-        writes=_names("writes", writes),
-        uses=_objects("uses", uses),
-        stage=stage,
-        may_read=_names("may_read", may_read),
-        reads_after=_names("reads_after", reads_after),
-        writes_after=_names("writes_after", writes_after),
-        writes_late=_names("writes_late", writes_late),
-        may_write=_names("may_write", may_write),
-        fills=_objects("fills", fills),
-        draws=_objects("draws", draws),
-        exclusive=_objects("exclusive", exclusive),
-        needs=_names("needs", needs),
-        provides=_names("provides", provides),
-        creates=_contexts(creates),
-        hints=_hints(hints),
+    terms = _terms(
+        "contract",
+        stage,
+        {"reads": reads, "may_read": may_read, "reads_after": reads_after},
+        {"writes": writes, "writes_after": writes_after, "writes_late": writes_late, "may_write": may_write},
+        {"uses": uses, "fills": fills, "draws": draws, "exclusive": exclusive},
+        {"needs": needs, "provides": provides},
+        creates,
+        hints,
     )
-    if "total_step" in (*terms.all_writes, *terms.may_write, *terms.writes_after):
-        raise ValueError("contract(writes=('total_step',)): the task counts iterations there; declare a counter of your own.")
-    _require_fields("needs", terms.needs, "reads", (*terms.reads, *terms.may_read))
-    _require_fields("provides", terms.provides, "writes", (*terms.all_writes, *terms.may_write))
+    _require_fields("contract", terms, terms)
 
     def attach(fn: Function) -> Function:
         if not callable(fn):
             found = f"{fn!r:.60} of type {type(fn).__name__}"
             raise TypeError(f"contract(...) decorates a middleware, a callable, got {found}.")
-        try:
-            setattr(fn, _ATTRIBUTE, terms)
-        except (AttributeError, TypeError):
-            name = getattr(fn, "__qualname__", type(fn).__qualname__)
-            raise TypeError(
-                f"contract(...)({name}): a {type(fn).__name__} holds no contract. Put it on a partial, and use what "
-                "comes back: task.use(contract(...)(functools.partial(it)))."
-            ) from None
+        if not isinstance(fn, _NOT_OBJECTS):
+            _require_what_it_has(fn, terms)
+        _attach(fn, terms)
         return fn
 
     return attach
+
+
+def extend_contract(
+    middleware: Function,
+    reads: Iterable[str] = (),
+    writes: Iterable[str] = (),
+    uses: Iterable[Any] = (),
+    *,
+    may_read: Iterable[str] = (),
+    reads_after: Iterable[str] = (),
+    writes_after: Iterable[str] = (),
+    writes_late: Iterable[str] = (),
+    may_write: Iterable[str] = (),
+    fills: Iterable[Any] = (),
+    draws: Iterable[Any] = (),
+    exclusive: Iterable[Any] = (),
+    needs: Iterable[str] = (),
+    provides: Iterable[str] = (),
+    creates: Iterable[NestedContext] = (),
+    hints: Mapping[str, str] | None = None,
+) -> Function:
+    """Add terms to the contract of a middleware, in a class derived from another: `extend_contract(self, reads=("env_step",))`.
+
+    It is the last line of `__init__`. The contract keeps its stage and all that it names; `contract(...)(self)` replaces it.
+
+    Args:
+        middleware: the object, or a function with a contract.
+        reads: fields that it also reads. One that the contract already writes, such as the output of a learner, needs no
+            earlier middleware that writes it: it counts as one in `may_read`.
+        writes, uses, may_read, reads_after, writes_after, writes_late, may_write, fills, draws, exclusive, needs, provides,
+            creates, hints: further terms, see `contract`.
+
+    Returns:
+        The middleware.
+
+    Raises:
+        ValueError: it has no contract, for example because `super().__init__` comes later; a setting that is not "field.key" of
+            a field that it reads or writes.
+        TypeError: as for `contract`.
+
+    Example:
+        >>> class Count:
+        ...     def __init__(self):
+        ...         contract(reads=("trajectories",), stage="process")(self)
+        ...     def __call__(self, ctx):
+        ...         print(len(ctx.trajectories))
+        >>> class CountSteps(Count):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         extend_contract(self, reads=("env_step",))
+        >>> contract_of(CountSteps()).reads, contract_of(CountSteps()).stage
+        (('trajectories', 'env_step'), 'process')
+    """
+    if not callable(middleware):
+        found = f"{middleware!r:.60} of type {type(middleware).__name__}"
+        raise TypeError(f"extend_contract(...) wants a middleware, a callable, got {found}: write extend_contract(self, ...).")
+    before = _inherited_contract(middleware)
+    if before is None:
+        name = getattr(middleware, "__qualname__", type(middleware).__qualname__)
+        raise ValueError(
+            f"extend_contract({name}): it has no contract yet. Call it behind super().__init__(...), as the last line of "
+            "__init__; where no parent class has a contract either, write contract(...)(self) instead."
+        )
+    added = _terms(
+        "extend_contract",
+        None,
+        {"reads": reads, "may_read": may_read, "reads_after": reads_after},
+        {"writes": writes, "writes_after": writes_after, "writes_late": writes_late, "may_write": may_write},
+        {"uses": uses, "fills": fills, "draws": draws, "exclusive": exclusive},
+        {"needs": needs, "provides": provides},
+        creates,
+        hints,
+    )
+    own = {*before.all_writes, *before.may_write}  # what it writes itself it need not be given
+    needed = tuple(name for name in added.reads if name not in own)
+    added = dataclasses.replace(added, reads=needed, may_read=(*added.may_read, *(it for it in added.reads if it in own)))
+    terms = _sum(before, added)
+    _require_fields("extend_contract", added, terms)
+    _attach(middleware, terms)
+    return middleware
+
+
+def _terms(
+    call: str,
+    stage: str | None,
+    reads: Mapping[str, Iterable[str]],
+    writes: Mapping[str, Iterable[str]],
+    objects: Mapping[str, Iterable[Any]],
+    settings: Mapping[str, Iterable[str]],
+    creates: Iterable[NestedContext],
+    hints: Mapping[str, str] | None,
+) -> Contract:
+    """A contract with these terms, each checked; `call` is the function named in messages."""
+    names = {term: _names(f"{call}({term}=", given) for term, given in {**reads, **writes, **settings}.items()}
+    held = {term: _objects(f"{call}({term}=", given) for term, given in objects.items()}
+    terms = Contract(**names, **held, stage=stage, creates=_contexts(call, creates), hints=_hints(call, hints))
+    if "total_step" in (*terms.all_writes, *terms.may_write, *terms.writes_after):
+        raise ValueError(f"{call}(writes=('total_step',)): the task counts iterations there; declare a counter of your own.")
+    return terms
+
+
+def _sum(before: Contract, added: Contract) -> Contract:
+    """A contract with the terms of both, and the stage of the first."""
+    names = [field.name for field in dataclasses.fields(Contract) if field.name not in (*_OBJECTS, "stage", "hints")]
+    merged: dict[str, Any] = {name: tuple(dict.fromkeys((*getattr(before, name), *getattr(added, name)))) for name in names}
+    merged |= {name: _distinct((*getattr(before, name), *getattr(added, name))) for name in _OBJECTS}
+    return dataclasses.replace(before, **merged, hints={**before.hints, **added.hints})
+
+
+def _attach(fn: Callable[..., Any], terms: Contract) -> None:
+    try:
+        setattr(fn, _ATTRIBUTE, terms)
+    except (AttributeError, TypeError):
+        name = getattr(fn, "__qualname__", type(fn).__qualname__)
+        raise TypeError(
+            f"contract(...)({name}): a {type(fn).__name__} holds no contract. Put it on a partial, and use what "
+            "comes back: task.use(contract(...)(functools.partial(it)))."
+        ) from None
+
+
+def _require_what_it_has(thing: Callable[..., Any], terms: Contract) -> None:
+    """Refuse to replace the contract of an object by one without its stage, or without an object that it names."""
+    before = contract_of(thing)
+    if before is None:
+        return
+    groups = state_groups([*before.uses, *terms.uses])
+    same = [(it, *groups.get(id(it), ())) for it in before.uses]
+    lost = [f"uses={type(it[0]).__name__}" for it in same if not any(use is other for use in terms.uses for other in it)]
+    lost += [f"stage={before.stage!r}"] if before.stage is not None and terms.stage is None else []
+    if lost:
+        name = type(thing).__name__
+        raise ValueError(
+            f"contract(...)({name}) replaces the contract that this object has already, and loses {', '.join(lost)}, by which "
+            f"an asynchronous run orders it. Add to the contract instead, as the last line of {name}.__init__: "
+            f"extend_contract(self, {', '.join(_further(before, terms))}), from ding_lite import extend_contract."
+        )
 
 
 def contract_of(fn: Callable[..., Any]) -> Contract | None:
@@ -225,6 +348,44 @@ def contract_of(fn: Callable[..., Any]) -> Contract | None:
     if terms is None or (of_call is not None and _is_of_parent_class(fn)):
         terms = of_call
     return terms if isinstance(terms, Contract) else None
+
+
+def _further(before: Contract, terms: Contract) -> list[str]:
+    """The terms of a contract that another one does not have, as code; objects without their names."""
+    names = ("reads", "writes", "may_read", "reads_after", "writes_after", "writes_late", "may_write", "needs", "provides")
+    found = []
+    for term in names:
+        more = [f'"{one}"' for one in getattr(terms, term) if one not in getattr(before, term)]
+        found += [f"{term}=({', '.join(more)}{',' if len(more) == 1 else ''})"] if more else []
+    has_more = any(all(it is not use for use in before.uses) for it in terms.uses)
+    return [*found, *(["uses=(...)"] if has_more or not found else [])]
+
+
+def _inherited_contract(fn: Callable[..., Any]) -> Contract | None:
+    """The contract of a middleware, else the nearest one in its parent classes, whose `__call__` it replaces."""
+    places = [it for cls in type(fn).__mro__ for it in (vars(cls).get(_ATTRIBUTE), vars(cls).get("__call__"))]
+    found = (it if isinstance(it, Contract) else getattr(it, _ATTRIBUTE, None) for it in places)
+    return contract_of(fn) or next((it for it in found if isinstance(it, Contract)), None)
+
+
+def inherits_contract(fn: object) -> bool:
+    """Whether a middleware is an object whose contract may come from a parent class, so that its own class can extend it."""
+    is_object = not isinstance(fn, _NOT_OBJECTS)
+    return is_object and any("__call__" in vars(cls) for cls in type(fn).__mro__[1:])
+
+
+def line_to_add(fn: object, **terms: Iterable[str]) -> str:
+    """The code that adds terms to the contract of a middleware, and its place, for messages.
+
+    Args:
+        fn: the middleware.
+        **terms: the values of each term, as code.
+    """
+    given = [(term, tuple(values)) for term, values in terms.items()]
+    listed = ", ".join(f"{term}=({', '.join(values)}{',' if len(values) == 1 else ''})" for term, values in given)
+    if inherits_contract(fn):
+        return f"extend_contract(self, {listed}) as the last line of {type(fn).__name__}.__init__"
+    return f"@contract(..., {listed})"
 
 
 def _is_of_parent_class(fn: object) -> bool:
@@ -276,38 +437,46 @@ def _distinct(things: Iterable[Any]) -> tuple[Any, ...]:
 
 
 def _objects(term: str, things: Iterable[Any]) -> tuple[Any, ...]:
+    """The objects of a term, which is code up to the value: "contract(uses="."""
     if isinstance(things, (str, Mapping)) or not hasattr(things, "__iter__"):
-        raise TypeError(f"contract({term}=...) wants several objects, got one {type(things).__name__}: write {term}=(it,).")
+        raise TypeError(
+            f"{term}...) wants several objects, got one {type(things).__name__}: write {term.partition('(')[2]}(it,)."
+        )
     return tuple(things)
 
 
-def _contexts(things: Iterable[NestedContext]) -> tuple[NestedContext, ...]:
-    found = _objects("creates", things)
+def _contexts(call: str, things: Iterable[NestedContext]) -> tuple[NestedContext, ...]:
+    found = _objects(f"{call}(creates=", things)
     for thing in found:
         if not isinstance(thing, NestedContext):
             raise TypeError(
-                f"contract(creates=...) wants objects of NestedContext, got {thing!r:.60} of type {type(thing).__name__}: "
+                f"{call}(creates=...) wants objects of NestedContext, got {thing!r:.60} of type {type(thing).__name__}: "
                 "write creates=(NestedContext(...),)."
             )
     return found
 
 
-def _hints(hints: Mapping[str, str] | None) -> dict[str, str]:
+def _hints(call: str, hints: Mapping[str, str] | None) -> dict[str, str]:
     if hints is not None and not isinstance(hints, Mapping):
-        raise TypeError(f"contract(hints=...) wants a dict of texts, got {hints!r:.60} of type {type(hints).__name__}.")
+        raise TypeError(f"{call}(hints=...) wants a dict of texts, got {hints!r:.60} of type {type(hints).__name__}.")
     return dict(hints or {})
 
 
-def _require_fields(term: str, settings: tuple[str, ...], other: str, fields: tuple[str, ...]) -> None:
-    """Refuse a setting that is not "field.key", or whose field the contract does not touch."""
-    for setting in settings:
-        field, dot, key = setting.partition(".")
-        if not (field and dot and key):
-            raise ValueError(
-                f"contract({term}=...) wants settings as 'field.key', such as 'collect_kwargs.eps', got {setting!r}."
-            )
-        if field not in fields:
-            raise ValueError(f"contract({term}=({setting!r},)) refers to ctx.{field}: add {field!r} to {other}.")
+def _require_fields(call: str, terms: Contract, whole: Contract) -> None:
+    """Refuse a setting in these terms that is not "field.key", or whose field the whole contract does not touch."""
+    read, written = (*whole.reads, *whole.may_read), (*whole.all_writes, *whole.may_write)
+    for term, settings, other, fields in (
+        ("needs", terms.needs, "reads", read),
+        ("provides", terms.provides, "writes", written),
+    ):
+        for setting in settings:
+            field, dot, key = setting.partition(".")
+            if not (field and dot and key):
+                raise ValueError(
+                    f"{call}({term}=...) wants settings as 'field.key', such as 'collect_kwargs.eps', got {setting!r}."
+                )
+            if field not in fields:
+                raise ValueError(f"{call}({term}=({setting!r},)) refers to ctx.{field}: add {field!r} to {other}.")
 
 
 def of_both_halves(terms: Contract) -> Contract:
@@ -323,17 +492,18 @@ def of_both_halves(terms: Contract) -> Contract:
 
 
 def _names(term: str, names: Iterable[str]) -> tuple[str, ...]:
+    """The names of a term, which is code up to the value: "contract(reads="."""
     if isinstance(names, str):
-        raise TypeError(f"contract({term}={names!r}) wants several names, got one string: write ({names!r},).")
+        raise TypeError(f"{term}{names!r}) wants several names, got one string: write ({names!r},).")
     if not isinstance(names, Iterable):
         raise TypeError(
-            f"contract({term}={names!r}) wants names of context fields, got a {type(names).__name__}: write {term}=(), or "
-            "leave it out, if there are none."
+            f"{term}{names!r}) wants names of context fields, got a {type(names).__name__}: write "
+            f"{term.partition('(')[2]}(), or leave it out, if there are none."
         )
     found = tuple(names)
     for name in found:
         if not isinstance(name, str):
-            raise TypeError(f"contract({term}=...) wants names of context fields, got {name!r} of type {type(name).__name__}.")
+            raise TypeError(f"{term}...) wants names of context fields, got {name!r} of type {type(name).__name__}.")
     return found
 
 

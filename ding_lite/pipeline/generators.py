@@ -28,7 +28,7 @@ def may_yield(fn: Callable[..., Any]) -> bool:
     declared = getattr(fn, "may_yield", None)
     if isinstance(declared, bool):
         return declared
-    bodies = (inspect.unwrap(fn), call_of(fn))
+    bodies = (inspect.unwrap(fn, stop=inspect.isgeneratorfunction), call_of(fn))
     return any(body is not None and inspect.isgeneratorfunction(body) for body in bodies)
 
 

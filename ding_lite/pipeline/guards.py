@@ -10,7 +10,7 @@ from typing import Any
 
 from ding_lite.basics.messages import location_of, name_of
 from ding_lite.pipeline.contexts import Context
-from ding_lite.pipeline.contracts import Contract, contract_of
+from ding_lite.pipeline.contracts import Contract, contract_of, inherits_contract, line_to_add
 from ding_lite.pipeline.ended_contexts import EndedContexts
 from ding_lite.pipeline.entries import Entry
 from ding_lite.pipeline.fingerprints import Print, changed, fingerprint
@@ -226,7 +226,7 @@ class Guard:
 
     def _after(self, ctx: Any, which: int, reach: Reach, before: Any) -> None:
         if self.contract is not None:
-            self._checker.handovers.after(self, self.who, ctx, reach.written, before)
+            self._checker.handovers.after(self, self.who, ctx, reach.written, before, self.fn)
             return
         for name, found in self._read.items():  # a function without a contract may change what it reads
             if changed(found, fingerprint(field_value(ctx, name))) is not None:
@@ -241,7 +241,7 @@ class Guard:
         if self.contract is None:
             step = RunningStep(self.who, _no_advice, self._checker, self._noting(self._observer(which)))
         else:
-            step = RunningStep(self.who, _Advice(self.contract, which, reach.writable), self._checker)
+            step = RunningStep(self.who, _Advice(self.fn, self.contract, which, reach.writable), self._checker)
         known = self._steps[which][outside] = reach, step
         return known
 
@@ -315,8 +315,8 @@ def _no_advice(verb: str, name: str) -> str:
 class _Advice:
     """How to allow a refused access: the term of the contract as code."""
 
-    def __init__(self, terms: Contract, which: int, late: frozenset[str]) -> None:
-        self._terms, self._which, self._late = terms, which, late
+    def __init__(self, fn: object, terms: Contract, which: int, late: frozenset[str]) -> None:
+        self._fn, self._terms, self._which, self._late = fn, terms, which, late
 
     def __call__(self, verb: str, name: str) -> str:
         if name == "total_step":
@@ -330,6 +330,8 @@ class _Advice:
                 )
             suffix = ""
         term = f"{verb}s{suffix}"
-        names = (*getattr(self._terms, term), name)
-        listed = ", ".join(f'"{one}"' for one in names)
-        return f"Add it: @contract(..., {term}=({listed}{',' if len(names) == 1 else ''}))."
+        is_added = inherits_contract(self._fn)
+        if term == "reads" and not is_added and name in (*self._terms.all_writes, *self._terms.may_write):
+            term = "may_read"  # it writes the field itself, now and then: no earlier middleware needs to
+        names = (name,) if is_added else (*getattr(self._terms, term), name)
+        return "Add it: " + line_to_add(self._fn, **{term: [f'"{one}"' for one in names]}) + "."

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ding_lite.pipeline.contexts import SCALARS, Context, class_values, family_of, kept_fields, settable_fields, start_values
+from ding_lite.pipeline.contracts import line_to_add
 from ding_lite.pipeline.fingerprints import Print, changed, fingerprint, memory_of, overlapping, with_what_is_inside
 from ding_lite.pipeline.value_kinds import may_change
 from ding_lite.pipeline.views import ContractError, field_value
@@ -101,7 +102,7 @@ class Handovers:
         shared = list(self._shared(ctx, written)) if written and self._has_handed else []
         return _Before(read, own, shared) if read or own or written or self._of_class else None
 
-    def after(self, key: object, who: str, ctx: Context, written: Sequence[str], before: _Before) -> None:
+    def after(self, key: object, who: str, ctx: Context, written: Sequence[str], before: _Before, fn: object) -> None:
         """Compare, and note what this step has handed over.
 
         Args:
@@ -110,6 +111,7 @@ class Handovers:
             ctx: its context.
             written: fields that it may have written.
             before: result of `before`, not None.
+            fn: the middleware.
 
         Raises:
             ContractError: it changed in place a value that it only reads, memory of a field that it does not write, or a value
@@ -119,12 +121,12 @@ class Handovers:
         for name, (value, found) in before.read.items():
             where = changed(found, fingerprint(value))
             if where is not None:
-                raise ContractError(self._changed_what_it_reads(who, name, where))
+                raise ContractError(self._changed_what_it_reads(who, name, where, fn))
         for shared in before.shared:
             now = with_what_is_inside(fingerprint(shared.handed.value), shared.keys)
             where = changed(shared.before, now)
             if where is not None:
-                raise ContractError(self._changed_what_is_shared(who, shared, where))
+                raise ContractError(self._changed_what_is_shared(who, shared, where, fn))
         for handed, found in before.own:
             may_be_read = 0 < iteration - handed.iteration <= max(1, self._max_lag)
             is_mine = may_be_read and (not self._is_threaded or handed.field in self._sole)
@@ -239,12 +241,12 @@ class Handovers:
                 if where is not None:
                     raise ContractError(self._changed_what_it_handed_over(who, handed, where))
 
-    def _changed_what_it_reads(self, who: str, name: str, where: str) -> str:
+    def _changed_what_it_reads(self, who: str, name: str, where: str, fn: object) -> str:
         others = self._writers.get(name)
         beside = f" (or {others}, which wrote it, did so meanwhile)" if self._is_threaded and others else ""
         return (
             f"{who} changed ctx.{name}{_way(where)} in place{beside}, and its contract says that it only reads it. Work on "
-            f'a copy, or add it: @contract(..., writes=("{name}",)).'
+            f"a copy, or add it: {line_to_add(fn, writes=[_quoted(name)])}."
         )
 
     def _changed_what_it_starts_from(self, who: str, name: str, where: str) -> str:
@@ -256,14 +258,14 @@ class Handovers:
             "default_factory, or keep() it."
         )
 
-    def _changed_what_is_shared(self, who: str, shared: _Shared, where: str) -> str:
+    def _changed_what_is_shared(self, who: str, shared: _Shared, where: str, fn: object) -> str:
         name, other = shared.written, shared.handed
         beside = " (or a middleware at the same time did)" if self._is_threaded else ""
         return (
             f"{who} changed ctx.{name} in place{beside}, and with it ctx.{other.field}{_way(where)}, which {other.who} wrote: "
             "both hold the same memory, and its contract names only one of them. Write a new value, "
             f"ctx.{name} = ..., or let the middleware that makes ctx.{name} hand over a copy; or add it: "
-            f'@contract(..., writes=("{name}", "{other.field}")).'
+            f"{line_to_add(fn, writes=[_quoted(name), _quoted(other.field)])}."
         )
 
     def _changed_what_it_handed_over(self, who: str, handed: _Handed, where: str) -> str:
@@ -273,6 +275,10 @@ class Handovers:
             f"later one{beside}: where iterations overlap, others still read it then. Make a new value in each iteration, or "
             f"hand over a copy of it in ctx.{handed.field}."
         )
+
+
+def _quoted(name: str) -> str:
+    return f'"{name}"'
 
 
 def _way(where: str) -> str:

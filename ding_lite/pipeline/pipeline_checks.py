@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 from ding_lite.basics.messages import call_of, describe_call, did_you_mean, name_of
+from ding_lite.basics.signatures import signature_of
 from ding_lite.pipeline.contexts import Context, declared_fields, fields_at_start, foreign_field_advice, kept_fields
 from ding_lite.pipeline.contracts import Contract
 from ding_lite.pipeline.data_flow import flow_problems, owner_problems, settings_problems, sharing_problems
@@ -38,7 +39,7 @@ def require_middleware(fn: object, call: str = "task.use") -> None:
     if any(inspect.iscoroutinefunction(f) or inspect.isasyncgenfunction(f) for f in (fn, call_of(fn))):
         raise TypeError(f"{call}({name_of(fn)}) got an async function, which would not be awaited: write a plain function.")
     try:
-        signature = inspect.signature(fn)
+        signature = signature_of(fn)
     except (ValueError, TypeError):  # some builtins have none
         return
     try:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 import logging
 import warnings
 from collections import deque
@@ -11,62 +9,70 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-from ding_lite.basics.attribute_reads import attributes_read
-from ding_lite.basics.closures import closure_of
 from ding_lite.basics.configs import Config
 from ding_lite.pipeline.contexts import is_scalar
-from ding_lite.pipeline.contracts import Contract, state_groups
+from ding_lite.pipeline.contracts import Contract, line_to_add, state_groups
 from ding_lite.pipeline.entries import Entry
 from ding_lite.pipeline.fingerprints import changed, fingerprint
+from ding_lite.pipeline.held_objects import Held, objects_reached
 
 _NO_STATE = (FunctionType, MethodType, BuiltinFunctionType, ModuleType, type, Config, Contract)
 _DATA = (list, dict, set, deque, bytearray)
 _MOST_INSIDE = 5_000  # objects that are looked at
 _ACTING = " If it only acts, let it hold the mode, such as policy.eval_mode, and name that instead."
-_MADE_TO_BE_SHARED = frozenset({"threading", "_thread", "queue", "_queue"})
-
-
-def objects_held(fn: Any) -> Iterator[tuple[str, Any]]:
-    """Stateful objects that a middleware holds, by name: free variables and globals, or attributes of an object."""
-    if inspect.isfunction(fn):
-        yield from ((name, value) for name, value in closure_of(fn) if needs_contract(value))
-        for name in fn.__code__.co_names:
-            if name in fn.__globals__ and needs_contract(fn.__globals__[name]):
-                yield name, fn.__globals__[name]
-    else:
-        yield from ((f"self.{name}", value) for name, value in getattr(fn, "__dict__", {}).items() if needs_contract(value))
 
 
 def unnamed_objects(pipeline: Sequence[Entry]) -> Iterator[str]:
-    """Advice for each middleware that holds an object named by a contract on another lane, but not by its own.
+    """Advice for each middleware that reaches an object named by a contract on another lane, but not by its own.
 
-    An object and those in its `shares_state_with` count as one: a contract that names one of them names all.
+    An object and those in its `shares_state_with` count as one: a contract that names one of them names all. Code that reads
+    settings of the object alone, or attributes that its contract names, as in `policy.eval_mode`, does not count.
     """
-    groups = state_groups([thing for entry in pipeline if entry.contract is not None for thing in entry.contract.uses])
+    groups = _groups_of(pipeline)
     for entry in pipeline:
-        terms = entry.contract
-        for name, thing in objects_held(entry.fn) if terms is not None else ():
+        terms, told = entry.contract, set[int]()
+        for held in objects_reached(entry.fn) if terms is not None else ():
+            thing = held.thing
             same, leader = groups.get(id(thing), (thing,)), getattr(thing, "leader", None)
             named = same if leader is None else (*same, *groups.get(id(leader), (leader,)))
-            if terms is None or _is_any(terms.uses, named) or _reads_named_alone(entry.fn, name, thing, terms.uses):
+            if terms is None or id(same[0]) in told or _is_any(terms.uses, named) or _reads_named_alone(held, terms.uses):
                 continue
-            for other in pipeline:
-                theirs = other.contract
-                if theirs is None or theirs.lane == terms.lane:
-                    continue
-                if _is_any(theirs.uses, same):
-                    yield (
-                        f"{entry.name} ({entry.location}) holds {name}, a {type(thing).__name__} that {other.name} uses, "
-                        f"and its contract does not name it. Nothing orders the two, so if it touches it, add it: "
-                        f"@contract(..., uses=({name},)).{_ACTING if hasattr(thing, 'eval_mode') else ''}"
-                    )
-                    break
+            others = (it for it in pipeline if it.contract is not None and it.contract.lane != terms.lane)
+            other = next((it for it in others if it.contract is not None and _is_any(it.contract.uses, same)), None)
+            if other is not None:
+                told.add(id(same[0]))
+                yield (
+                    f"{entry.name} ({entry.location}) holds {held.shown}, a {type(thing).__name__} that {other.name} uses, "
+                    "and its contract does not name it. Nothing orders the two, so if it touches it, add it: "
+                    f"{line_to_add(entry.fn, uses=[_as_code(held.name)])}.{_other_ways(held)}"
+                )
 
 
-def _reads_named_alone(fn: Any, name: str, thing: Any, uses: Sequence[Any]) -> bool:
-    """Whether a function does nothing with an object but read attributes that its contract names, as in `policy.eval_mode`."""
-    attributes = attributes_read(fn.__code__, name) if isinstance(fn, FunctionType) else None
-    return bool(attributes) and all(_is_any(uses, (getattr(thing, attribute, None),)) for attribute in attributes or ())
+def _groups_of(pipeline: Sequence[Entry]) -> dict[int, tuple[Any, ...]]:
+    return state_groups([thing for entry in pipeline if entry.contract is not None for thing in entry.contract.uses])
+
+
+def _as_code(name: str) -> str:
+    """The name of an object as it is named in a contract, where the script has a name for it."""
+    return "the object" if name == "self" or " " in name else name
+
+
+def _other_ways(held: Held) -> str:
+    """What a middleware may do that need not wait for the other one."""
+    ways = _ACTING if hasattr(held.thing, "eval_mode") else ""
+    setting = next((name for name in ("cfg", "num_envs") if hasattr(held.thing, name)), None)
+    if setting is not None and held.attributes() is None:
+        ways += (
+            f" If it only reads settings, take them outside of the function, `settings = {_as_code(held.name)}.{setting}`: "
+            "that costs nothing."
+        )
+    return ways
+
+
+def _reads_named_alone(held: Held, uses: Sequence[Any]) -> bool:
+    """Whether a middleware does nothing with an object but read its settings, and attributes that its contract names."""
+    attributes = held.attributes()
+    return attributes is not None and all(_is_any(uses, (getattr(held.thing, it, None),)) for it in attributes)
 
 
 def _is_any(uses: Sequence[Any], things: Sequence[Any]) -> bool:
@@ -146,7 +152,7 @@ class Watched:
         self._is_reported = True
         first, name = self.holders[0]
         second, _ = next((entry, it) for entry, it in self.holders if _lane_of(entry) != _lane_of(first))
-        named = f"uses=({name},)" if name.isidentifier() and name != "self" else "uses=(the object,)"
+        named = f"uses=({_as_code(name)},)"
         warnings.warn(
             f"where iterations overlap, {first.name} ({first.location}) and {second.name} ({second.location}) hold the same "
             f"{type(self.thing).__name__}, {name}, which changes{f' (at {where})' if where else ''}, and neither contract "
@@ -157,39 +163,32 @@ class Watched:
 
 
 def watched_objects(pipeline: Sequence[Entry]) -> dict[int, list[Watched]]:
-    """Objects that middleware of two lanes hold and no contract names, by id of each function that holds them."""
+    """Objects that middleware of two lanes reach and no contract names, by id of each function that reaches them."""
     known = [entry for entry in pipeline if entry.contract is not None]
-    holders: dict[int, list[tuple[Entry, str]]] = {}
-    things: dict[int, Any] = {}
+    groups = _groups_of(pipeline)
+    reached: dict[int, list[tuple[Entry, Held]]] = {}
     for entry in known:
-        for name, thing in _held_in_all(entry.fn):
-            things[id(thing)] = thing
-            holders.setdefault(id(thing), []).append((entry, name))
+        for held in objects_reached(entry.fn):
+            if id(held.thing) not in groups and held.attributes() != set():
+                reached.setdefault(id(held.thing), []).append((entry, held))
+    shared = {
+        key
+        for key, several in reached.items()
+        if len({_lane_of(entry) for entry, _ in several}) > 1 and not any(_knows(entry, several[0][1].thing) for entry in known)
+    }
     found: dict[int, list[Watched]] = {}
-    for key, several in holders.items():
-        if len({_lane_of(entry) for entry, _ in several}) < 2 or any(_knows(entry, things[key]) for entry in known):
-            continue
-        watched = Watched(things[key], several)
-        for entry, _ in several:
-            found.setdefault(id(entry.fn), []).append(watched)
+    for key in reached.keys() & shared:
+        several = reached[key]
+        if all(shared.intersection(held.around) for _, held in several):
+            continue  # what holds it is watched
+        watched = Watched(several[0][1].thing, [(entry, held.name) for entry, held in several])
+        for one in {id(entry.fn) for entry, _ in several}:
+            found.setdefault(one, []).append(watched)
     return found
 
 
 def _lane_of(entry: Entry) -> str:
     return "" if entry.contract is None else entry.contract.lane
-
-
-def _held_in_all(fn: Any) -> Iterator[tuple[str, Any]]:
-    """Objects that a middleware holds, also through partials, and the object of a bound method."""
-    while isinstance(fn, (functools.partial, MethodType)):
-        if isinstance(fn, MethodType):
-            yield "self", fn.__self__
-            fn = fn.__func__
-        else:
-            values = [*fn.args, *fn.keywords.values()]
-            yield from ((f"argument {index}", value) for index, value in enumerate(values) if needs_contract(value))
-            fn = fn.func
-    yield from objects_held(inspect.unwrap(fn) if inspect.isfunction(fn) else fn)
 
 
 def _knows(entry: Entry, thing: Any) -> bool:
@@ -207,14 +206,3 @@ def _is_named(thing: Any, terms: Contract) -> bool:
     """Whether a contract names the object or its leader."""
     leader = getattr(thing, "leader", None)
     return any(it is thing or (leader is not None and it is leader) for it in terms.uses)
-
-
-def needs_contract(value: object) -> bool:
-    """Whether contracts name a value: it may change, and is neither a function, a configuration nor made to be shared."""
-    if is_scalar(value) or isinstance(value, _NO_STATE) or _is_task(value) or type(value).__module__ in _MADE_TO_BE_SHARED:
-        return False
-    return isinstance(value, (list, dict, set, deque, bytearray)) or hasattr(value, "__dict__") or hasattr(value, "__array__")
-
-
-def _is_task(value: object) -> bool:
-    return all(hasattr(value, name) for name in ("use", "run", "finish"))

@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from types import FunctionType, MethodType
 from typing import Any, cast
 
+from ding_lite.basics.signatures import positional_names
 from ding_lite.pipeline.entries import Entry
-from ding_lite.pipeline.shared_objects import needs_contract, objects_held
+from ding_lite.pipeline.held_objects import needs_contract, objects_held
 
 
 @dataclasses.dataclass
@@ -122,7 +123,7 @@ def _given_later(fn: Any) -> Iterator[tuple[str, Any]]:
             yield from objects_held(fn.__self__)
             fn = fn.__func__
         else:
-            names = list(inspect.signature(fn.func).parameters)
+            names = positional_names(fn.func, len(fn.args))
             given = {**dict(zip(names, fn.args)), **fn.keywords}
             yield from ((name, value) for name, value in given.items() if needs_contract(value))
             fn = fn.func

@@ -20,6 +20,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from ding_lite.basics import require_extra, temporary_beside, unflatten, writing
+from ding_lite.basics.signatures import parameters_of
 from ding_lite.data import flatten
 from ding_lite.data.trees import map_leaves
 from ding_lite.envs.action_masks import ACTION_MASK, ActionMasks
@@ -253,7 +254,7 @@ def _inputs(policy: Policy) -> dict[str, Any]:
 
 def _needed(policy: Policy) -> tuple[str, ...]:
     """The values of the last step that the policy reads. One with a default other than None keeps it."""
-    parameters = inspect.signature(policy.compute_actions).parameters
+    parameters = parameters_of(policy.compute_actions)
     return tuple(name for name in policy.previous if parameters[name].default in (None, inspect.Parameter.empty))
 
 

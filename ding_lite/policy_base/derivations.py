@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ding_lite.basics import did_you_mean
+from ding_lite.basics.signatures import parameters_of, passed_signature_of, signature_of
 from ding_lite.data import Tree
 from ding_lite.policy_base.configs import PolicyConfig
 from ding_lite.policy_base.data_parallel import StepAverage
@@ -103,15 +104,20 @@ def _num_arguments(name: str, hook: str, fn: Hook, wanted: str, *counts: int) ->
     Raises:
         TypeError: `fn` can be called with none of them.
     """
-    signature = inspect.signature(fn)
-    for count in counts:
-        try:
-            signature.bind(*[None] * count)
-        except TypeError:
-            continue
-        return count
+    signature, passed = signature_of(fn), passed_signature_of(fn)
+    taken = [count for count in counts if _can_bind(signature, count)]
+    if taken:
+        return next((count for count in taken if _can_bind(passed, count)), taken[0])
     called = getattr(fn, "__name__", fn)
     raise TypeError(f"{name}: {hook} is called with ({wanted}), but the signature is {called}{signature}: change it to match.")
+
+
+def _can_bind(signature: inspect.Signature, count: int) -> bool:
+    try:
+        signature.bind(*[None] * count)
+    except TypeError:
+        return False
+    return True
 
 
 def _loss(name: str, fn: Hook) -> dict[str, Any]:
@@ -128,7 +134,7 @@ def _postprocess(name: str, fn: Hook) -> dict[str, Any]:
 
     missing = {one[0]: NotHere(name, *one) for one in _NOT_HERE}
     given = [*missing.values()][: count - 2]
-    by_name = {one: missing[one] for one in [*inspect.signature(fn).parameters][count:] if one in missing}
+    by_name = {one: missing[one] for one in [*parameters_of(fn)][count:] if one in missing}
 
     def postprocess(self: DerivedPolicy, batch: Tree) -> Tree:
         processed: Tree = fn(self, batch, *given, **by_name)

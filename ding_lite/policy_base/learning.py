@@ -159,8 +159,14 @@ class LearnMode:
 
     @property
     def shares_state_with(self) -> tuple[Any, ...]:
-        """The objects that learning changes. If a contract has one of them in `uses`, this counts as a use of this mode."""
-        return (self._policy, self._policy.model)
+        """The objects that learning changes: the policy, its networks with their layers and parameters, and its optimizers. If
+        a contract has one of them in `uses`, this counts as a use of this mode."""
+        held = [self._policy.model, *vars(self._policy).values()]
+        networks = [it for it in held if isinstance(it, nn.Module)]
+        layers = [layer for network in networks for layer in network.modules()]
+        tensors = [it for network in networks for it in (*network.parameters(), *network.buffers())]
+        optimizers = [it for it in held if isinstance(it, torch.optim.Optimizer)]
+        return (self._policy, *{id(it): it for it in (self._policy.model, *layers, *tensors, *optimizers)}.values())
 
     @property
     def name(self) -> str:

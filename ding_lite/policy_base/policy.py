@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import math
 import sys
 import threading
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ding_lite.basics import foreign_attributes
+from ding_lite.basics.signatures import parameters_of
 from ding_lite.compiling import CompiledSteps, batch_copy
 from ding_lite.data import Spec, Tree, flatten, nested, tree
 from ding_lite.data.minibatches import rollout_rows
@@ -615,12 +615,12 @@ class Policy(PolicyState):
     @functools.cached_property
     def previous(self) -> tuple[str, ...]:
         """Those of prev_action_batch and prev_reward_batch that are parameters of `compute_actions`."""
-        return tuple(name for name in _PREVIOUS if name in inspect.signature(self.compute_actions).parameters)
+        return tuple(name for name in _PREVIOUS if name in parameters_of(self.compute_actions))
 
     @functools.cached_property
     def observed(self) -> tuple[str, ...]:
         """Those of info_batch and episodes that are parameters of `compute_actions`."""
-        return tuple(name for name in _OBSERVED if name in inspect.signature(self.compute_actions).parameters)
+        return tuple(name for name in _OBSERVED if name in parameters_of(self.compute_actions))
 
 
 def _inherited(cls: type[Policy], name: str, fn: Callable[..., Any]) -> Callable[..., Any]:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ding_lite.basics import did_you_mean
+from ding_lite.basics.signatures import parameters_of
 from ding_lite.data import LeafSpec, Spec, allocate, flatten
 from ding_lite.data.trees import map_leaves
 from ding_lite.envs.arrays import describe_shapes
@@ -100,7 +101,7 @@ class PredictMode(ActMode):
                 space = self._policy.action_space if name == "prev_action_batch" else None
                 given = _as_previous(name, space, specs[name], settings[name], count, is_single)
                 found[name] = given if starts is None else map_leaves(_with_zeros(starts), given)
-            elif inspect.signature(self.actor.compute_actions).parameters[name].default in (None, inspect.Parameter.empty):
+            elif parameters_of(self.actor.compute_actions)[name].default in (None, inspect.Parameter.empty):
                 found[name] = zeros
                 missing.append(name)
         if missing and (is_recurrent or starts is not None) and not (starts is not None and starts.all()):
@@ -129,7 +130,7 @@ class PredictMode(ActMode):
             if "compute_actions" in vars(kind):
                 if not kind.__module__.startswith(_OURS):
                     return
-                known.update(inspect.signature(vars(kind)["compute_actions"]).parameters)
+                known.update(parameters_of(vars(kind)["compute_actions"]))
         known -= {"self", "obs", "state", "explore", "kwargs"}
         if unknown := [name for name in settings if name not in known]:
             hint = did_you_mean(unknown[0], sorted({*known, "deterministic", "episode_start"}))

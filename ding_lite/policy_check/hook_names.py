@@ -13,6 +13,7 @@ from typing import Any
 
 from ding_lite.basics.closures import function_of, names_in
 from ding_lite.basics.messages import warn_caller
+from ding_lite.basics.signatures import positional_names, signature_of
 from ding_lite.policy_check.foreign_methods import ADVICE, HOOKS
 from ding_lite.policy_check.idle_settings import reads_setting
 
@@ -92,7 +93,7 @@ def _require_no_clash(base: type, name: str, value: Any, owner: type) -> None:
 
 def _can_replace(value: Any, inner: Any, name: str) -> bool:
     """Whether a method can be called as the one that it replaces. `learn` is often another method."""
-    own, given = inspect.signature(value), inspect.signature(inner).parameters.values()
+    own, given = signature_of(value), inspect.signature(inner).parameters.values()
     positional = [
         it.name for it in given if it.kind in (it.POSITIONAL_ONLY, it.POSITIONAL_OR_KEYWORD) and it.default is it.empty
     ]
@@ -100,7 +101,7 @@ def _can_replace(value: Any, inner: Any, name: str) -> bool:
         own.bind(*positional, **{it.name: None for it in given if it.kind is it.KEYWORD_ONLY and it.default is it.empty})
     except TypeError:
         return False
-    return name != "learn" or [*own.parameters][: len(positional)] == positional or reads_setting(value, name)
+    return name != "learn" or positional_names(value, len(positional)) == positional or reads_setting(value, name)
 
 
 def _advice(name: str, value: Any, hooks: Sequence[str], foreign: Mapping[str, str]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 import warnings
 from collections.abc import Mapping, Sequence
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
+from ding_lite.basics.signatures import passed_signature_of
 from ding_lite.data import Spec, flatten
 from ding_lite.data.trees import is_tree
 from ding_lite.envs.spaces import integer_bounds, subspaces
@@ -97,7 +97,7 @@ def require_optimizer(hook: str, params: Sequence[nn.Parameter], optimizer: Any)
             stacklevel=4,
         )
     try:
-        inspect.signature(type(optimizer).step).bind(optimizer)  # schedules of torch wrap the step of the object
+        passed_signature_of(type(optimizer).step).bind(optimizer)  # schedules of torch wrap the step of the object
     except TypeError:
         raise TypeError(
             f"{found}, which needs a closure to compute the loss several times per step: return an optimizer that does not, "

@@ -15,6 +15,7 @@ from ding_lite.basics.closures import names_in, parts_of
 from ding_lite.basics.messages import warn_caller
 from ding_lite.basics.origins import is_of_ding_lite
 from ding_lite.basics.reached_functions import named_values, reached_functions
+from ding_lite.basics.signatures import signature_of
 
 _PARTS = {
     "model.attention_window": ("attention_size", "attention_layers", "attention_heads"),
@@ -179,7 +180,7 @@ def _makes_model_without_settings(kind: Any) -> bool:
         return False
     if not names_in(make.__code__).isdisjoint({"cfg", "config"}):
         return False
-    read = attributes_read(make.__code__, next(iter(inspect.signature(make).parameters), ""))
+    read = attributes_read(make.__code__, next(iter(signature_of(make).parameters), ""))
     return read is not None and not any(callable(getattr(kind, name, None)) for name in read)
 
 

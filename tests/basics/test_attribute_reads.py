@@ -2,7 +2,7 @@
 
 import pytest
 
-from ding_lite.basics.attribute_reads import attributes_read
+from ding_lite.basics.attribute_reads import Place, attributes_read, places_of
 
 GLOBAL = "text"
 
@@ -49,3 +49,26 @@ def test_arguments_and_global_variables():
     assert attributes_read((lambda x, y: x.shape + y.size).__code__, "x") == {"shape"}
     assert attributes_read((lambda: GLOBAL.upper()).__code__, "GLOBAL") == {"upper"}
     assert attributes_read((lambda x: (x, x.shape)).__code__, "x") is None
+
+
+def helper(*args):
+    return args
+
+
+def test_places_are_chains_of_attributes_arguments_of_functions_or_unknown():
+    def fn(x, y):
+        x.cfg.seed = 3
+        helper(y, x), helper(y.cfg, x, y.cfg.seed), x.cfg.seed
+        return x.run(), [x], helper(x, key=1)
+
+    chains = [Place(("cfg", "=")), Place((), "helper", 1), Place((), "helper", 1), Place(("cfg", "seed"))]
+    assert [*places_of(fn.__code__, "x")] == [*chains, Place(("run",)), Place(), Place()]
+
+
+def test_places_of_an_attribute():
+    def fn(x, y):
+        return x.policy.cfg.seed, helper(x.policy, y), y.policy
+
+    chain, argument, unknown = places_of(fn.__code__, "policy", is_attribute=True)
+    assert (chain, argument, unknown) == (Place(("cfg", "seed")), Place((), "helper", 0), Place())
+    assert [*places_of(fn.__code__, "policy")] == []

@@ -1,5 +1,6 @@
 """Populations: who copies whom, what comes with it, and that the same seed gives the same decisions."""
 
+import functools
 import json
 import os
 import signal
@@ -171,6 +172,16 @@ class TestExploring:
     def test_a_function_without_the_generator_is_refused_by_name(self, make):
         with pytest.raises(TypeError, match=r"hyperparam_mutations\['policy.learn.learning_rate'\] .* generator of numpy"):
             make(mutations={"policy.learn.learning_rate": lambda: 1e-3})
+
+    def test_a_decorated_function_is_called_as_it_is_written(self):
+        def between(rng, low, high):
+            return float(rng.uniform(low, high))
+
+        @functools.wraps(between)
+        def small(rng):
+            return between(rng, 0.0, 1e-3)
+
+        assert 0.0 < explored({"x": 1.0}, {"x": small}, np.random.default_rng(0), 1.0)["x"] < 1e-3
 
 
 @pytest.mark.slow

@@ -289,6 +289,10 @@ class TestInputs:
         def work(x):
             return x
 
+        @functools.wraps(work)
+        def decorated():
+            return work(9)
+
         wrong = {
             "wants a function and then its arguments, got 9 of type int": lambda: loop.defer(work(9)),
             "got None of type NoneType": lambda: loop.defer(None),
@@ -298,6 +302,7 @@ class TestInputs:
             "got a generator function": lambda: loop.defer(functools.partial(generates)),
             r"work \(.*\) takes \(x\): missing a required argument": lambda: loop.defer(work),
             r"work \(.*\) takes \(x\): too many": lambda: loop.defer(work, 1, 2),
+            r"work \(.*\) takes \(\): too many": lambda: loop.defer(decorated, 1),
         }
 
         @contract(stage="learn")
@@ -305,6 +310,7 @@ class TestInputs:
             for message, call in wrong.items():
                 with pytest.raises(TypeError, match=rf"^task\.defer\(.*{message}"):
                     call()
+            assert loop.defer(decorated).result() == 9
 
         with Task().start(ctx=Counts(), **mode) as loop:
             loop.use(collector).use(defers).run(1)

@@ -147,6 +147,30 @@ class TestUse:
         with Task().start() as loop, pytest.raises(TypeError, match=match):
             loop.use(fn)
 
+    def test_below_a_decorator_the_function_that_is_called_counts(self):
+        seen = []
+
+        def step(ctx, *, rng):
+            seen.append(rng)
+
+        @functools.wraps(step)
+        def adds_one(ctx):
+            return step(ctx, rng=3)
+
+        @functools.wraps(step)
+        def passes_on(*args, **kwargs):
+            return step(*args, rng=4, **kwargs)
+
+        @functools.wraps(step)
+        def wants_more(ctx, other):
+            return step(ctx, rng=5)
+
+        with Task().start() as loop:
+            loop.use(adds_one).use(passes_on).use(functools.partial(adds_one)).run(1)
+            with pytest.raises(TypeError, match=r"wants a function of one argument, ctx, but step \(.*\) takes \(ctx, other\)"):
+                loop.use(wants_more)
+        assert seen == [3, 4, 3]
+
     def test_a_factory_that_was_not_called_is_refused_by_name(self):
         def pusher(cfg, buffer_):
             return lambda ctx: None

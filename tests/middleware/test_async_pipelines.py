@@ -13,7 +13,7 @@ import torch
 from gymnasium import spaces
 from slow_cases import mostly_slow
 
-from ding_lite import Task, contract
+from ding_lite import Task, contract, extend_contract
 from ding_lite.config import DQNConfig, PPOConfig
 from ding_lite.contexts import OnlineRLContext
 from ding_lite.data import ReplayBuffer
@@ -297,3 +297,50 @@ def test_a_middleware_that_holds_what_the_learner_changes_names_it_or_is_warned(
     assert all(
         re.search(r"bonus .* holds thing, a \w+ that multistep_trainer uses, .* uses=\(thing,\)", text) for text in found
     )
+
+
+class RatedCollector(StepCollector):
+    """Also looks at the gradient steps."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.steps = []
+        extend_contract(self, reads=("train_iter",))
+
+    def __call__(self, ctx):
+        super().__call__(ctx)
+        self.steps.append(ctx.train_iter)
+
+
+class LossLearner(OffPolicyLearner):
+    """Also looks at its own output."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.losses = []
+        extend_contract(self, reads=("train_output",))
+
+    def __call__(self, ctx):
+        super().__call__(ctx)
+        self.losses.append(ctx.train_output and float(ctx.train_output["loss"]))
+
+
+def derived_run(**mode):
+    cfg = DQNConfig()
+    cfg.override({"policy.learn.learning_starts": 200, "policy.learn.batch_size": 16})
+    envs = make_envs("CartPole-v1", 2, seed=0)
+    policy = DQNPolicy(cfg.policy, envs.single_observation_space, envs.single_action_space)
+    buffer_ = ReplayBuffer(500, seed=0)
+    collector = RatedCollector(cfg, policy.collect_mode, envs, collect_kwargs={"eps": 0.1})
+    learner, loop = LossLearner(cfg, policy.learn_mode, buffer_), Task()
+    with loop.start(ctx=OnlineRLContext(), **mode):
+        loop.use(collector).use(data_pusher(cfg, buffer_)).use(learner).run(6)
+    return collector.steps, learner.losses
+
+
+def test_classes_derived_from_ours_that_touch_more_give_equal_results_on_threads():
+    steps, losses = derived_run(max_lag=1)
+
+    assert (steps, losses) == derived_run(async_mode=True, max_lag=1)
+    assert losses[0] is None
+    assert losses[-1] > 0

@@ -80,6 +80,15 @@ def factory():
     return inner
 
 
+def yielding(fn):
+    @functools.wraps(fn)
+    def inner(ctx):
+        fn(ctx)
+        yield
+
+    return inner
+
+
 YES = {
     "a generator function": generator,
     "what a factory made": factory(),
@@ -92,6 +101,8 @@ YES = {
     "a partial of an object": functools.partial(Yielding()),
     "a decorated one": wrapped(generator),
     "one decorated twice": wrapped(wrapped(generator)),
+    "a function below a decorator that yields": yielding(function),
+    "the same below another": wrapped(yielding(function)),
     "one under contract": contract(stage="learn")(factory()),
     "a generator expression's function": lambda ctx: (yield),
 }

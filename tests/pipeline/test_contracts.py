@@ -3,8 +3,9 @@
 import functools
 
 import pytest
+from contract_runs import MODES, Data, run
 
-from ding_lite.engine import contract, contract_of
+from ding_lite.engine import ContractError, contract, contract_of, extend_contract
 
 
 def test_a_function_carries_its_contract_and_stays_itself():
@@ -203,3 +204,156 @@ def test_none_is_no_term_and_a_contract_decorates_what_can_be_called():
         contract(reads=None)
     with pytest.raises(TypeError, match=r"contract\(...\) decorates a middleware, a callable, got 3 of type int"):
         contract()(3)
+
+
+class Pushes:
+    """A middleware of a library: its contract is put on the object."""
+
+    def __init__(self, rows):
+        self.rows = rows
+        contract(reads=("count",), writes=("batch",), fills=(rows,), stage="learn", hints={"draws": "Pushes(rows)"})(self)
+
+    def __call__(self, ctx):
+        self.rows.append(ctx.count)
+        if ctx.count > 1:
+            ctx.batch = len(self.rows)
+
+
+class Decorated:
+    """Another one, with the contract above its method."""
+
+    @contract(reads=("count",), writes=("batch",), stage="learn")
+    def __call__(self, ctx):
+        ctx.batch = ctx.count
+
+
+class Derived(Pushes):
+    """Looks at one more field, and at an object of its own."""
+
+    def __init__(self, rows, **terms):
+        super().__init__(rows)
+        self.seen = []
+        extend_contract(self, **terms)
+
+    def __call__(self, ctx):
+        super().__call__(ctx)
+        self.seen.append((ctx.batch, ctx.more))
+
+
+class TestExtendedContracts:
+    def test_it_keeps_all_that_is_inherited_and_adds(self):
+        rows, other = [], []
+        terms = contract_of(Derived(rows, reads=("more",), writes=("more",), uses=(other,), needs=("more.eps",)))
+
+        assert (terms.reads, terms.writes, terms.needs) == (("count", "more"), ("batch", "more"), ("more.eps",))
+        assert (terms.stage, terms.hints) == ("learn", {"draws": "Pushes(rows)"})
+        assert [id(it) for it in terms.uses] == [id(rows), id(other)]
+        assert [id(it) for it in terms.fills] == [id(rows)]
+        assert contract_of(Pushes(rows)).reads == ("count",)
+
+    def test_a_field_that_the_contract_writes_needs_no_earlier_writer(self):
+        terms = contract_of(Derived([], reads=("batch", "more")))
+
+        assert (terms.reads, terms.may_read) == (("count", "more"), ("batch",))
+
+    def test_a_contract_above_the_method_of_a_parent_is_extended_too(self):
+        class Longer(Decorated):
+            def __init__(self):
+                extend_contract(self, may_read=("more",))
+
+            def __call__(self, ctx):
+                super().__call__(ctx)
+
+        terms = contract_of(Longer())
+        assert (terms.reads, terms.writes, terms.may_read, terms.stage) == (("count",), ("batch",), ("more",), "learn")
+        assert contract_of(Decorated()).may_read == ()
+
+    def test_functions_are_extended_in_place(self):
+        @contract(reads=("count",))
+        def fn(ctx):
+            pass
+
+        assert extend_contract(fn, ["more"]) is fn
+        assert contract_of(fn).reads == ("count", "more")
+
+    @MODES
+    def test_the_error_names_the_line_to_paste_and_with_it_the_run_goes_on(self, mode):
+        with pytest.raises(ContractError) as caught:
+            run(Derived([]), mode=mode, ctx=Data(count=1))
+        line = 'Add it: extend_contract(self, reads=("batch",)) as the last line of Derived.__init__.'
+        assert line in str(caught.value)
+        derived = Derived([], reads=("batch",), may_read=("more",))
+        run(derived, mode=mode, ctx=Data(count=1))
+        assert derived.seen == [(None, None)] * 3
+
+    def test_so_does_the_error_for_a_write_and_for_a_change_in_place(self):
+        class Writes(Pushes):
+            def __call__(self, ctx):
+                ctx.more = 1
+
+        class Changes(Pushes):
+            def __init__(self, rows):
+                super().__init__(rows)
+                extend_contract(self, reads=("rows",))
+
+            def __call__(self, ctx):
+                ctx.rows.append(1)
+
+        fill = contract(writes=("rows",), stage="collect")(lambda ctx: setattr(ctx, "rows", [0]))
+        with pytest.raises(
+            ContractError, match=r'extend_contract\(self, writes=\("more",\)\) as the last line of Writes.__init__'
+        ):
+            run(Writes([]), mode={})
+        with pytest.raises(
+            ContractError, match=r'extend_contract\(self, writes=\("rows",\)\) as the last line of Changes.__init__'
+        ):
+            run(fill, Changes([]), mode={})
+
+    def test_before_there_is_a_contract_it_is_refused(self):
+        class Early(Pushes):
+            def __init__(self):
+                extend_contract(self, reads=("more",))
+                super().__init__([])
+
+        with pytest.raises(
+            ValueError, match=r"Early\): it has no contract yet.*behind super\(\).__init__\(...\), as the last line"
+        ):
+            Early()
+        with pytest.raises(TypeError, match=r"wants a middleware, a callable, got 3 of type int"):
+            extend_contract(3)
+
+    @pytest.mark.parametrize(
+        ("terms", "error", "match"),
+        [
+            ({"reads": "more"}, TypeError, r"extend_contract\(reads='more'\) wants several names"),
+            ({"uses": 3}, TypeError, r"extend_contract\(uses=...\) wants several objects, got one int: write uses=\(it,\)"),
+            ({"needs": ("more.eps",)}, ValueError, r"refers to ctx.more: add 'more' to reads"),
+            ({"writes": ("total_step",)}, ValueError, "the task counts iterations there"),
+        ],
+    )
+    def test_wrong_terms_are_refused_as_those_of_a_contract(self, terms, error, match):
+        with pytest.raises(error, match=match):
+            Derived([], **terms)
+
+
+class TestReplacedContracts:
+    """contract(...)(self) in a class whose parent has put a contract on the object."""
+
+    @pytest.mark.parametrize(
+        ("terms", "lost"),
+        [
+            ({"reads": ("count", "more")}, "uses=list, stage='learn'"),
+            ({"reads": ("count", "more"), "stage": "learn"}, "uses=list"),
+        ],
+    )
+    def test_losing_an_object_or_the_stage_is_refused_with_the_line_to_write(self, terms, lost):
+        line = r'last line of Pushes.__init__: extend_contract\(self, reads=\("more",\)\)'
+        with pytest.raises(ValueError, match=rf"contract\(...\)\(Pushes\) replaces .* loses {lost}, .*{line}"):
+            contract(**terms)(Pushes([]))
+        with pytest.raises(ValueError, match=r"extend_contract\(self, uses=\(...\)\)"):
+            contract(uses=([],))(Pushes([]))
+
+    def test_a_contract_that_names_them_again_may_replace_it(self):
+        rows = []
+
+        assert contract_of(contract(uses=(rows,), stage="record")(Pushes(rows))).stage == "record"

@@ -1,14 +1,19 @@
 """Objects that middleware of several lanes hold, and that a contract leaves out, are warned of."""
 
 import collections
+import functools
 import re
+import types
 import warnings
 
 import numpy as np
 import pytest
 from contract_runs import OVERLAPPING, run
+from gymnasium import spaces
 
-from ding_lite.engine import Task, contract
+from ding_lite.engine import Task, contract, extend_contract
+from ding_lite.envs import make_envs
+from ding_lite.policy import DQNPolicy
 
 
 class TestObjectsThatAreNotNamed:
@@ -216,3 +221,285 @@ def test_data_that_both_name_or_that_is_not_inside_is_fine(recwarn):
         loop.use(contract(uses=(level, other), stage="learn")(lambda ctx: level.update(n=1)))
         loop.run(2)
     assert not [one for one in recwarn if "that holds a" in str(one.message)]
+
+
+class Norm:
+    """Holds what it reads in an attribute."""
+
+    def __init__(self, policy):
+        self._policy, self.calls = policy, 0
+
+    @property
+    def norm(self):
+        return total(self._policy)
+
+
+class Slots:
+    """The same, without a dict."""
+
+    __slots__ = ("policy",)
+
+    def __init__(self, policy):
+        self.policy = policy
+
+
+class Probe:
+    """A middleware of a class, which reaches the policy in an object of its own."""
+
+    def __init__(self, policy):
+        self.agent = Slots(policy)
+        contract(reads=("count",), stage="process")(self)
+
+    def __call__(self, ctx):
+        return total(self.agent.policy) and None
+
+
+class LongerProbe(Probe):
+    """Derived from it."""
+
+
+GLOBAL = {}
+process = contract(reads=("count",), stage="process")
+
+
+def total(policy):
+    return next(iter(policy.model.parameters())).detach().abs().sum()
+
+
+def gamma(policy):
+    return policy.cfg.discount_factor
+
+
+def twice(policy, factor):
+    return factor * gamma(policy)
+
+
+def through_lambda(policy):
+    norm = lambda: total(policy)  # noqa: E731
+    return process(lambda ctx: norm() and None)
+
+
+def through_partial(policy):
+    norm = functools.partial(total, policy)
+    return process(lambda ctx: norm() and None)
+
+
+def through_method(policy):
+    weights = policy.get_weights
+    return process(lambda ctx: len(weights()) and None)
+
+
+def through_property(policy):
+    norm = Norm(policy)
+    return process(lambda ctx: norm.norm and None)
+
+
+def through_namespace(policy):
+    held = types.SimpleNamespace(agent=types.SimpleNamespace(policy=policy))
+    return process(lambda ctx: total(held.agent.policy) and None)
+
+
+def through_dict(policy):
+    box = {"p": policy}
+    return process(lambda ctx: total(box["p"]) and None)
+
+
+def through_global(policy):
+    GLOBAL["p"] = policy
+    return process(lambda ctx: total(GLOBAL["p"]) and None)
+
+
+def through_optimizer(policy):
+    optimizer = policy.optimizer
+    return process(lambda ctx: len(optimizer.state) and None)
+
+
+def through_parameter(policy):
+    weight = next(iter(policy.model.parameters()))
+    return process(lambda ctx: weight.sum() and None)
+
+
+def through_parameters(policy):
+    weights = list(policy.model.parameters())
+    return process(lambda ctx: weights[0].sum() and None)
+
+
+def through_layer(policy):
+    layer = next(iter(policy.model.children()))
+    return process(lambda ctx: layer.training and None)
+
+
+def through_default(policy):
+    def probe(ctx, held=policy):
+        return total(held) and None
+
+    return process(probe)
+
+
+def through_wrapper(policy):
+    def probe(ctx):
+        return total(policy) and None
+
+    @functools.wraps(probe)
+    def inner(ctx):
+        return probe(ctx)
+
+    return process(inner)
+
+
+def through_cached(policy):
+    @functools.lru_cache
+    def norm():
+        return float(total(policy))
+
+    return process(lambda ctx: norm() and None)
+
+
+REACHED = {
+    through_lambda: "policy (through norm)",
+    through_partial: "norm.args[0]",
+    through_method: "weights.__self__",
+    through_property: "norm._policy",
+    through_namespace: "held.agent.policy",
+    through_dict: "box['p']",
+    through_global: "GLOBAL['p']",
+    through_optimizer: "optimizer",
+    through_parameter: "weight",
+    through_parameters: "weights[0]",
+    through_layer: "layer",
+    through_default: "held",
+    through_wrapper: "policy",
+    through_cached: "policy (through norm)",
+    Probe: "self.agent.policy",
+    LongerProbe: "self.agent.policy",
+}
+
+
+@pytest.fixture(scope="module")
+def policy():
+    return DQNPolicy({"seed": 0}, spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(2))
+
+
+def advice(probe, learner, mode=None):
+    """The warnings for a middleware beside another one that names `learner`."""
+    learns = contract(reads=("batch",), writes=("batch",), uses=(learner,), stage="learn")(lambda ctx: None)
+    collects = contract(writes=("batch",), stage="collect")(lambda ctx: setattr(ctx, "batch", 1))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        run(collects, probe, learns, mode=mode or {"max_lag": 1}, steps=2)
+    return [str(one.message) for one in caught if "where iterations overlap" in str(one.message)]
+
+
+class TestObjectsThatAreReached:
+    @pytest.mark.parametrize("make", REACHED, ids=lambda it: it.__name__)
+    def test_each_way_to_the_newest_weights_is_warned_of_once_with_its_path(self, make, policy):
+        (text,) = advice(make(policy), policy.learn_mode)
+
+        assert f"holds {REACHED[make]}, a " in text
+        code = REACHED[make].partition(" ")[0]
+        added = "extend_contract(self, " if make is LongerProbe else "@contract(..., "
+        assert f"add it: {added}uses=({code},))" in text
+
+    def test_to_name_any_part_of_the_policy_is_enough(self, policy):
+        weight, layer = next(iter(policy.model.parameters())), next(iter(policy.model.children()))
+        for named in (policy, policy.model, policy.target_model, policy.optimizer, weight, layer, policy.learn_mode):
+            probe = contract(reads=("count",), uses=(named,), stage="process")(lambda ctx: weight.sum() and None)
+            assert advice(probe, policy.learn_mode) == []
+
+    def test_the_pasted_line_ends_the_warning(self, policy):
+        class Fixed(LongerProbe):
+            def __init__(self, policy):
+                super().__init__(policy)
+                extend_contract(self, uses=(self.agent.policy,))
+
+        assert advice(Fixed(policy), policy.learn_mode) == []
+
+    def test_an_attribute_that_no_code_reads_is_not_reached(self, policy):
+        norm = Norm(policy)
+
+        assert advice(process(lambda ctx: norm.calls and None), policy.learn_mode) == []
+
+    def test_neither_are_objects_inside_those_of_libraries_or_behind_a_circle(self, policy):
+        held = types.SimpleNamespace(mode=policy.eval_mode)
+        held.itself = [held]
+
+        assert advice(process(lambda ctx: held.mode and held.itself and None), policy.learn_mode) == []
+
+    @OVERLAPPING
+    def test_an_object_inside_one_that_changes_is_told_once(self, mode):
+        outer = types.SimpleNamespace(rows=[])
+
+        @contract(writes=("batch",), stage="collect")
+        def collects(ctx):
+            outer.rows.append(1)
+            ctx.batch = 1
+
+        @contract(reads=("batch",), stage="learn")
+        def learns(ctx):
+            return len(outer.rows) and None
+
+        with pytest.warns(UserWarning, match=r"hold the same SimpleNamespace, outer, which changes \(at .rows") as caught:
+            run(collects, learns, mode=mode, steps=7)
+        assert len([one for one in caught if "hold the same" in str(one.message)]) == 1
+
+
+class Reads:
+    """A middleware that only looks at settings."""
+
+    def __init__(self, policy):
+        self.policy = policy
+        contract(reads=("count",), stage="process")(self)
+
+    def __call__(self, ctx):
+        return self.policy.cfg.discount_factor and None
+
+
+class TestSettings:
+    @pytest.mark.parametrize(
+        "make",
+        [
+            lambda it: process(lambda ctx: it.cfg.discount_factor and it.action_space.n and it.device and None),
+            lambda it: process(lambda ctx: gamma(it) and None),
+            lambda it: process(lambda ctx: twice(it, ctx.count) and None),
+            Reads,
+        ],
+        ids=["attributes", "helper", "helpers", "object"],
+    )
+    def test_code_that_reads_settings_alone_is_not_warned_of(self, make, policy):
+        assert advice(make(policy), policy.learn_mode) == []
+
+    def test_nor_is_code_that_reads_those_of_environments(self):
+        envs = make_envs("CartPole-v1", 2, seed=0)
+        probe = process(lambda ctx: envs.num_envs and envs.single_observation_space.shape and None)
+
+        assert advice(probe, envs) == []
+        assert len(advice(process(lambda ctx: envs.get_attr("gravity") and None), envs)) == 1
+
+    @pytest.mark.parametrize(
+        "use",
+        [
+            lambda ctx, it: it.cfg.discount_factor and it.train_iter and None,
+            lambda ctx, it: it.action_space.sample() and None,
+            lambda ctx, it: twice(it, total(it)) and None,
+        ],
+        ids=["another attribute", "sample", "helper"],
+    )
+    def test_code_that_does_more_is(self, use, policy):
+        def probe(ctx):
+            return use(ctx, policy)
+
+        assert len(advice(process(probe), policy.learn_mode)) == 1
+
+    def test_a_setting_that_is_set_is_more_than_read(self, policy):
+        def probe(ctx):
+            policy.cfg.discount_factor = policy.cfg.discount_factor
+
+        assert len(advice(process(probe), policy.learn_mode)) == 1
+
+    def test_where_it_is_unknown_the_message_says_how_to_read_them_and_that_ends_the_warning(self, policy):
+        probe = process(lambda ctx: getattr(policy, "cfg").discount_factor and None)  # noqa: B009
+        (text,) = advice(probe, policy.learn_mode)
+        assert "If it only reads settings, take them outside of the function, `settings = policy.cfg`" in text
+
+        settings = policy.cfg
+        assert advice(process(lambda ctx: settings.discount_factor and None), policy.learn_mode) == []

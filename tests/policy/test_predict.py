@@ -1,5 +1,7 @@
 """`Policy.predict`: one observation or a batch of any space, and actions that an environment takes."""
 
+import functools
+
 import gymnasium
 import numpy as np
 import pytest
@@ -228,6 +230,23 @@ def test_the_last_action_and_reward_are_wanted_with_a_state_and_are_zeros_where_
         policy.predict(two, state, **{**last, "prev_reward_batch": np.ones(3)})
     with pytest.raises(ValueError, match=r"wants one or a batch of 1"):
         policy.predict(one, None, prev_action_batch=[1, 2])
+
+
+def test_a_decorator_that_passes_them_on_gets_the_last_action_and_reward_and_one_that_has_them_does_not():
+    class PassesOn(Forgets):
+        @functools.wraps(Recalls.compute_actions)
+        def compute_actions(self, *args, **kwargs):
+            return super().compute_actions(*args, **kwargs)
+
+    class HasThem(Forgets):
+        @functools.wraps(Recalls.compute_actions)
+        def compute_actions(self, obs, state=(), *, explore=True):
+            zeros = np.zeros(len(obs), int)
+            return super().compute_actions(obs, state, prev_action_batch=zeros, prev_reward_batch=zeros, explore=explore)
+
+    assert recalling(PassesOn).previous == ("prev_action_batch", "prev_reward_batch")
+    assert recalling(HasThem).previous == ()
+    assert recalling(HasThem).predict(np.zeros(4, np.float32))[0] == 0
 
 
 def test_a_policy_without_state_is_warned_once_that_its_last_step_is_missing():

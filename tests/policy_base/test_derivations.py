@@ -1,5 +1,6 @@
 """What users write where a hook takes a function: defaults and rates of their own, several losses, forgotten columns."""
 
+import functools
 import inspect
 
 import numpy as np
@@ -124,6 +125,26 @@ def test_a_postprocessor_may_set_a_column_and_read_it():
 
     assert policy.columns == ("obs", "action", "reward")
     assert policy.learn_mode.forward(rows())["total_loss"].isfinite()
+
+
+def test_a_decorated_function_is_called_as_it_is_written():
+    def scaled_loss(policy, model, dist_class, batch, scale):
+        return scale * loss_fn(policy, model, dist_class, batch)
+
+    @functools.wraps(scaled_loss)
+    def half_loss(policy, model, dist_class, batch):
+        return scaled_loss(policy, model, dist_class, batch, 0.5)
+
+    def rescale(policy, batch, others, episode):
+        assert others is not None
+        return batch
+
+    @functools.wraps(rescale)
+    def passes_on(*args, **kwargs):
+        return rescale(*args, **kwargs)
+
+    policy = build_policy("Decorated", loss_fn=half_loss, postprocess_fn=passes_on)(None, BOX, DISCRETE)
+    policy.dry_run()
 
 
 def test_defaults_of_a_users_function_are_kept():

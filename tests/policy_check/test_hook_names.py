@@ -1,5 +1,6 @@
 """What a policy class defines: misspelt hooks, and values that do not exist."""
 
+import functools
 import warnings
 
 import numpy as np
@@ -194,6 +195,17 @@ def test_a_method_with_a_compatible_signature_is_accepted():
             return {}
 
     Longer({"seed": 0}, BOX, DISCRETE).dry_run()
+
+
+def test_a_decorated_method_is_called_as_it_is_written():
+    def with_scale(self, rows, scale):
+        return PPOPolicy.gradient_step(self, rows)
+
+    @functools.wraps(with_scale)
+    def gradient_step(self, rows):
+        return with_scale(self, rows, 1.0)
+
+    made(gradient_step=gradient_step)
 
 
 @pytest.mark.parametrize("name", ["learns_from", "loss_takes"])
