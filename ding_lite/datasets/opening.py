@@ -12,7 +12,7 @@ import numpy as np
 
 from ding_lite.basics import unflatten
 from ding_lite.data import Episodes, flatten
-from ding_lite.datasets.chunks import SCALARS, STACK_ROWS, DatasetError, as_column, flags, squeezed
+from ding_lite.datasets.chunks import SCALARS, STACK_ROWS, DatasetError, as_column, flags, require_names, squeezed
 from ding_lite.datasets.hdf5 import d4rl_episodes, read_d4rl
 from ding_lite.datasets.indexes import INDEX
 from ding_lite.datasets.minari_files import is_minari, read_minari
@@ -49,7 +49,8 @@ def open_dataset(
     | a list of these | all as one, `OfflineDataset.concatenate` |
 
     Args:
-        source: see above. Rewards, flags and weights of transitions may be [N, 1].
+        source: see above. Rewards, flags and weights of transitions may be [N, 1]. A step may be both terminated and truncated;
+            by the names of D4RL, and in what collectors record, it is only terminated.
         observation_space, action_space: spaces of one environment, of a source that does not say them, such as arrays.
         max_episode_steps: the time limit of the environment, for files and arrays with the names of D4RL; see `read_d4rl`.
 
@@ -132,6 +133,7 @@ def _renamed() -> str:
 def _episodes_of(rows: Mapping[str, Any]) -> Episodes:
     """Transitions as episodes, cut where one ends; the last one may be unfinished."""
     where = "transitions for a dataset"
+    require_names(where, [path for path, _ in flatten(dict(rows))])
     columns: dict[str, Any] = unflatten({path: as_column(where, "/".join(path), leaf) for path, leaf in flatten(dict(rows))})
     lacking = [name for name in _COLUMNS if name not in columns]
     if lacking:

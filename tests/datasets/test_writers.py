@@ -73,9 +73,8 @@ def test_columns_of_another_shape_or_dtype_are_named(column, array, words, tmp_p
     writer = DatasetWriter(tmp_path)
     writer.begin(None, None, {})
 
-    writer.add(Episodes(rows, [4]))
     with pytest.raises(DatasetError, match=re.escape(f"transitions for a dataset: the column {words}")):
-        writer.flush()
+        writer.add(Episodes(rows, [4]))
     with pytest.raises(DatasetError, match=re.escape(f"transitions for a dataset: the column {words}")):
         open_dataset(rows)
 
@@ -96,6 +95,7 @@ def test_further_steps_replace_unfinished_episodes_by_whole_ones(tmp_path, small
         writer.add(recording.rollout(4))
         writer.flush()
         require_equal(OfflineDataset(tmp_path), recording)
+    writer.close()
     assert len(list(tmp_path.glob("chunk_*.npz"))) == len(json.loads((tmp_path / "dataset.json").read_text())["chunks"])
 
 
@@ -127,8 +127,9 @@ def test_a_resumed_writer_goes_on_and_drops_what_was_written_later(tmp_path, sma
     for _ in range(5):
         unbroken.add(whole.rollout(5))
         resumed.add(part.rollout(5))
-    unbroken.flush()
-    resumed.flush()
+    for writer in (unbroken, resumed):
+        writer.flush()
+        writer.close()
     require_equal(OfflineDataset(tmp_path / "resumed"), whole)
     names = [sorted(file.name for file in (tmp_path / run).glob("chunk_*")) for run in ("unbroken", "resumed")]
     assert names[0] == names[1]
@@ -252,21 +253,18 @@ class TestErrors:
         rows = Recording().rollout(4).columns
         rows = {key: column[:, 0] for key, column in rows.items() if key != name}
         writer = DatasetWriter(tmp_path)
-        writer.add(Episodes(rows, [4]))
         with pytest.raises(DatasetError, match=f"lack the column '{name}'"):
-            writer.flush()
+            writer.add(Episodes(rows, [4]))
 
     def test_nstep_rewards(self, tmp_path):
         writer = DatasetWriter(tmp_path)
-        writer.add(Recording().rollout(4).with_columns(discount=np.ones((4, 3), np.float32)))
         with pytest.raises(DatasetError, match="nstep_reward_enhancer has summed their rewards. Put offline_data_saver before"):
-            writer.flush()
+            writer.add(Recording().rollout(4).with_columns(discount=np.ones((4, 3), np.float32)))
 
     def test_objects(self, tmp_path):
         writer = DatasetWriter(tmp_path)
-        writer.add(Recording().rollout(4).with_columns(note=np.full((4, 3), "a", object)))
         with pytest.raises(DatasetError, match="the column note of objects"):
-            writer.flush()
+            writer.add(Recording().rollout(4).with_columns(note=np.full((4, 3), "a", object)))
 
     def test_observations_that_never_follow_each_other(self, tmp_path):
         rollout = Recording(longest=9, seed=1).rollout(40)
