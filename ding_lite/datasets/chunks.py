@@ -110,6 +110,11 @@ def require_names(where: str, paths: Iterable[tuple[Any, ...]]) -> None:
                 f"{where}: the column {'/'.join(map(str, path))!r} has a part with the name {wrong[0]!r} of type "
                 f"{type(wrong[0]).__name__}, expected strings: give {{str(name): part for name, part in parts.items()}}."
             )
+        try:
+            name_of(path)
+        except UnicodeEncodeError:
+            name = ascii("/".join(path))
+            raise DatasetError(f"{where}: the column {name} has half of a character in its name: rename it.") from None
         if path[0] in RESERVED:
             raise DatasetError(
                 f"{where}: no column can have the name {path[0]!r}, because datasets use the names {', '.join(RESERVED)}: "
@@ -294,7 +299,7 @@ def _require_next_obs(where: str, rows: Mapping[str, Any]) -> None:
         if len(lost):
             raise DatasetError(
                 f"{where}: the column {name!r} is {following[path].dtype}, and is stored as {leaf.dtype}, the dtype of obs, "
-                f"which cannot hold {following[path][tuple(lost[0])]} in row {lost[0][0]}: give obs and next_obs the same dtype."
+                f"which cannot hold {following[path][tuple(lost[0])]} in row {lost[0][0]}: give obs and next_obs one dtype."
             )
 
 

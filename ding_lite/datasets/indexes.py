@@ -105,6 +105,9 @@ def read_index(folder: Path) -> Index:
             [Chunk(**chunk) for chunk in record["chunks"]],
         )
         problem = _problem(index)
+        for name in ("steps", "episodes"):
+            if problem is None and record[name] != getattr(index, name):
+                problem = f"it has {name} = {record[name]!r:.60}, and files with {getattr(index, name):,}"
     except Exception as error:  # noqa: BLE001  gymnasium and numpy raise errors of many kinds for spaces and dtypes that are none
         raise damaged(path, f"it is no index of a dataset ({error!r})") from None
     if problem is not None:

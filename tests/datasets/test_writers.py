@@ -1,15 +1,19 @@
 """Writing datasets: whole episodes out of rollouts that cut them, crashes, resumed runs, and errors by name."""
 
 import json
+import os
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 from recordings import SPACES, Recording, fingerprint
 from states import same, through_a_file
 
+from ding_lite.basics.files import temporary_beside
 from ding_lite.data import Episodes, Trajectories
-from ding_lite.datasets import DatasetError, DatasetWriter, OfflineDataset, open_dataset
+from ding_lite.datasets import DatasetError, DatasetWriter, OfflineDataset, open_dataset, stored_columns
 from ding_lite.datasets import writers as writers_module
 
 
@@ -217,6 +221,165 @@ class TestAppending:
         resumed.load_state_dict(state)
         with pytest.raises(DatasetError, match="another run has added"):
             resumed.begin(None, None, {})
+
+
+class TestReadersBeside:
+    """A reader has the episodes of the time when it opened the dataset."""
+
+    def test_it_reads_on_until_the_writer_is_closed(self, tmp_path, small_files):
+        recording, writer = Recording(seed=5, longest=30), DatasetWriter(tmp_path)
+        readers = []
+        for _ in range(8):
+            writer.add(recording.rollout(4))
+            writer.flush()
+            readers.append((OfflineDataset(tmp_path), set(map(fingerprint, recording.true_episodes()))))
+        for reader, true in readers:
+            assert set(map(fingerprint, stored(reader))) == true
+        late = OfflineDataset(tmp_path)
+        writer.close()
+        assert {file.name for file in tmp_path.iterdir()} == {"dataset.json", *(chunk.file for chunk in late._index.chunks)}
+        assert len(stored(late)) == late.num_episodes
+
+    def test_what_it_cannot_read_any_more_is_named_with_the_fix(self, tmp_path):
+        recording = Recording(seed=5)
+        writer = written(tmp_path, recording)
+        reader = OfflineDataset(tmp_path)
+        lengths = reader.lengths.tolist()
+        writer.add(recording.rollout(4))
+        writer.flush()
+        writer.close()
+        for _ in range(2):
+            with pytest.raises(DatasetError, match="a writer has changed the dataset .* since it was opened.* open it again"):
+                reader.rows()
+        assert reader.lengths.tolist() == lengths
+        require_equal(OfflineDataset(tmp_path), recording)
+
+    def test_the_files_that_stay_are_few(self, tmp_path):
+        recording, writer = Recording(seed=5, longest=200), DatasetWriter(tmp_path)
+        for _ in range(20):
+            writer.add(recording.rollout(2))
+            writer.flush()
+        assert len(list(tmp_path.glob("chunk_*.npz"))) == 1 + 8
+
+    def test_a_file_that_is_replaced_while_a_dataset_is_opened(self, tmp_path, monkeypatch):
+        recording = Recording(seed=5)
+        writer, real, calls = written(tmp_path, recording), stored_columns.read_index, []
+
+        def read_and_write(folder):
+            index = real(folder)
+            calls.append(index)
+            if len(calls) == 1:
+                writer.add(recording.rollout(4))
+                writer.flush()
+                writer.close()
+            return index
+
+        monkeypatch.setattr(stored_columns, "read_index", read_and_write)
+        require_equal(OfflineDataset(tmp_path), recording)
+
+    def test_a_writer_that_others_have_written_after_removes_nothing_of_theirs(self, tmp_path):
+        one, other = DatasetWriter(tmp_path), DatasetWriter(tmp_path, append=True)
+        for _ in range(2):
+            one.add(Recording().rollout(4))
+            one.flush()
+        other.add(Recording(seed=2).rollout(4))
+        other.flush()
+        one.close()
+        assert len(OfflineDataset(tmp_path).rows()["reward"]) == 36
+
+
+class TestLeftovers:
+    def test_those_of_killed_writers_are_removed(self, tmp_path):
+        process = subprocess.Popen([sys.executable, "-c", ""])
+        process.wait()
+        written(tmp_path, Recording()).close()
+        own = temporary_beside(tmp_path / "dataset.json")
+        killed, running, elsewhere = (
+            own.with_name(own.name.replace(f".{os.getpid()}.", other))
+            for other in (f".{process.pid}.", f".{os.getppid()}.", f"x.{process.pid}.")
+        )
+        lost = tmp_path / "chunk_000099_00000000.npz"
+        for file in (killed, running, elsewhere, lost):
+            file.write_bytes(b"part")
+        written(tmp_path, Recording(seed=2), append=True).close()
+        assert [file.exists() for file in (killed, running, elsewhere, lost)] == [False, True, True, False]
+
+
+class TestRefusedBatches:
+    """What was added before is kept, and can be written."""
+
+    ROLLOUT = Recording(seed=1).rollout(4)
+
+    @pytest.mark.parametrize(
+        ("changes", "words"),
+        [
+            ({"log_prob": np.zeros((4, 3))}, r"the column log_prob is float64 \(\), and float32 \(\) in the dataset"),
+            ({"extra": np.zeros((4, 3))}, r"the column extra is float64 \(\), and missing in the dataset"),
+            ({"action": np.zeros((4, 3, 2), np.int64)}, r"the column action is int64 \(2,\), and int64 \(\) in the dataset"),
+            ({"reward": np.zeros((4, 3, 1))}, r"the column 'reward' has the shape \(12, 1\), expected \(12,\)"),
+            ({"reward": np.zeros(4)}, r"the column 'reward' has the shape \(4,\), expected \(4, 3\) first"),
+            ({"terminated": np.full((4, 3), 2)}, "the column 'terminated' has the value 2 in row 0, expected 0 or 1"),
+            ({"next_obs": np.full((4, 3, 3), 1e300)}, r"the column 'next_obs' is float64, .* cannot hold 1e\+300 in row 0"),
+            ({"lengths": np.ones((4, 3))}, "no column can have the name 'lengths'"),
+        ],
+    )
+    @pytest.mark.parametrize("is_resumed", [False, True])
+    def test_of_rollouts(self, changes, words, is_resumed, tmp_path):
+        recording, writer = Recording(seed=4), DatasetWriter(tmp_path)
+        writer.begin(None, None, {})
+        for _ in range(3):
+            writer.add(recording.rollout(5))
+        if is_resumed:
+            state = through_a_file(writer.state_dict())
+            writer.close()
+            writer = DatasetWriter(tmp_path)
+            writer.load_state_dict(state)
+        with pytest.raises(DatasetError, match=words):
+            writer.add(Trajectories({**self.ROLLOUT.columns, **changes}))
+        writer.flush()
+        require_equal(OfflineDataset(tmp_path), recording)
+        writer.add(recording.rollout(5))
+        writer.flush()
+        require_equal(OfflineDataset(tmp_path), recording)
+
+    @pytest.mark.parametrize("has_file", [False, True])
+    def test_of_episodes(self, has_file, tmp_path, monkeypatch):
+        recording, writer = Recording(seed=4), DatasetWriter(tmp_path)
+        recording.rollout(20)
+        rows = recording.as_episodes()
+        if has_file:
+            monkeypatch.setattr(writers_module, "_CHUNK_BYTES", 1)
+        writer.add(rows)
+        other = Episodes({**rows.rows(), "reward": rows.rows()["reward"].astype(np.float64)}, rows.lengths)
+        with pytest.raises(DatasetError, match=r"the column reward is float64 \(\), and float32 \(\) in the dataset"):
+            writer.add(other)
+        writer.flush()
+        require_equal(OfflineDataset(tmp_path), recording, unfinished=False)
+
+    def test_of_steps_that_are_only_a_reset_nothing_is_asked(self, tmp_path):
+        recording, writer = Recording(seed=4), DatasetWriter(tmp_path)
+        rollout = recording.rollout(9, pauses=0.4)
+        rollout.columns["next_obs"] = rollout.columns["next_obs"].astype(np.float64)
+        rollout.columns["next_obs"][~rollout.valid] = 1e300
+        writer.add(rollout)
+        writer.flush()
+        require_equal(OfflineDataset(tmp_path), recording)
+
+
+def test_the_working_folder_may_change(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    recording = Recording(seed=1)
+    writer = written("data", recording)
+    reader = OfflineDataset("data")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert len(reader.rows()["reward"]) == 90
+    writer.add(recording.rollout(4))
+    writer.flush()
+    writer.close()
+    require_equal(OfflineDataset(tmp_path / "data"), recording)
+    assert not list((tmp_path / "elsewhere").iterdir())
+    assert reader.name == "data"
 
 
 class TestErrors:
