@@ -57,6 +57,7 @@ def open_dataset(
     Raises:
         DatasetError: there is no such dataset, or it is damaged; or the spaces or columns of several ones differ; or it has
             other spaces than the given ones, or elements that do not fit them.
+        SpaceError: a Dict space has names that are no strings.
         ValueError: max_episode_steps is below 1, or the source has other names than those of D4RL.
         TypeError: the source is something else.
         ImportError: the library that reads it is not installed.
