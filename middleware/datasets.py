@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import hashlib
 import warnings
@@ -121,9 +122,14 @@ class OfflineDataSaver:
 
     def note_error(self, error: Exception) -> None:
         """Write what is held before the run ends by an error. The task calls it."""
-        if not isinstance(error, DatasetError):
-            self._writer.flush()
-        self._writer.close()
+        try:
+            if not isinstance(error, DatasetError):
+                self._writer.flush()
+            elif self._writer.is_open:
+                with contextlib.suppress(DatasetError):  # if what is held is the cause, the run names it already
+                    self._writer.flush()
+        finally:
+            self._writer.close()
 
     def state_dict(self) -> dict[str, Any]:
         """The files so far, and the steps that are in none."""

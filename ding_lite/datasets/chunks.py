@@ -10,8 +10,7 @@ import hashlib
 import io
 import warnings
 import zipfile
-import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from urllib.parse import quote, unquote
 import numpy as np
 
 from ding_lite.basics import unflatten, write_atomically
-from ding_lite.data import Episodes, flatten
+from ding_lite.data import Episodes, LeafSpec, flatten
 from ding_lite.data.trees import holds_objects
 
 LENGTHS = "lengths"
@@ -29,8 +28,12 @@ OBS = "obs"
 SCALARS = "reward", "terminated", "truncated", "weight"
 """Columns of one number for each step, as far as a dataset has them."""
 
-_NEEDED = (OBS, "next_obs", "action", "reward", "terminated", "truncated")
+RESERVED = (LENGTHS, "valid", "timestep", "return_to_go")
+"""Names that no column may have: that of the lengths in files, and those of what `OfflineDataset.windows` adds."""
+NEEDED = (OBS, "next_obs", "action", "reward", "terminated", "truncated")
 _MANY = 16  # steps
+_PIECE = 1 << 20  # bytes of a file that are read at a time for its checksum
+_LARGEST = np.iinfo(np.int64).max
 _LEVEL = 1  # higher levels of zlib take several times as long, for files that are a few percent smaller
 STACK_ROWS = "If each dict is one step, stack them: {name: np.stack([row[name] for row in rows]) for name in rows[0]}."
 Arrays = dict[str, np.ndarray[Any, Any]]
@@ -38,6 +41,10 @@ Arrays = dict[str, np.ndarray[Any, Any]]
 
 class DatasetError(ValueError):
     """A dataset cannot be read or written: a file is damaged, missing, or of another kind, or the data does not fit."""
+
+
+class MissingFileError(DatasetError):
+    """A file of the index is missing: it was lost, or a writer has replaced it since the index was read."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +59,9 @@ class Chunk:
     """Bytes of the file."""
     sha256: str
     """Checksum of the file."""
+    lengths_sha256: str = ""
+    """Checksum of the lengths of its episodes, with which a dataset is opened without reading all of the file; empty in
+    datasets that were written without it."""
 
 
 def name_of(path: Iterable[str]) -> str:
@@ -65,7 +75,7 @@ def path_of(name: str) -> tuple[str, ...]:
 
 
 def as_column(where: str, name: str, column: Any) -> np.ndarray[Any, Any]:
-    """A column as an array.
+    """A column as an array, in the byte order of this machine.
 
     Raises:
         DatasetError: it is a masked array with masked numbers, whose mask a dataset would lose.
@@ -75,7 +85,41 @@ def as_column(where: str, name: str, column: Any) -> np.ndarray[Any, Any]:
             f"{where}: the column {name!r} is a masked array with {column.mask.sum():,} masked numbers, and a dataset "
             "has no masks: leave out the episodes with masked numbers, or give column.filled(number)."
         )
-    return np.asarray(column)
+    return native(np.asarray(column))
+
+
+def native(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The array itself, or a copy in the byte order of this machine, which tensors need."""
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
+def require_names(where: str, paths: Iterable[tuple[Any, ...]]) -> None:
+    """Check the names of columns and of their parts.
+
+    Args:
+        where: the file or the dataset, for messages.
+        paths: of all leaves.
+
+    Raises:
+        DatasetError: a name is no string, or one that datasets use themselves.
+    """
+    for path in paths:
+        wrong = [part for part in path if not isinstance(part, str)]
+        if wrong:
+            raise DatasetError(
+                f"{where}: the column {'/'.join(map(str, path))!r} has a part with the name {wrong[0]!r} of type "
+                f"{type(wrong[0]).__name__}, expected strings: give {{str(name): part for name, part in parts.items()}}."
+            )
+        try:
+            name_of(path)
+        except UnicodeEncodeError:
+            name = ascii("/".join(path))
+            raise DatasetError(f"{where}: the column {name} has half of a character in its name: rename it.") from None
+        if path[0] in RESERVED:
+            raise DatasetError(
+                f"{where}: no column can have the name {path[0]!r}, because datasets use the names {', '.join(RESERVED)}: "
+                "choose another one."
+            )
 
 
 def require_numbers(where: str, name: str, column: np.ndarray[Any, Any], shape: tuple[int, ...]) -> None:
@@ -88,15 +132,34 @@ def require_numbers(where: str, name: str, column: np.ndarray[Any, Any], shape: 
         shape: the shape, or its beginning, that it must have.
 
     Raises:
-        DatasetError: it has another shape, or holds objects, text or complex numbers.
+        DatasetError: it has another shape, or holds objects, text or complex numbers, or numbers that no tensor can hold.
     """
     if column.dtype.kind not in "biuf":
         fix = " Encode text as integers: np.unique(column, return_inverse=True)[1]." if column.dtype.kind in "USO" else ""
         raise DatasetError(f"{where}: the column {name!r} has the dtype {column.dtype}, expected real numbers.{fix}")
+    require_fit_for_tensors(where, name, column)
     if column.shape[: len(shape)] != shape:
         expected = str(shape) if len(shape) != 1 else f"({shape[0]}, ...)"
         fix = "" if column.ndim else f" {STACK_ROWS}"
         raise DatasetError(f"{where}: the column {name!r} has the shape {column.shape}, expected {expected}.{fix}")
+
+
+def require_fit_for_tensors(where: str, name: str, column: np.ndarray[Any, Any]) -> None:
+    """Check that batches, which are tensors, can have these numbers.
+
+    Raises:
+        DatasetError: they are floats of more than 64 bits, or one of them is an integer above 2**63 - 1.
+    """
+    if column.dtype.kind == "f" and column.dtype.itemsize > 8:
+        raise DatasetError(
+            f"{where}: the column {name!r} has the dtype {column.dtype}, and batches are tensors, whose floats have at most 64 "
+            "bits: give column.astype(np.float64)."
+        )
+    if column.dtype.kind == "u" and column.dtype.itemsize == 8 and column.size and (largest := column.max()) > _LARGEST:
+        raise DatasetError(
+            f"{where}: the column {name!r} has the number {largest} of {column.dtype}, and batches are tensors, whose integers "
+            "end at 2**63 - 1: give smaller numbers, or column.astype(np.float64), which rounds them."
+        )
 
 
 def flags(where: str, name: str, column: np.ndarray[Any, Any], count: int) -> np.ndarray[Any, Any]:
@@ -152,17 +215,8 @@ def packed(episodes: Episodes, where: str = "transitions for a dataset") -> Arra
         DatasetError: a column is missing, has another shape or dtype than it must have, or rewards of several steps; or no next
             observation is the observation of the following step.
     """
-    rows, lengths = episodes.rows(), episodes.lengths
-    missing = [name for name in _NEEDED if name not in rows]
-    if missing:
-        raise DatasetError(f"{where} lack the column {missing[0]!r}, they have {', '.join(rows)}.")
-    if "discount" in rows:
-        raise DatasetError(
-            f"{where} have the column 'discount': nstep_reward_enhancer has summed their rewards. Put "
-            "offline_data_saver before it."
-        )
-    _require_columns(where, rows, int(lengths.sum()))
-    lengths = _without_jumps(rows, lengths)
+    rows = storable(episodes.rows(), int(episodes.lengths.sum()), where)
+    lengths = _without_jumps(rows, episodes.lengths)
     ends = np.cumsum(lengths)
     found: Arrays = {LENGTHS: lengths}
     for path, leaf in flatten({name: column for name, column in rows.items() if name != "next_obs"}):
@@ -177,21 +231,57 @@ def packed(episodes: Episodes, where: str = "transitions for a dataset") -> Arra
     return found
 
 
-def _require_columns(where: str, rows: dict[str, Any], count: int) -> None:
-    """Check shapes and dtypes of all columns, and make the flags bool."""
+def storable(rows: Mapping[str, Any], count: int, where: str = "transitions for a dataset") -> dict[str, Any]:
+    """These rows [count, ...] of steps, if a dataset can store them: in the byte order of this machine, with flags as bool.
+
+    Args:
+        rows: arrays by name, nested like the spaces. They are not changed.
+        count: the number of steps.
+        where: what messages call them.
+
+    Raises:
+        DatasetError: a column is missing, has another shape or dtype than it must have, a name that datasets use, or rewards of
+            several steps; or the dtype of observations cannot hold a next observation.
+    """
+    require_names(where, [path for path, _ in flatten(rows)])
+    missing = [name for name in NEEDED if name not in rows]
+    if missing:
+        raise DatasetError(f"{where} lack the column {missing[0]!r}, they have {', '.join(rows)}.")
+    if "discount" in rows:
+        raise DatasetError(
+            f"{where} have the column 'discount': nstep_reward_enhancer has summed their rewards. Put "
+            "offline_data_saver before it."
+        )
+    made: dict[str, Any] = unflatten(dict(_checked_leaves(where, rows, count)))
+    for name in SCALARS:
+        if name in made:
+            require_vector(where, name, made[name], count)
+    for name in ("terminated", "truncated"):
+        made[name] = flags(where, name, made[name], count)
+    _require_next_obs(where, made)
+    return made
+
+
+def column_specs(rows: Mapping[str, Any]) -> dict[str, LeafSpec]:
+    """Shape and dtype of one row of each stored leaf, by name, of rows that `storable` has returned."""
+    stored = flatten({name: column for name, column in rows.items() if name != "next_obs"})
+    return {name_of(path): LeafSpec(leaf.shape[1:], leaf.dtype) for path, leaf in stored}
+
+
+def _checked_leaves(where: str, rows: Mapping[str, Any], count: int) -> Iterator[tuple[tuple[str, ...], Any]]:
     for path, leaf in flatten(rows):
         if holds_objects(leaf) or leaf.dtype.hasobject:
             fix = "leave it out of what the policy or the environment returns."
-            if path[0] in _NEEDED:
+            if path[0] in NEEDED:
                 fix = "give numbers of one dtype and shape. Encode text as integers: np.unique(column, return_inverse=True)[1]."
             raise DatasetError(f"{where} have the column {'/'.join(path)} of objects, and a dataset holds numbers only: {fix}")
-        as_column(where, "/".join(path), leaf)
-        require_numbers(where, "/".join(path), leaf, (count,))
-    for name in SCALARS:
-        if name in rows:
-            require_vector(where, name, rows[name], count)
-    for name in ("terminated", "truncated"):
-        rows[name] = flags(where, name, rows[name], count)
+        array = as_column(where, "/".join(path), leaf)
+        require_numbers(where, "/".join(path), array, (count,))
+        yield path, array
+
+
+def _require_next_obs(where: str, rows: Mapping[str, Any]) -> None:
+    """Check that next observations have the parts and the shapes of observations, and numbers that their dtype can hold."""
     following, own = dict(flatten(rows["next_obs"])), dict(flatten(rows[OBS]))
     if following.keys() != own.keys():
         parts = ["/".join(("next_obs", *path)) for path in own if path not in following]
@@ -205,6 +295,23 @@ def _require_columns(where: str, rows: dict[str, Any], count: int) -> None:
             raise DatasetError(
                 f"{where}: the column {name!r} has the shape {following[path].shape}, expected {leaf.shape}, that of obs."
             )
+        lost = _lost_in(following[path], leaf.dtype)
+        if len(lost):
+            raise DatasetError(
+                f"{where}: the column {name!r} is {following[path].dtype}, and is stored as {leaf.dtype}, the dtype of obs, "
+                f"which cannot hold {following[path][tuple(lost[0])]} in row {lost[0][0]}: give obs and next_obs one dtype."
+            )
+
+
+def _lost_in(column: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """[n, ndim] int64, the places of the numbers that a cast to this dtype changes. Floats may be rounded to other floats."""
+    if np.can_cast(column.dtype, dtype, "safe") and not (column.dtype.kind in "iu" and dtype.kind == "f"):
+        return np.zeros((0, column.ndim), np.int64)
+    with np.errstate(all="ignore"):
+        cast = column.astype(dtype)
+        if column.dtype.kind == dtype.kind == "f":
+            return np.argwhere(~np.isfinite(cast) & np.isfinite(column))
+        return np.argwhere((cast != column) | (cast.astype(column.dtype) != column))
 
 
 def _without_jumps(rows: Mapping[str, Any], lengths: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -264,7 +371,12 @@ def write_chunk(folder: Path, number: int, arrays: Arrays) -> Chunk:
     digest = hashlib.sha256(held).hexdigest()
     file = f"chunk_{number:06d}_{digest[:8]}.npz"
     write_atomically(folder / file, held)
-    return Chunk(file, int(lengths.sum()), len(lengths), len(held), digest)
+    return Chunk(file, int(lengths.sum()), len(lengths), len(held), digest, lengths_digest(lengths))
+
+
+def lengths_digest(lengths: np.ndarray[Any, Any]) -> str:
+    """The checksum of the lengths of episodes, see `Chunk`."""
+    return hashlib.sha256(lengths.astype("<i8").tobytes()).hexdigest()
 
 
 def read_chunk(folder: Path, chunk: Chunk, specs: Mapping[str, Any], names: Iterable[str], is_verified: bool = False) -> Arrays:
@@ -278,38 +390,46 @@ def read_chunk(folder: Path, chunk: Chunk, specs: Mapping[str, Any], names: Iter
         is_verified: whether the checksum of the file was compared before.
 
     Raises:
-        DatasetError: the file is missing, damaged, or does not fit the index.
+        MissingFileError: the file is missing.
+        DatasetError: the file is damaged, or does not fit the index.
     """
     path = folder / chunk.file
+    found: Arrays = {}
     try:
         if not is_verified:
             _verify(path, chunk)
         with zipfile.ZipFile(path) as archive:
-            found = {name: _array(archive, name) for name in names}
+            for name in names:
+                rows = chunk.episodes if name == LENGTHS else chunk.steps + (chunk.episodes if is_obs(name) else 0)
+                shape, dtype = ((), np.dtype(np.int64)) if name == LENGTHS else (specs[name].shape, specs[name].dtype)
+                found[name] = _array(archive, name, (rows, *shape), dtype)
     except FileNotFoundError:
-        raise DatasetError(f"the dataset {folder} is not whole: {chunk.file} is missing.") from None
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
-        if isinstance(error, DatasetError):
-            raise
+        raise MissingFileError(f"the dataset {folder} is not whole: {chunk.file} is missing.") from None
+    except (DatasetError, MemoryError):
+        raise
+    except Exception as error:  # noqa: BLE001  zipfile, zlib and numpy raise errors of many kinds for damaged content
         raise damaged(path, f"it cannot be read as an npz file with these arrays ({error})") from None
-    for name, array in found.items():
-        rows = chunk.episodes if name == LENGTHS else chunk.steps + (chunk.episodes if is_obs(name) else 0)
-        shape, dtype = ((), np.dtype(np.int64)) if name == LENGTHS else (specs[name].shape, specs[name].dtype)
-        if array.shape != (rows, *shape) or array.dtype != dtype:
-            raise damaged(path, f"{name} is {array.dtype} {array.shape}, expected {dtype} {(rows, *shape)}")
     return found
 
 
 def _verify(path: Path, chunk: Chunk) -> None:
-    content = path.read_bytes()
-    if len(content) != chunk.size or hashlib.sha256(content).hexdigest() != chunk.sha256:
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while piece := file.read(_PIECE):
+            digest.update(piece)
+        size = file.tell()
+    if size != chunk.size or digest.hexdigest() != chunk.sha256:
         raise damaged(path, "its content does not match the checksum in the index")
 
 
-def _array(archive: zipfile.ZipFile, name: str) -> np.ndarray[Any, Any]:
+def _array(archive: zipfile.ZipFile, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """The array of this name, read-only, if it has this shape and dtype; they are compared before memory is taken for it."""
+    headers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     with archive.open(f"{name}.npy") as member:
-        found: np.ndarray[Any, Any] = np.lib.format.read_array(member, allow_pickle=False)
-    return found
+        has_shape, is_fortran, has_dtype = headers[np.lib.format.read_magic(member)](member)
+        if has_shape != shape or has_dtype != dtype or (is_fortran and len(shape) > 1):
+            raise ValueError(f"{name} is {has_dtype} {has_shape}, expected {dtype} {shape}")
+        return np.ndarray(shape, dtype, member.read())  # to the end, where zipfile compares its checksum
 
 
 def is_obs(name: str) -> bool:

@@ -15,13 +15,13 @@ import numpy as np
 
 from ding_lite.basics import json_ready, write_atomically
 from ding_lite.data import LeafSpec
-from ding_lite.datasets.chunks import LENGTHS, Chunk, DatasetError, damaged
-from ding_lite.envs import SpaceError
+from ding_lite.datasets.chunks import LENGTHS, NEEDED, SCALARS, Chunk, DatasetError, damaged, path_of
 from ding_lite.envs.space_records import recorded_space, space_from
 
 INDEX = "dataset.json"
 """Name of the file."""
 FORMAT = "ding_lite dataset 1"
+_LARGEST = 2**62
 
 
 @dataclass
@@ -100,16 +100,67 @@ def read_index(folder: Path) -> Index:
         index = Index(
             _space(record["observation_space"]),
             _space(record["action_space"]),
-            {name: LeafSpec(tuple(spec["shape"]), np.dtype(spec["dtype"])) for name, spec in record["columns"].items()},
+            {name: _spec(**spec) for name, spec in record["columns"].items()},
             list(record["sources"]),
             [Chunk(**chunk) for chunk in record["chunks"]],
         )
-    except (KeyError, TypeError, ValueError, AttributeError, SpaceError) as error:
+        problem = _problem(index)
+        for name in ("steps", "episodes"):
+            if problem is None and record[name] != getattr(index, name):
+                problem = f"it has {name} = {record[name]!r:.60}, and files with {getattr(index, name):,}"
+    except Exception as error:  # noqa: BLE001  gymnasium and numpy raise errors of many kinds for spaces and dtypes that are none
         raise damaged(path, f"it is no index of a dataset ({error!r})") from None
-    outside = [chunk.file for chunk in index.chunks if Path(chunk.file).name != chunk.file]
-    if outside or LENGTHS in index.columns:
-        raise damaged(path, f"it names the file {outside[0]!r}" if outside else f"it names the column {LENGTHS!r}")
+    if problem is not None:
+        raise damaged(path, problem)
     return index
+
+
+def _spec(dtype: str, shape: list[int]) -> LeafSpec:
+    """Shape and dtype of one row; files have the byte order of this machine, also where an old index says another one."""
+    found = np.dtype(dtype).newbyteorder("=")
+    np.empty((0, *shape), found)  # raises an error for a shape that no array can have
+    return LeafSpec(tuple(shape), found)
+
+
+def _problem(index: Index) -> str | None:
+    """What in an index cannot be: a file that is named twice, a count below 0, a column that a dataset must have."""
+    known = set[str]()
+    for chunk in index.chunks:
+        if not isinstance(chunk.file, str) or Path(chunk.file).name != chunk.file:
+            return f"it names the file {chunk.file!r}"
+        if chunk.file in known:
+            return f"it names the file {chunk.file!r} twice"
+        known.add(chunk.file)
+        for name in ("steps", "episodes", "size"):
+            count = getattr(chunk, name)
+            if type(count) is not int or not 0 <= count <= _LARGEST:
+                return f"it has {name} = {count!r:.60} for the file {chunk.file!r}"
+        if not isinstance(chunk.sha256, str) or not isinstance(chunk.lengths_sha256, str):
+            return f"it has checksums of the file {chunk.file!r} that are no text"
+    if not all(isinstance(source, dict) for source in index.sources):
+        return "it has sources that are no records"
+    return _problem_with_columns(index)
+
+
+def _problem_with_columns(index: Index) -> str | None:
+    if LENGTHS in index.columns:
+        return f"it names the column {LENGTHS!r}"
+    paths = set(map(path_of, index.columns))
+    parents = {path[:size] for path in paths for size in range(1, len(path))}
+    for name, spec in index.columns.items():
+        if spec.dtype.kind not in "biuf":
+            return f"it has the column {name!r} of {spec.dtype}"
+        if path_of(name) in parents:
+            return f"it has the column {name!r}, and parts of it"
+        if name in SCALARS and spec.shape:
+            return f"it has the column {name!r} with rows of the shape {spec.shape}"
+        if name in ("terminated", "truncated") and spec.dtype != np.bool_:
+            return f"it has the column {name!r} of {spec.dtype}"
+    names = {path[0] for path in paths} | {"next_obs"}
+    missing = [name for name in NEEDED if name not in names]
+    if missing and (index.columns or index.chunks):
+        return f"it lacks the column {missing[0]!r}"
+    return None
 
 
 def _space(record: Mapping[str, Any] | None) -> gymnasium.Space[Any] | None:

@@ -112,16 +112,24 @@ def write_minari(dataset: OfflineDataset, dataset_id: str, **description: Any) -
         The `minari.MinariDataset`.
 
     Raises:
-        ValueError: the id has no version.
-        DatasetError: it does not say its spaces, or Minari cannot store them.
+        ValueError: the id has no version, or is not one of Minari's for another reason.
+        DatasetError: it does not say its spaces, Minari cannot store them, or it has no episodes.
         ImportError: without the extra `offline`.
     """
     require_extra("minari", "offline", "writing a dataset for Minari")
     import minari
     from minari.data_collector.episode_buffer import EpisodeBuffer
+    from minari.dataset.minari_dataset import parse_dataset_id
 
-    if not re.fullmatch(r"([\w-]+/)*[\w-]+-v\d+", dataset_id):
-        raise ValueError(f"write_minari(dataset, {dataset_id!r}): an id ends with a version, such as 'cartpole/medium-v0'.")
+    try:
+        parse_dataset_id(dataset_id)
+    except (ValueError, TypeError):  # TypeError: it has no version
+        raise ValueError(
+            f"write_minari(dataset, {dataset_id!r}): an id ends with a version, such as 'cartpole/medium-v0'. It has "
+            "letters, digits, '_' and '-'; the part before the '/', which may be missing, has at least two of them."
+        ) from None
+    if not dataset.num_episodes:
+        raise DatasetError(f"write_minari(dataset, {dataset_id!r}): the dataset {dataset.name} has no episodes.")
     observation_space, action_space = dataset.observation_space, dataset.action_space
     for name, space in (("observations", observation_space), ("actions", action_space)):
         for path, _ in flatten(space_spec(space)):

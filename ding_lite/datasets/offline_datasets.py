@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from ding_lite.basics import did_you_mean, seed_of, unflatten
-from ding_lite.data import Episodes, LeafSpec, Tree, tree
+from ding_lite.data import Episodes, LeafSpec, Tree, flatten, tree
 from ding_lite.data.trees import map_leaves
 from ding_lite.datasets.chunks import (
     LENGTHS,
@@ -31,16 +31,16 @@ from ding_lite.datasets.chunks import (
     nested_by_name,
     packed,
     path_of,
-    read_chunk,
+    require_fit_for_tensors,
+    require_names,
 )
 from ding_lite.datasets.concatenations import JoinedColumns, joined_index, joined_name
-from ding_lite.datasets.indexes import Index, read_index
+from ding_lite.datasets.indexes import Index
 from ding_lite.datasets.space_checks import find_space_mismatch, misfit_in_numbers
-from ding_lite.datasets.stored_columns import Checksum, StoredColumns
+from ding_lite.datasets.stored_columns import Checksum, opened
 from ding_lite.envs.space_records import recorded_space
 
 _PIECE_BYTES = 4 << 20  # of a column that is looked at, so that one of images does not fill the memory
-_RESERVED = (LENGTHS, "valid", "timestep", "return_to_go")  # of files, and of windows
 _WIDER = {np.dtype(np.uint16): np.int32, np.dtype(np.uint32): np.int64, np.dtype(np.uint64): np.int64}
 """Dtypes with which torch does not compute, and those of their numbers in batches."""
 
@@ -68,13 +68,8 @@ class OfflineDataset:
     """
 
     def __init__(self, path: str | PathLike[str]) -> None:
-        index = read_index(Path(path))
-        lengths = [read_chunk(Path(path), chunk, index.columns, [LENGTHS], is_verified=True)[LENGTHS] for chunk in index.chunks]
-        whole = np.concatenate(lengths) if lengths else np.zeros(0, np.int64)
-        for chunk, part in zip(index.chunks, lengths):
-            if part.sum() != chunk.steps or (part < 1).any():
-                raise DatasetError(f"{Path(path) / chunk.file} does not fit the index: its episodes have {part.sum():,} steps.")
-        self._set_up(index, whole, StoredColumns(Path(path), index), str(path))
+        index, columns, lengths = opened(Path(path).absolute())  # columns are read later, perhaps from another working folder
+        self._set_up(index, lengths, columns, str(path))
 
     def _set_up(self, index: Index, lengths: np.ndarray[Any, Any], columns: Mapping[str, Any], name: str) -> None:
         self.name = name
@@ -272,8 +267,7 @@ class OfflineDataset:
                 f"with_columns({name}=...) wants numbers [{len(self)}, ...], one row for each of the dataset {self.name}, got "
                 f"{found.dtype} {[*found.shape]}."
             )
-        if name in _RESERVED:
-            raise DatasetError(f"with_columns({name}=...): datasets use the names {', '.join(_RESERVED)}: choose another one.")
+        require_names(f"with_columns({name}=...)", [(name,)])
         if name in SCALARS and found.ndim != 1:
             raise DatasetError(f"with_columns({name}=...) wants numbers [{len(self)}], got {[*found.shape]}: use .squeeze(-1).")
         if isinstance(self.columns.get(name), Mapping):
@@ -336,6 +330,8 @@ class OfflineDataset:
 
     @property
     def _raw_reward(self) -> np.ndarray[Any, Any]:
+        if not len(self):  # without episodes, there may be no columns
+            return np.zeros(0)
         found: np.ndarray[Any, Any] = self._rows("reward", self._stored(np.arange(len(self)))).astype(np.float64)
         return found
 
@@ -398,6 +394,8 @@ class OfflineDataset:
     @cached_property
     def finished(self) -> np.ndarray[Any, Any]:
         """[E] bool, whether an episode is recorded up to its end, terminated or truncated."""
+        if not len(self):  # without episodes, there may be no columns
+            return np.zeros(0, np.bool_)
         last = self._stored(self._ends - 1)
         ended: np.ndarray[Any, Any] = self._rows("terminated", last) | self._rows("truncated", last)
         return ended
@@ -413,8 +411,12 @@ class OfflineDataset:
             IndexError: there is no such row, or the mask has another length.
             DatasetError: there is no such column, or a file is damaged.
         """
-        found = self._taken(self._checked(rows, "take"), columns)
-        return tree(map_leaves(_as_tensor, found))
+        return self._as_tensors(self._taken(self._checked(rows, "take"), columns))
+
+    def _as_tensors(self, found: Mapping[str, Any]) -> Tree:
+        """Arrays as tensors with the dtypes of batches."""
+        leaves = {path: _as_tensor(f"the dataset {self.name}", "/".join(path), leaf) for path, leaf in flatten(found)}
+        return tree(unflatten(leaves))
 
     def _checked(self, rows: Sequence[int] | np.ndarray[Any, Any], who: str) -> np.ndarray[Any, Any]:
         found = np.asarray(rows)
@@ -525,7 +527,7 @@ class OfflineDataset:
         at = np.maximum(wanted, begin)
         found = map_leaves(lambda leaf: leaf.reshape(*at.shape, *leaf.shape[1:]), self._taken(at.reshape(-1), columns))
         added = {"valid": wanted >= begin, "timestep": at - begin, "return_to_go": self.returns_to_go[at]}
-        return tree(map_leaves(_as_tensor, {**found, **added}))
+        return self._as_tensors({**found, **added})
 
     def rows(self, columns: Collection[str] | None = None) -> dict[str, Any]:
         """All transitions as arrays [N, ...] in memory, with the dtypes of the files, for `ReplayBuffer.push` for example.
@@ -587,12 +589,14 @@ class OfflineDataset:
 
         Raises:
             ValueError: another share, or no episode is finished.
-            DatasetError: a reward is NaN or infinite.
+            DatasetError: a reward is NaN or infinite, or there are no episodes.
         """
         if not _is_share(share) or not 0 < share <= 1:
             raise ValueError(
                 f"best(share={share!r:.60}): expected a share of the episodes above 0, and at most 1, as a number."
             )
+        if not self.num_episodes:
+            raise DatasetError(f"best(share={share!r}): the dataset {self.name} has no episodes.")
         finished = np.flatnonzero(self.finished)
         if not len(finished):
             raise ValueError(
@@ -650,7 +654,8 @@ def _is_share(value: object) -> bool:
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
-def _as_tensor(array: np.ndarray[Any, Any]) -> torch.Tensor:
+def _as_tensor(where: str, name: str, array: np.ndarray[Any, Any]) -> torch.Tensor:
+    require_fit_for_tensors(where, name, array)  # files of earlier versions may have such numbers
     if array.dtype in _WIDER:
         array = array.astype(_WIDER[array.dtype])
     found = torch.from_numpy(array)
@@ -658,11 +663,10 @@ def _as_tensor(array: np.ndarray[Any, Any]) -> torch.Tensor:
 
 
 def _as_numbers(name: str, column: Any) -> np.ndarray[Any, Any]:
-    """A column as an array; tensors are detached. Integers that torch does not have are refused."""
+    """A column as an array; tensors are detached. Numbers that torch does not have are refused."""
     tensor = column.detach().cpu() if isinstance(column, torch.Tensor) else None
     if tensor is not None and tensor.dtype == torch.bfloat16:
-        raise DatasetError("a column is bfloat16, which datasets do not store: use .float().")
+        raise DatasetError(f"with_columns({name}=...): the column is bfloat16, which datasets do not store: use .float().")
     found = as_column(f"with_columns({name}=...)", name, column if tensor is None else tensor.numpy())
-    if found.dtype == np.uint64 and found.size and found.max() > np.iinfo(np.int64).max:
-        raise DatasetError(f"a column has the number {found.max()}: batches are tensors, whose integers end at 2**63 - 1.")
+    require_fit_for_tensors(f"with_columns({name}=...)", name, found)
     return found

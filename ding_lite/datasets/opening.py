@@ -12,7 +12,7 @@ import numpy as np
 
 from ding_lite.basics import unflatten
 from ding_lite.data import Episodes, flatten
-from ding_lite.datasets.chunks import SCALARS, STACK_ROWS, DatasetError, as_column, flags, squeezed
+from ding_lite.datasets.chunks import SCALARS, STACK_ROWS, DatasetError, as_column, flags, require_names, squeezed
 from ding_lite.datasets.hdf5 import d4rl_episodes, read_d4rl
 from ding_lite.datasets.indexes import INDEX
 from ding_lite.datasets.minari_files import is_minari, read_minari
@@ -49,13 +49,15 @@ def open_dataset(
     | a list of these | all as one, `OfflineDataset.concatenate` |
 
     Args:
-        source: see above. Rewards, flags and weights of transitions may be [N, 1].
+        source: see above. Rewards, flags and weights of transitions may be [N, 1]. A step may be both terminated and truncated;
+            by the names of D4RL, and in what collectors record, it is only terminated.
         observation_space, action_space: spaces of one environment, of a source that does not say them, such as arrays.
         max_episode_steps: the time limit of the environment, for files and arrays with the names of D4RL; see `read_d4rl`.
 
     Raises:
         DatasetError: there is no such dataset, or it is damaged; or the spaces or columns of several ones differ; or it has
             other spaces than the given ones, or elements that do not fit them.
+        SpaceError: a Dict space has names that are no strings.
         ValueError: max_episode_steps is below 1, or the source has other names than those of D4RL.
         TypeError: the source is something else.
         ImportError: the library that reads it is not installed.
@@ -132,6 +134,7 @@ def _renamed() -> str:
 def _episodes_of(rows: Mapping[str, Any]) -> Episodes:
     """Transitions as episodes, cut where one ends; the last one may be unfinished."""
     where = "transitions for a dataset"
+    require_names(where, [path for path, _ in flatten(dict(rows))])
     columns: dict[str, Any] = unflatten({path: as_column(where, "/".join(path), leaf) for path, leaf in flatten(dict(rows))})
     lacking = [name for name in _COLUMNS if name not in columns]
     if lacking:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import tempfile
 from collections.abc import Iterator, Mapping
 from functools import cached_property
@@ -11,9 +12,20 @@ from typing import Any
 
 import numpy as np
 
-from ding_lite.datasets.chunks import Arrays, is_obs, read_chunk
-from ding_lite.datasets.indexes import Index
+from ding_lite.datasets.chunks import (
+    LENGTHS,
+    Arrays,
+    Chunk,
+    DatasetError,
+    MissingFileError,
+    damaged,
+    is_obs,
+    lengths_digest,
+    read_chunk,
+)
+from ding_lite.datasets.indexes import Index, read_index
 
+_TRIES = 10  # to open a dataset whose last file a writer replaces again and again
 _IN_MEMORY = 64 << 20  # bytes of a column that are read into memory; longer ones are unpacked to disk and mapped
 
 
@@ -23,7 +35,8 @@ class StoredColumns(Mapping[str, Any]):
     def __init__(self, folder: Path, index: Index) -> None:
         self._folder, self._index = folder, index
         self._read: Arrays = {}
-        self._are_verified = False
+        self._verified: set[str] = set()
+        """The files whose checksum was compared."""
 
     def __len__(self) -> int:
         return len(self._index.columns)
@@ -36,12 +49,51 @@ class StoredColumns(Mapping[str, Any]):
             self._read[name] = self._column(name)
         return self._read[name]
 
+    def lengths(self) -> np.ndarray[Any, Any]:
+        """[E] int64, steps of each episode.
+
+        Raises:
+            MissingFileError: a file is missing.
+            DatasetError: a file is damaged, or does not fit the index.
+        """
+        found = [np.zeros(0, np.int64)]
+        for chunk in self._index.chunks:
+            has_own = bool(chunk.lengths_sha256)  # without it, the checksum of the whole file is compared
+            part = self._array(chunk, LENGTHS, is_verified=has_own)
+            if has_own and lengths_digest(part) != chunk.lengths_sha256:
+                raise damaged(self._folder / chunk.file, "its lengths of episodes do not match their checksum in the index")
+            if part.sum() != chunk.steps or (part < 1).any():
+                raise DatasetError(
+                    f"{self._folder / chunk.file} does not fit the index: its episodes have {part.sum():,} steps."
+                )
+            found.append(part)
+        return np.concatenate(found)
+
+    def _array(self, chunk: Chunk, name: str, is_verified: bool = False) -> np.ndarray[Any, Any]:
+        """The array of this name in a file, whose checksum is compared at its first use."""
+        is_verified = is_verified or chunk.file in self._verified
+        found = read_chunk(self._folder, chunk, self._index.columns, [name], is_verified)[name]
+        if not is_verified:
+            self._verified.add(chunk.file)
+        return found
+
+    def _parts(self, name: str) -> Iterator[np.ndarray[Any, Any]]:
+        try:
+            for chunk in self._index.chunks:
+                yield self._array(chunk, name)
+        except MissingFileError as error:
+            if read_index(self._folder).chunks != self._index.chunks:
+                raise DatasetError(
+                    f"a writer has changed the dataset {self._folder} since it was opened, and has replaced the file of its "
+                    "last episodes: open it again."
+                ) from error
+            raise
+
     def _column(self, name: str) -> np.ndarray[Any, Any]:
         index, spec = self._index, self._index.columns[name]
         rows = index.steps + (index.episodes if is_obs(name) else 0)
-        are_verified, self._are_verified = self._are_verified, True
-        parts = (read_chunk(self._folder, chunk, index.columns, [name], are_verified)[name] for chunk in index.chunks)
-        size = rows * int(np.prod(spec.shape)) * spec.dtype.itemsize
+        parts = self._parts(name)
+        size = rows * math.prod(spec.shape) * spec.dtype.itemsize
         if size <= _IN_MEMORY:
             return np.concatenate([np.empty((0, *spec.shape), spec.dtype), *parts])
         with _unnamed_file(self._folder) as file:
@@ -49,6 +101,25 @@ class StoredColumns(Mapping[str, Any]):
                 file.write(np.ascontiguousarray(part).data)
             file.flush()
             return np.asarray(np.memmap(file, spec.dtype, "r", shape=(rows, *spec.shape)))
+
+
+def opened(folder: Path) -> tuple[Index, StoredColumns, np.ndarray[Any, Any]]:
+    """The index of a dataset, its columns, and the lengths of its episodes.
+
+    Raises:
+        DatasetError: there is no dataset, or it is damaged.
+    """
+    for _ in range(_TRIES - 1):
+        index = read_index(folder)
+        columns = StoredColumns(folder, index)
+        try:
+            return index, columns, columns.lengths()
+        except MissingFileError:
+            if read_index(folder).chunks == index.chunks:
+                raise
+    index = read_index(folder)
+    columns = StoredColumns(folder, index)
+    return index, columns, columns.lengths()
 
 
 def _unnamed_file(folder: Path) -> Any:

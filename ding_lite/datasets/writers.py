@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import warnings
 from collections.abc import Mapping, Sequence
@@ -12,18 +13,20 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from ding_lite.basics import RunLock, arrays, json_ready, plain, require_writable, unflatten
+from ding_lite.basics import RunLock, arrays, json_ready, plain, remove_leftovers, require_writable, unflatten
 from ding_lite.data import Episodes, LeafSpec, Trajectories, flatten
 from ding_lite.data.column_arrays import spec_like
 from ding_lite.data.episodes import cut_episodes
 from ding_lite.data.restoring import require_integer, require_state, state_error
-from ding_lite.data.trees import map_leaves
-from ding_lite.datasets.chunks import LENGTHS, Arrays, Chunk, DatasetError, packed, write_chunk
+from ding_lite.data.trees import map_leaves, merge_leading_dims
+from ding_lite.datasets.chunks import LENGTHS, Chunk, DatasetError, column_specs, native, packed, storable, write_chunk
 from ding_lite.datasets.indexes import INDEX, Index, read_index, write_index
 from ding_lite.datasets.offline_datasets import OfflineDataset
 from ding_lite.envs.space_records import recorded_space
 
 _CHUNK_BYTES = 8 << 20
+_KEPT = 8
+"""Files that were replaced, and stay until the writer is closed, so that who opened the dataset before can read it."""
 _SAME = ("seed", "environments", "environment_seeds", "policies", "weights")
 """What two recordings of the same transitions have in common, of their sources."""
 
@@ -35,6 +38,9 @@ class DatasetWriter:
     until these end. `flush` writes a file with all that is held, unfinished episodes too, which the next file replaces. Each
     file, and the index after it, is written atomically, so that the dataset is whole after any crash.
 
+    A dataset can be read beside its writer: a reader has the episodes of the time when it opened it. The last 8 files that were
+    replaced stay until `close`; a reader that needs one that is gone raises a DatasetError that says to open the dataset again.
+
     Args:
         path: folder of the dataset.
         append: whether to add to an existing dataset.
@@ -44,7 +50,7 @@ class DatasetWriter:
     """
 
     def __init__(self, path: str | PathLike[str], append: bool = False) -> None:
-        self.path = Path(path)
+        self.path = Path(path).absolute()  # the working folder may change while the dataset is written
         self.append = append
         self._lock = RunLock(self.path)
         self._index = Index()
@@ -52,9 +58,13 @@ class DatasetWriter:
         self._has_begun = False
         self._listed: list[str] | None = None
         """The files in the index on disk, as this writer knows it; None if there is no index."""
+        self._replaced: list[str] = []
+        """Files that were in an index before, the last ones of them; see `_KEPT`."""
         self._saved: dict[str, Any] | None = None
         self._rollouts: list[Trajectories] = []
         self._episodes: list[Episodes] = []
+        self._specs: Mapping[str, LeafSpec] = {}
+        """The columns of what is held; empty if nothing is, or after loading."""
         self._bytes = 0
         self._held: np.ndarray[Any, Any] | None = None
         """[B] bool: whether steps of an unfinished episode are held; None before the first rollout, or after loading."""
@@ -67,7 +77,7 @@ class DatasetWriter:
         action_space: gymnasium.Space[Any] | None,
         *sources: Mapping[str, Any],
     ) -> None:
-        """Open the dataset, or begin a new one. Does nothing if it is open.
+        """Open the dataset, or begin a new one, and remove temporary files of killed writers. Does nothing if it is open.
 
         Args:
             observation_space, action_space: spaces of one environment; None if they are unknown.
@@ -81,6 +91,7 @@ class DatasetWriter:
         if self._is_open:
             return
         self._lock.take()
+        remove_leftovers(self.path)
         found = read_index(self.path) if (self.path / INDEX).exists() else None
         listed = None if found is None else [chunk.file for chunk in found.chunks]
         if self._saved is not None:
@@ -112,12 +123,15 @@ class DatasetWriter:
 
     def _require_unchanged(self) -> None:
         """Raise an error if another writer has changed the dataset."""
-        found = read_index(self.path) if (self.path / INDEX).exists() else None
-        if (None if found is None else [chunk.file for chunk in found.chunks]) != self._listed:
+        if not self._is_unchanged():
             raise DatasetError(
                 f"another offline_data_saver has written to the dataset {self.path} since this one has opened it: give each a "
                 "folder of its own."
             )
+
+    def _is_unchanged(self) -> bool:
+        found = read_index(self.path) if (self.path / INDEX).exists() else None
+        return (None if found is None else [chunk.file for chunk in found.chunks]) == self._listed
 
     def _continued(self, found: Index | None, saved: Mapping[str, Any]) -> Index:
         """The index at the time of the saved state; files that were written later are dropped."""
@@ -142,12 +156,14 @@ class DatasetWriter:
         """Add the steps of a rollout, or episodes. Copies are held until there are 8 MB of them for a file.
 
         Raises:
-            DatasetError: the columns differ from those before, or cannot be stored.
+            DatasetError: the columns differ from those before, or cannot be stored; what was added before is kept.
             WriteError: a file cannot be written.
         """
         copied: Any
+        specs = column_specs(_storable(found))
+        self._require_columns(specs)
         if isinstance(found, Episodes):
-            copied = Episodes(map_leaves(np.copy, found.rows()), found.lengths)
+            copied = Episodes(map_leaves(_copy, found.rows()), found.lengths)
             self._episodes.append(copied)
             columns = copied.rows()
         else:
@@ -156,10 +172,13 @@ class DatasetWriter:
                     f"a rollout of {found.num_envs} environments follows one of {self._rollouts[-1].num_envs}: a dataset takes "
                     "the rollouts of one collector. Use an offline_data_saver with a folder of its own for each."
                 )
-            copied = Trajectories(map_leaves(np.copy, found.columns), None if found.valid is None else found.valid.copy())
+            columns = map_leaves(_copy, found.columns)
+            columns |= {name: columns[name].astype(np.bool_) for name in ("terminated", "truncated")}
+            copied = Trajectories(columns, None if found.valid is None else found.valid.copy())
             copied = self._without_rests(copied, found.begins)
             self._rollouts.append(copied)
             columns = copied.columns
+        self._specs = specs
         self._bytes += sum(leaf.nbytes for path, leaf in flatten(columns) if path[0] != "next_obs")
         if self._bytes >= _CHUNK_BYTES:
             self._write_finished()
@@ -207,9 +226,19 @@ class DatasetWriter:
         self._write_index([*self._index.chunks, *tail])
 
     def close(self) -> None:
-        """Let others write to the dataset. What is held stays; `begin` opens the dataset again."""
+        """Let others write to the dataset, and remove files that were replaced. What is held in memory stays; `begin` opens the
+        dataset again."""
+        with contextlib.suppress(DatasetError, OSError):  # the next writer removes them
+            if self._is_open and self._replaced and self._is_unchanged():
+                self._replaced = []
+                self._remove_unlisted()
         self._is_open = False
         self._lock.free()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the dataset is open for this writer, from `begin` until `close`."""
+        return self._is_open
 
     def _require_open(self) -> None:
         if not self._is_open:
@@ -232,15 +261,19 @@ class DatasetWriter:
             return []
         found = [packed(part) for part in episodes]
         for part in found:
-            self._require_columns(part)
+            specs = {name: LeafSpec(array.shape[1:], array.dtype) for name, array in part.items() if name != LENGTHS}
+            self._index.columns = self._index.columns or specs
+            self._require_columns(specs)
         joined = {name: np.concatenate([part[name] for part in found]) for name in found[0]}
         return [write_chunk(self.path, len(self._index.chunks), joined)]
 
-    def _require_columns(self, found: Arrays) -> None:
-        """Check that the columns are those of the dataset; the first ones fix them."""
-        specs = {name: LeafSpec(array.shape[1:], array.dtype) for name, array in found.items() if name != LENGTHS}
-        known = self._index.columns = self._index.columns or specs
-        if specs == known:
+    def _require_columns(self, specs: Mapping[str, LeafSpec]) -> None:
+        """Check that columns of these shapes and dtypes are those of the dataset, or of what is held for it."""
+        held: list[Any] = [*self._episodes[:1], *self._rollouts[:1]]
+        if held and not self._specs:
+            self._specs = column_specs(_storable(held[0]))
+        known = self._index.columns or self._specs
+        if not known or specs == known:
             return
         for name in sorted(specs.keys() | known.keys()):
             if specs.get(name) != known.get(name):
@@ -253,9 +286,15 @@ class DatasetWriter:
     def _write_index(self, chunks: Sequence[Chunk]) -> None:
         self._require_unchanged()
         write_index(self.path, dataclasses.replace(self._index, chunks=list(chunks)))
-        self._listed = [chunk.file for chunk in chunks]
+        listed = [chunk.file for chunk in chunks]
+        self._replaced = [file for file in (*self._replaced, *(self._listed or ())) if file not in listed][-_KEPT:]
+        self._listed = listed
+        self._remove_unlisted()
+
+    def _remove_unlisted(self) -> None:
+        """Remove files that are not in the index, such as those of killed writers, but not those that readers may use."""
         for file in self.path.glob("chunk_*.npz"):
-            if file.name not in self._listed:
+            if file.name not in (*(self._listed or ()), *self._replaced):
                 file.unlink(missing_ok=True)
 
     def _cut(self) -> tuple[list[Episodes], Trajectories | None]:
@@ -307,7 +346,7 @@ class DatasetWriter:
             episodes = [Episodes(_from_plain(state["rows"]), state["lengths"])] if state["lengths"] else []
         except (TypeError, ValueError, KeyError, AttributeError, StopIteration) as error:
             raise state_error("DatasetWriter", "columns", state["columns"], f"columns of rollouts ({error})") from None
-        self._rollouts, self._episodes, self._held = rollouts, episodes, None
+        self._rollouts, self._episodes, self._held, self._specs = rollouts, episodes, None, {}
         self._bytes = require_integer(state, "bytes", "DatasetWriter", 0)
         self.close()
         self._saved, self._has_begun = dict(state), False
@@ -358,6 +397,33 @@ def _warn_of_copies(path: Path, known: Sequence[Mapping[str, Any]], added: Seque
                 "configuration and for make_envs.",
                 stacklevel=4,
             )
+
+
+def _storable(found: Trajectories | Episodes) -> dict[str, Any]:
+    """The steps of a rollout, or of episodes, as rows [N, ...] that a dataset can store.
+
+    Raises:
+        DatasetError: see `storable`.
+    """
+    if isinstance(found, Episodes):
+        return storable(found.rows(), int(found.lengths.sum()))
+    shape = found.num_steps, found.num_envs
+    for path, leaf in flatten(found.columns):
+        if leaf.shape[:2] != shape:
+            name = "/".join(map(str, path))
+            raise DatasetError(
+                f"a rollout for a dataset: the column {name!r} has the shape {leaf.shape}, expected {shape} first: all columns "
+                "have the same steps and environments."
+            )
+    rows = map_leaves(merge_leading_dims, found.columns)
+    if found.valid is not None:
+        is_step = found.valid.reshape(-1)
+        rows = map_leaves(lambda leaf: leaf[is_step], rows)
+    return storable(rows, len(rows["reward"]) if "reward" in rows else 0)
+
+
+def _copy(leaf: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return native(np.copy(leaf))
 
 
 def _valid(rollout: Trajectories) -> np.ndarray[Any, Any]:

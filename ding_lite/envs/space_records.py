@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +13,8 @@ from gymnasium import spaces
 from ding_lite.envs.spaces import SpaceError, subspaces
 
 _BOUNDS = ("low", "high")
+_MOST = 2**28
+"""Numbers of a Box: a damaged record could ask for more than the memory has."""
 
 
 def recorded_space(space: gymnasium.Space[Any]) -> dict[str, Any]:
@@ -34,7 +37,7 @@ def space_from(record: Mapping[str, Any]) -> gymnasium.Space[Any]:
     """The space that `recorded_space` has recorded.
 
     Raises:
-        SpaceError: it is a kind of space that cannot be recorded.
+        SpaceError: it is a kind of space that cannot be recorded, or an array of more than 2**28 numbers.
     """
     kind, parts = record["kind"], record.get("parts", {})
     if kind in ("Dict", "Tuple"):
@@ -42,6 +45,8 @@ def space_from(record: Mapping[str, Any]) -> gymnasium.Space[Any]:
         return spaces.Dict(inner) if kind == "Dict" else spaces.Tuple(tuple(part for _, part in inner))
     if kind == "Box":
         shape, dtype = tuple(record["shape"]), np.dtype(record["dtype"])
+        if math.prod(shape) > _MOST:
+            raise SpaceError(f"a Box of the shape {shape} cannot be made from its record, it has more than {_MOST:,} numbers.")
         low, high = (np.broadcast_to(np.asarray(record[name], dtype), shape) for name in _BOUNDS)
         return spaces.Box(low, high, shape, dtype.type)
     if kind == "Discrete":

@@ -79,8 +79,18 @@ def integer_bounds(space: spaces.Space[Any]) -> Any:
 
 
 def subspaces(space: spaces.Space[Any]) -> dict[str, spaces.Space[Any]] | None:
-    """The parts of a Dict or Tuple space by name, None for any other."""
+    """The parts of a Dict or Tuple space by name, None for any other.
+
+    Raises:
+        SpaceError: a name in a Dict is no string.
+    """
     if isinstance(space, spaces.Dict):
+        for name in space.spaces:
+            if not isinstance(name, str):
+                raise SpaceError(
+                    f"a Dict space has a part with the name {name!r} of type {type(name).__name__}, expected strings: rename "
+                    "it, spaces.Dict({str(name): part for name, part in parts.items()}), and the parts of its elements."
+                )
         return dict(space.spaces)
     if isinstance(space, spaces.Tuple):
         return {str(position): part for position, part in enumerate(space.spaces)}

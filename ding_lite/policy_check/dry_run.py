@@ -17,6 +17,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from ding_lite.basics.global_random import global_random_states
 from ding_lite.data import Tree, flatten, nested, to_device, tree
 from ding_lite.data.trees import map_leaves
+from ding_lite.datasets.chunks import RESERVED
 from ding_lite.envs import RunningEpisode, action_masks
 from ding_lite.envs.action_masks import ACTION_MASK
 from ding_lite.envs.arrays import to_arrays, to_tensors
@@ -36,7 +37,6 @@ from ding_lite.policy_check.hook_results import (
 from ding_lite.policy_check.recurrent_states import state_like_before
 from ding_lite.policy_check.restoring import RestorablePolicy, restoring_state
 
-_RESERVED = {"valid"}
 _STEPS, _ENVS = 2, 3  # sizes of the dummy rollout: small, and different, to find dimensions in the wrong order
 
 
@@ -235,7 +235,7 @@ def _acted(policy: DryRunPolicy, mode: DryRunMode) -> tuple[dict[str, Any], tupl
         "truncated": np.zeros(_ENVS, np.bool_),
         "policy_version": np.zeros(_ENVS, np.int64),
     }
-    taken = [key for key in outputs if key in step or key in _RESERVED or key.startswith(("state_in_", "state_out_"))]
+    taken = [key for key in outputs if key in step or key in RESERVED or key.startswith(("state_in_", "state_out_"))]
     if taken:
         raise HookError(f"{name} returns the extra output {taken[0]!r}, but this column is reserved: give it another name.")
     step |= outputs

@@ -93,6 +93,7 @@ def test_an_episode_that_was_selected_twice_has_its_rows_once(dataset):
         ({"return_to_go": np.zeros(90)}, "choose another one"),
         ({"label": torch.zeros(90, dtype=torch.bfloat16)}, r"use .float\(\)"),
         ({"label": np.full(90, 2**63, np.uint64)}, "has the number 9223372036854775808"),
+        ({"label": np.zeros(90, np.longdouble)}, r"'label' has the dtype float128, .* give column.astype\(np.float64\)"),
         ({"label": np.full(90, "a")}, "got <U1"),
         ({"reward": np.ma.masked_less(np.arange(90), 3)}, "column 'reward' is a masked array with 3 masked numbers"),
         ({"action": np.zeros((90, 2), np.float32)}, "does not fit the action space"),
@@ -102,3 +103,11 @@ def test_what_does_not_fit_is_refused_by_name(dataset, columns, words):
     assert len(dataset) == 90
     with pytest.raises(DatasetError, match=words):
         dataset.with_columns(**columns)
+
+
+def test_columns_of_the_other_byte_order_are_those_of_this_machine(dataset):
+    other = np.arange(90.0).astype(np.dtype(np.float64).newbyteorder())
+    changed = dataset.with_columns(reward=other, label=other)
+    assert changed.rows()["label"].dtype == np.float64
+    assert changed.take([5]).label.tolist() == [5.0]
+    assert np.array_equal(changed.rows()["reward"], other)

@@ -172,9 +172,22 @@ class TestMinari:
         with pytest.raises(DatasetError, match="the part 'a/b' of observations has a '/'"):
             write_minari(recorded(tmp_path / "own", "slash"), "tests/slash-v0")
 
-    def test_an_id_without_a_version_is_refused(self, tmp_path):
-        with pytest.raises(ValueError, match=r"an id ends with a version, such as 'cartpole/medium-v0'"):
-            write_minari(recorded(tmp_path / "own", "box"), "noversion")
+    @pytest.mark.parametrize(
+        "name", ["noversion", "tests/noversion", "e/e-v0", "/e-v0", "tests/-v", "te sts/e-v0", "tests/é.1-v0"]
+    )
+    def test_an_id_that_minari_refuses_is_refused(self, name, tmp_path):
+        with pytest.raises(ValueError, match=r"an id ends with a version, such as 'cartpole/medium-v0'.*at least two of them"):
+            write_minari(recorded(tmp_path / "own", "box"), name)
+
+    @pytest.mark.parametrize("name", ["e-v0", "te/e-v0", "tests/a_b/e-1-v10", "tests/é-v0"])
+    def test_an_id_that_minari_accepts_is_accepted(self, name, tmp_path):
+        dataset = recorded(tmp_path / "own", "box")
+        assert len(open_dataset(write_minari(dataset, name, algorithm_name="none"))) == len(dataset)
+
+    def test_a_dataset_without_episodes_cannot_be_written(self, tmp_path):
+        dataset = recorded(tmp_path / "own", "box").select([])
+        with pytest.raises(DatasetError, match="has no episodes"):
+            write_minari(dataset, "tests/none-v0")
 
     def test_a_dataset_without_spaces_cannot_be_written(self, tmp_path):
         recording = Recording()

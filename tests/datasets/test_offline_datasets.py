@@ -1,7 +1,9 @@
 """Reading datasets: rows, episodes, choices of episodes, memory, and damage of every kind."""
 
 import contextlib
+import hashlib
 import json
+import re
 import shutil
 
 import numpy as np
@@ -11,9 +13,19 @@ from recordings import SPACES, Recording, fingerprint, stacked
 
 from ding_lite.data import ReplayBuffer, flatten, nested
 from ding_lite.data.trees import map_leaves
-from ding_lite.datasets import DatasetError, DatasetWriter, Epochs, OfflineDataset, open_dataset, stored_columns
+from ding_lite.datasets import (
+    DatasetError,
+    DatasetWriter,
+    Epochs,
+    OfflineDataset,
+    open_dataset,
+    stored_columns,
+    write_dataset,
+)
+from ding_lite.datasets import chunks as chunks_module
 from ding_lite.datasets import offline_datasets as offline_datasets_module
 from ding_lite.datasets import writers as writers_module
+from ding_lite.datasets.indexes import _digest
 from ding_lite.envs.spaces import space_spec
 
 
@@ -331,6 +343,44 @@ def test_a_share_is_a_number(share):
             read(share)
 
 
+HUGE = {"kind": "Box", "shape": [10**9, 10**9], "dtype": "float32", "low": 0.0, "high": 1.0}
+
+
+def changed_index(folder, change):
+    """Change the record of the index, and its checksum with it."""
+    record = json.loads((folder / "dataset.json").read_text())
+    record.pop("sha256")
+    change(record)
+    (folder / "dataset.json").write_text(json.dumps({**record, "sha256": _digest(record)}))
+
+
+@pytest.mark.parametrize("kind", ["recorded", "chosen"])
+def test_a_dataset_without_episodes_has_empty_results(kind, tmp_path):
+    if kind == "recorded":
+        DatasetWriter(tmp_path).flush()
+        dataset = OfflineDataset(tmp_path)
+    else:
+        recorded(tmp_path)
+        dataset = OfflineDataset(tmp_path).select([])
+    for found, dtype in (
+        (dataset.finished, np.bool_),
+        (dataset.finite, np.bool_),
+        (dataset.returns, np.float64),
+        (dataset.returns_to_go, np.float32),
+        (dataset.lengths, np.int64),
+    ):
+        assert (found.shape, found.dtype) == ((0,), dtype)
+    assert (list(dataset), len(dataset.episodes()), dataset.select([]).num_episodes) == ([], 0, 0)
+    assert all(len(column) == 0 for _, column in flatten(dataset.rows()))
+    assert dataset.windows([], 3).valid.shape == (0, 3)
+    assert dataset.problem_with_numbers(("reward", "obs")) is None
+    assert dataset.problem_with_weights() is None
+    with pytest.raises(DatasetError, match=r"best\(share=0.1\): the dataset .* has no episodes"):
+        dataset.best(0.1)
+    with pytest.raises(ValueError, match="two parts need two episodes, and .* has 0"):
+        dataset.split(0.5)
+
+
 class TestDamage:
     def folder(self, tmp_path):
         recorded(tmp_path / "good", "dict")
@@ -381,6 +431,134 @@ class TestDamage:
             with pytest.raises(DatasetError, match=words):
                 OfflineDataset(tmp_path)
 
+    def test_what_was_refused_once_is_refused_again(self, tmp_path, small_files):
+        """Two files with their names swapped."""
+        good = self.folder(tmp_path)
+        one, other = [chunk.file for chunk in OfflineDataset(good)._index.chunks[:2]]
+        contents = [(good / file).read_bytes() for file in (one, other)]
+        (good / one).write_bytes(contents[1])
+        (good / other).write_bytes(contents[0])
+        with pytest.raises(DatasetError, match="is damaged"):
+            OfflineDataset(good)
+        for file, content in zip((one, other), contents):
+            (good / file).write_bytes(content)
+        dataset = OfflineDataset(good)
+        (good / other).write_bytes(contents[0])
+        for _ in range(2):
+            for name in ("reward", "action", "obs", "next_obs"):
+                with pytest.raises(DatasetError, match=f"{other} is damaged: .* does not match the checksum"):
+                    dataset.rows((name,))
+        (good / other).write_bytes(contents[1])
+        assert len(dataset.rows()["reward"]) == 90
+
+    @pytest.mark.parametrize("has_checksums", [True, False])
+    def test_other_lengths_are_refused_when_the_dataset_is_opened(self, has_checksums, tmp_path):
+        """Files of the same steps and episodes, cut in another way."""
+        ends, cut = [np.isin(np.arange(9), at) for at in ([4, 8], [2, 8])]
+        for name, at in (("good", ends), ("other", cut)):
+            write_dataset(open_dataset(arrays([np.ones(9)], terminated=at)), tmp_path / name)
+        if not has_checksums:  # as in datasets of earlier versions
+            changed_index(tmp_path / "good", lambda index: index["chunks"][0].pop("lengths_sha256"))
+        assert OfflineDataset(tmp_path / "good").lengths.tolist() == [5, 4]
+        shutil.copy(next((tmp_path / "other").glob("chunk_*")), next((tmp_path / "good").glob("chunk_*")))
+        with pytest.raises(DatasetError, match="is damaged: .* not match"):
+            OfflineDataset(tmp_path / "good")
+
+    @pytest.mark.parametrize("has_checksums", [True, False])
+    def test_only_lengths_are_read_when_a_dataset_is_opened(self, has_checksums, tmp_path, monkeypatch):
+        good = self.folder(tmp_path)
+        if not has_checksums:
+            changed_index(good, lambda index: index["chunks"][0].pop("lengths_sha256"))
+        verified, real = [], chunks_module._verify
+        monkeypatch.setattr(chunks_module, "_verify", lambda *args: verified.append(args) or real(*args))
+        dataset = OfflineDataset(good)
+        assert len(verified) == (0 if has_checksums else 1)
+        dataset.rows()
+        assert len(verified) == 1
+
+    def test_bits_of_the_archive(self, tmp_path):
+        """With the right checksums, so that the archive itself is read: a flag says that it is encrypted, and others."""
+        good = self.folder(tmp_path)
+        file = next(good.glob("chunk_*"))
+        content = file.read_bytes()
+        places = [place.start() for place in re.finditer(b"PK\x01\x02|PK\x03\x04|PK\x05\x06", content)]
+        for place in (at + more for at in places for more in range(4, 46)):
+            for bit in (0, 3):
+                damaged = bytearray(content)
+                damaged[min(place, len(content) - 1)] ^= 1 << bit
+                file.write_bytes(damaged)
+                digest = hashlib.sha256(damaged).hexdigest()
+                changed_index(good, lambda index, digest=digest: index["chunks"][0].update(sha256=digest))
+                with contextlib.suppress(DatasetError):
+                    self.read_all(good)
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            lambda index: index["chunks"][0].update(file=3),
+            lambda index: index["chunks"][0].update(file=".."),
+            lambda index: index["chunks"][0].update(file=""),
+            lambda index: index["chunks"][0].update(file="a\0b"),
+            lambda index: index["chunks"][0].update(steps="90"),
+            lambda index: index["chunks"][0].update(episodes=2.5),
+            lambda index: index["chunks"][0].update(episodes=10**12),
+            lambda index: index["chunks"][0].update(steps=10**30),
+            lambda index: index["chunks"][0].update(size=None),
+            lambda index: index["chunks"][0].update(sha256=3),
+            lambda index: index["chunks"][0].update(lengths_sha256=3),
+            lambda index: index["chunks"][0].update(lengths_sha256="0"),
+            lambda index: index["chunks"][0].update(more=3),
+            lambda index: index["chunks"].append(index["chunks"][0]),
+            lambda index: index.update(chunks=[]),
+            lambda index: index.update(chunks=None),
+            lambda index: index.update(steps=5),
+            lambda index: index.update(sources=[3]),
+            lambda index: index.update(columns=[]),
+            lambda index: index.update(columns={}),
+            lambda index: index["columns"].pop("reward"),
+            lambda index: [index["columns"].pop(name) for name in list(index["columns"]) if name.startswith("obs")],
+            lambda index: index["columns"].update(more={"dtype": "<f4", "shape": []}),
+            lambda index: index["columns"].update(lengths={"dtype": "<i8", "shape": []}),
+            lambda index: index["columns"].update(obs={"dtype": "<i8", "shape": []}),
+            lambda index: index["columns"]["action"].update(shape=[-1]),
+            lambda index: index["columns"]["action"].update(shape="ab"),
+            lambda index: index["columns"]["action"].update(shape=[2.5]),
+            lambda index: index["columns"]["action"].update(shape=[2**40, 2**40]),
+            lambda index: index["columns"]["action"].update(shape=[2**40]),
+            lambda index: index["columns"]["reward"].update(shape=[1]),
+            lambda index: index["columns"]["reward"].update(dtype="|O"),
+            lambda index: index["columns"]["reward"].update(dtype="<f8"),
+            lambda index: index["columns"]["reward"].update(dtype="no dtype"),
+            lambda index: index["columns"]["terminated"].update(dtype="<f4"),
+            lambda index: index.update(observation_space=HUGE),
+            lambda index: index.update(observation_space={**HUGE, "shape": [2, 2], "dtype": "|O"}),
+            lambda index: index.update(observation_space={**HUGE, "shape": [-2]}),
+            lambda index: index.update(observation_space={"kind": "Tuple", "parts": {"0": 3}}),
+            lambda index: index.update(action_space={"kind": "Discrete", "n": -1, "start": 0}),
+            lambda index: index.update(action_space={"kind": "MultiDiscrete", "nvec": [-1], "start": [0]}),
+        ],
+    )
+    def test_an_index_with_the_right_checksum_that_cannot_be(self, change, tmp_path):
+        good = self.folder(tmp_path)
+        changed_index(good, change)
+        with pytest.raises(DatasetError):
+            self.read_all(good)
+
+    def test_an_index_that_names_the_other_byte_order(self, tmp_path):
+        """As earlier versions wrote it, for files in that of this machine."""
+        good = self.folder(tmp_path)
+        true = self.read_all(good).rows()["reward"]
+        changed_index(good, lambda index: index["columns"]["reward"].update(dtype=">f4"))
+        assert np.array_equal(self.read_all(good).rows()["reward"], true)
+
+    def test_numbers_that_no_tensor_holds_in_files_of_earlier_versions(self):
+        dataset = open_dataset(arrays([np.ones(9)], extra=np.arange(9, dtype=np.uint64)))
+        dataset._columns["extra"][3] = 2**63
+        assert dataset.take([2]).extra.tolist() == [2]
+        for taken in (lambda: dataset.take([3]), lambda: dataset.windows([4], 2)):
+            with pytest.raises(DatasetError, match="'extra' has the number 9223372036854775808"):
+                taken()
+
     def test_a_missing_file(self, tmp_path):
         good = self.folder(tmp_path)
         next(good.glob("chunk_*")).unlink()
@@ -395,10 +573,6 @@ class TestDamage:
             self.read_all(good)
 
     def test_pickles_are_not_loaded(self, tmp_path):
-        import hashlib
-
-        from ding_lite.datasets.indexes import _digest
-
         good, marker = self.folder(tmp_path), tmp_path / "executed"
         from states import Armed
 

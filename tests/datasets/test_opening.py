@@ -4,12 +4,14 @@ import re
 
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces
 from recordings import SPACES, Recording
 
-from ding_lite.data import Episodes
-from ding_lite.datasets import DatasetError, OfflineDataset, open_dataset, write_dataset
+from ding_lite.data import Episodes, Trajectories
+from ding_lite.datasets import DatasetError, DatasetWriter, OfflineDataset, open_dataset, write_dataset
 from ding_lite.datasets import writers as writers_module
+from ding_lite.envs import SpaceError
 
 OBS, BOX, DISCRETE = spaces.Box(-np.inf, np.inf, (2,), np.float32), spaces.Box(-2, 2, (1,), np.float32), spaces.Discrete(5)
 
@@ -385,3 +387,159 @@ class TestNextObservations:
         dataset = open_dataset(rows, OBS, DISCRETE)
         assert dataset.rows()["action"].dtype == dtype
         assert (dataset.take(np.arange(9)).action + 1).tolist() == [1 + row % 5 for row in range(9)]
+
+    @pytest.mark.parametrize(
+        ("dtype", "to", "last", "found"),
+        [
+            (np.int64, np.float64, [20.5, 21.5], "20.5"),
+            (np.int64, np.float64, [np.nan, 21], "nan"),
+            (np.int64, np.float64, [2.0**63, 21], "9.2233"),
+            (np.uint8, np.int64, [300, -1], "300"),
+            (np.uint64, np.int64, [7, -1], "-1"),
+            (np.uint8, np.int16, [7, -1], "-1"),
+            (np.bool_, np.int64, [1, 2], "2"),
+            (np.float32, np.float64, [7.0, 1e300], "1e[+]300"),
+            (np.float32, np.int64, [7, 2**24 + 1], "16777217"),
+            (np.float64, np.int64, [7, 2**53 + 1], "9007199254740993"),
+        ],
+    )
+    def test_a_final_one_that_the_dtype_of_obs_cannot_hold_is_named(self, dtype, to, last, found):
+        obs = np.zeros((4, 2), dtype)
+        rows = {"obs": obs, "next_obs": np.append(obs[1:].astype(to), np.array([last], to), 0), "action": np.arange(4)}
+        rows |= {"reward": np.ones(4), "terminated": np.arange(4) == 3, "truncated": np.zeros(4, bool)}
+        own = re.escape(f"the column 'next_obs' is {np.dtype(to)}, and is stored as {np.dtype(dtype)}, the dtype of obs")
+        with pytest.raises(DatasetError, match=f"{own}, which cannot hold {found}.* in row 3: give obs and next_obs one dtype"):
+            open_dataset(rows)
+        nested = {**rows, "obs": {"at": obs}, "next_obs": {"at": rows["next_obs"]}}
+        with pytest.raises(DatasetError, match="the column 'next_obs/at' is"):
+            OfflineDataset.from_episodes(Episodes(nested, [4]))
+
+    @pytest.mark.parametrize("dtype", [np.uint8, np.int64, np.float32, np.float64])
+    @pytest.mark.parametrize("to", [np.uint8, np.int16, np.uint64, np.float16, np.float64])
+    def test_equal_numbers_in_another_dtype_are_stored(self, dtype, to):
+        obs = (np.arange(10).reshape(5, 2) % 7).astype(dtype)
+        rows = {"obs": obs[:-1], "next_obs": obs[1:].astype(to), "action": np.arange(4), "reward": np.ones(4)}
+        rows |= {"terminated": np.arange(4) == 3, "truncated": np.zeros(4, bool)}
+        dataset = open_dataset(rows)
+        assert dataset.lengths.tolist() == [4]
+        assert np.array_equal(dataset.rows()["next_obs"], obs[1:])
+
+
+class TestNames:
+    @pytest.mark.parametrize("name", ["lengths", "valid", "timestep", "return_to_go"])
+    def test_those_that_datasets_use_are_refused_wherever_data_comes_in(self, name, tmp_path):
+        rows = {**transitions(), name: np.arange(9)}
+        episodes = Episodes(rows, [3, 4, 2])
+        words = f"no column can have the name '{name}', because datasets use the names lengths, valid, .*: choose another one"
+        writer = DatasetWriter(tmp_path)
+        for door in (
+            lambda: open_dataset(rows),
+            lambda: open_dataset({**rows, name: {"part": rows[name]}}),
+            lambda: open_dataset(episodes),
+            lambda: OfflineDataset.from_episodes(episodes),
+            lambda: writer.add(episodes),
+            lambda: writer.add(Trajectories({key: column[:, None] for key, column in rows.items()})),
+            lambda: open_dataset(transitions()).with_columns(**{name: rows[name]}),
+        ):
+            with pytest.raises(DatasetError, match=words):
+                door()
+
+    def test_a_part_may_have_any_of_them(self, tmp_path):
+        rows = {**transitions(), "infos": {"lengths": np.arange(9), "valid": np.arange(9)}}
+        assert write_dataset(open_dataset(rows), tmp_path).take([4]).infos.lengths.tolist() == [4]
+
+    def test_those_that_are_no_strings_are_named(self, tmp_path):
+        rows = transitions()
+        parts = {name: {1: rows[name], 2: rows[name]} for name in ("obs", "next_obs")}
+        words = r"the column 'obs/1' has a part with the name 1 of type int, expected strings: give \{str\(name\): part"
+        with pytest.raises(DatasetError, match=words):
+            open_dataset({**rows, **parts})
+        with pytest.raises(DatasetError, match=words):
+            DatasetWriter(tmp_path).add(Episodes({**rows, **parts}, [3, 4, 2]))
+        with pytest.raises(DatasetError, match=r"the column 'obs/.ud800' has half of a character in its name"):
+            open_dataset({**rows, **{name: {"\ud800": rows[name]} for name in parts}})
+        text = {name: {str(key): column for key, column in leaf.items()} for name, leaf in parts.items()}
+        space = spaces.Dict({1: OBS, 2: OBS})
+        with pytest.raises(SpaceError, match="a Dict space has a part with the name 1 of type int"):
+            open_dataset({**rows, **text}, space, BOX)
+
+
+class TestNumbers:
+    def test_the_other_byte_order_is_read_and_written(self, tmp_path):
+        rows = transitions()
+        swapped = {name: column.astype(column.dtype.newbyteorder()) for name, column in rows.items()}
+        rollout = Trajectories({name: column[:, None] for name, column in swapped.items()})
+        writer = DatasetWriter(tmp_path / "rollout")
+        writer.add(rollout)
+        writer.add(Trajectories({name: column[:, None] for name, column in rows.items()}))
+        writer.flush()
+        for dataset in (
+            open_dataset(swapped),
+            open_dataset(as_d4rl(swapped)),
+            OfflineDataset.from_episodes(Episodes(swapped, [3, 4, 2])),
+            write_dataset(open_dataset(swapped), tmp_path / "written"),
+            OfflineDataset(tmp_path / "rollout").select([0, 1, 2]),
+        ):
+            same(dataset.rows(), rows)
+            assert all(column.dtype.isnative for column in dataset.rows().values())
+            assert dataset.take([4]).obs.tolist() == [rows["obs"][4].tolist()]
+
+    def test_a_file_in_the_other_byte_order(self, tmp_path):
+        h5py = pytest.importorskip("h5py")
+        rows = as_d4rl(transitions())
+        with h5py.File(tmp_path / "big.hdf5", "w") as file:
+            for name, column in rows.items():
+                file[name] = column.astype(column.dtype.newbyteorder())
+        dataset = open_dataset(tmp_path / "big.hdf5")
+        same(write_dataset(dataset, tmp_path / "own").rows(), transitions())
+        assert dataset.take([4]).reward.dtype == torch.float32
+
+    @pytest.mark.parametrize("column", ["obs", "extra"])
+    def test_integers_that_no_tensor_holds_are_refused_wherever_data_comes_in(self, column, tmp_path):
+        numbers = np.arange(20, dtype=np.uint64).reshape(10, 2) + np.uint64(2**63 - 20)
+        rows = {**transitions((9,)), "obs": np.zeros((9, 2)), "next_obs": np.zeros((9, 2))}
+
+        def with_numbers(numbers):
+            return {**rows, **({"obs": numbers[:-1], "next_obs": numbers[1:]} if column == "obs" else {"extra": numbers[:-1]})}
+
+        held = write_dataset(open_dataset(with_numbers(numbers)), tmp_path / "held")
+        assert held.take([8])[column].tolist() == [numbers[8].tolist()]
+        largest = numbers + np.uint64(11)
+        writer = DatasetWriter(tmp_path / "writer")
+        writer.add(Episodes(with_numbers(numbers), [9]))
+        for door in (
+            lambda: open_dataset(with_numbers(largest)),
+            lambda: writer.add(Episodes(with_numbers(largest), [9])),
+            lambda: writer.add(Trajectories({name: array[:, None] for name, array in with_numbers(largest).items()})),
+        ):
+            with pytest.raises(
+                DatasetError, match=f"'{column}' has the number 92233720368547758.. of uint64, .* end at 2..63 - 1"
+            ):
+                door()
+        writer.flush()
+        same(OfflineDataset(tmp_path / "writer").rows(), with_numbers(numbers))
+
+    def test_floats_that_no_tensor_holds_are_refused(self, tmp_path):
+        long = np.arange(9).astype(np.longdouble)
+        if long.dtype.itemsize == 8:
+            pytest.skip("a long double has 64 bits here")
+        rows = {**transitions(), "reward": long}
+        for door in (
+            lambda: open_dataset(rows),
+            lambda: open_dataset(as_d4rl(rows)),
+            lambda: DatasetWriter(tmp_path).add(Episodes(rows, [3, 4, 2])),
+        ):
+            with pytest.raises(
+                DatasetError, match=r"column 'rewards?' has the dtype float128, .*: give column.astype\(np.float64\)"
+            ):
+                door()
+
+
+@pytest.mark.parametrize("names", ["own", "D4RL"])
+def test_a_step_that_is_both_terminated_and_truncated_is_only_terminated_by_the_names_of_d4rl(names, tmp_path):
+    rows = transitions((3,))
+    rows["truncated"] = rows["terminated"].copy()
+    dataset = write_dataset(open_dataset(rows if names == "own" else as_d4rl(rows)), tmp_path)
+    assert dataset.rows()["terminated"].tolist() == [False, False, True]
+    assert dataset.rows()["truncated"].tolist() == [False, False, names == "own"]
+    assert dataset.finished.tolist() == [True]

@@ -1,15 +1,19 @@
 """Writing datasets: whole episodes out of rollouts that cut them, crashes, resumed runs, and errors by name."""
 
 import json
+import os
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 from recordings import SPACES, Recording, fingerprint
 from states import same, through_a_file
 
+from ding_lite.basics.files import temporary_beside
 from ding_lite.data import Episodes, Trajectories
-from ding_lite.datasets import DatasetError, DatasetWriter, OfflineDataset, open_dataset
+from ding_lite.datasets import DatasetError, DatasetWriter, OfflineDataset, open_dataset, stored_columns
 from ding_lite.datasets import writers as writers_module
 
 
@@ -73,9 +77,8 @@ def test_columns_of_another_shape_or_dtype_are_named(column, array, words, tmp_p
     writer = DatasetWriter(tmp_path)
     writer.begin(None, None, {})
 
-    writer.add(Episodes(rows, [4]))
     with pytest.raises(DatasetError, match=re.escape(f"transitions for a dataset: the column {words}")):
-        writer.flush()
+        writer.add(Episodes(rows, [4]))
     with pytest.raises(DatasetError, match=re.escape(f"transitions for a dataset: the column {words}")):
         open_dataset(rows)
 
@@ -96,6 +99,7 @@ def test_further_steps_replace_unfinished_episodes_by_whole_ones(tmp_path, small
         writer.add(recording.rollout(4))
         writer.flush()
         require_equal(OfflineDataset(tmp_path), recording)
+    writer.close()
     assert len(list(tmp_path.glob("chunk_*.npz"))) == len(json.loads((tmp_path / "dataset.json").read_text())["chunks"])
 
 
@@ -127,8 +131,9 @@ def test_a_resumed_writer_goes_on_and_drops_what_was_written_later(tmp_path, sma
     for _ in range(5):
         unbroken.add(whole.rollout(5))
         resumed.add(part.rollout(5))
-    unbroken.flush()
-    resumed.flush()
+    for writer in (unbroken, resumed):
+        writer.flush()
+        writer.close()
     require_equal(OfflineDataset(tmp_path / "resumed"), whole)
     names = [sorted(file.name for file in (tmp_path / run).glob("chunk_*")) for run in ("unbroken", "resumed")]
     assert names[0] == names[1]
@@ -218,6 +223,165 @@ class TestAppending:
             resumed.begin(None, None, {})
 
 
+class TestReadersBeside:
+    """A reader has the episodes of the time when it opened the dataset."""
+
+    def test_it_reads_on_until_the_writer_is_closed(self, tmp_path, small_files):
+        recording, writer = Recording(seed=5, longest=30), DatasetWriter(tmp_path)
+        readers = []
+        for _ in range(8):
+            writer.add(recording.rollout(4))
+            writer.flush()
+            readers.append((OfflineDataset(tmp_path), set(map(fingerprint, recording.true_episodes()))))
+        for reader, true in readers:
+            assert set(map(fingerprint, stored(reader))) == true
+        late = OfflineDataset(tmp_path)
+        writer.close()
+        assert {file.name for file in tmp_path.iterdir()} == {"dataset.json", *(chunk.file for chunk in late._index.chunks)}
+        assert len(stored(late)) == late.num_episodes
+
+    def test_what_it_cannot_read_any_more_is_named_with_the_fix(self, tmp_path):
+        recording = Recording(seed=5)
+        writer = written(tmp_path, recording)
+        reader = OfflineDataset(tmp_path)
+        lengths = reader.lengths.tolist()
+        writer.add(recording.rollout(4))
+        writer.flush()
+        writer.close()
+        for _ in range(2):
+            with pytest.raises(DatasetError, match="a writer has changed the dataset .* since it was opened.* open it again"):
+                reader.rows()
+        assert reader.lengths.tolist() == lengths
+        require_equal(OfflineDataset(tmp_path), recording)
+
+    def test_the_files_that_stay_are_few(self, tmp_path):
+        recording, writer = Recording(seed=5, longest=200), DatasetWriter(tmp_path)
+        for _ in range(20):
+            writer.add(recording.rollout(2))
+            writer.flush()
+        assert len(list(tmp_path.glob("chunk_*.npz"))) == 1 + 8
+
+    def test_a_file_that_is_replaced_while_a_dataset_is_opened(self, tmp_path, monkeypatch):
+        recording = Recording(seed=5)
+        writer, real, calls = written(tmp_path, recording), stored_columns.read_index, []
+
+        def read_and_write(folder):
+            index = real(folder)
+            calls.append(index)
+            if len(calls) == 1:
+                writer.add(recording.rollout(4))
+                writer.flush()
+                writer.close()
+            return index
+
+        monkeypatch.setattr(stored_columns, "read_index", read_and_write)
+        require_equal(OfflineDataset(tmp_path), recording)
+
+    def test_a_writer_that_others_have_written_after_removes_nothing_of_theirs(self, tmp_path):
+        one, other = DatasetWriter(tmp_path), DatasetWriter(tmp_path, append=True)
+        for _ in range(2):
+            one.add(Recording().rollout(4))
+            one.flush()
+        other.add(Recording(seed=2).rollout(4))
+        other.flush()
+        one.close()
+        assert len(OfflineDataset(tmp_path).rows()["reward"]) == 36
+
+
+class TestLeftovers:
+    def test_those_of_killed_writers_are_removed(self, tmp_path):
+        process = subprocess.Popen([sys.executable, "-c", ""])
+        process.wait()
+        written(tmp_path, Recording()).close()
+        own = temporary_beside(tmp_path / "dataset.json")
+        killed, running, elsewhere = (
+            own.with_name(own.name.replace(f".{os.getpid()}.", other))
+            for other in (f".{process.pid}.", f".{os.getppid()}.", f"x.{process.pid}.")
+        )
+        lost = tmp_path / "chunk_000099_00000000.npz"
+        for file in (killed, running, elsewhere, lost):
+            file.write_bytes(b"part")
+        written(tmp_path, Recording(seed=2), append=True).close()
+        assert [file.exists() for file in (killed, running, elsewhere, lost)] == [False, True, True, False]
+
+
+class TestRefusedBatches:
+    """What was added before is kept, and can be written."""
+
+    ROLLOUT = Recording(seed=1).rollout(4)
+
+    @pytest.mark.parametrize(
+        ("changes", "words"),
+        [
+            ({"log_prob": np.zeros((4, 3))}, r"the column log_prob is float64 \(\), and float32 \(\) in the dataset"),
+            ({"extra": np.zeros((4, 3))}, r"the column extra is float64 \(\), and missing in the dataset"),
+            ({"action": np.zeros((4, 3, 2), np.int64)}, r"the column action is int64 \(2,\), and int64 \(\) in the dataset"),
+            ({"reward": np.zeros((4, 3, 1))}, r"the column 'reward' has the shape \(12, 1\), expected \(12,\)"),
+            ({"reward": np.zeros(4)}, r"the column 'reward' has the shape \(4,\), expected \(4, 3\) first"),
+            ({"terminated": np.full((4, 3), 2)}, "the column 'terminated' has the value 2 in row 0, expected 0 or 1"),
+            ({"next_obs": np.full((4, 3, 3), 1e300)}, r"the column 'next_obs' is float64, .* cannot hold 1e\+300 in row 0"),
+            ({"lengths": np.ones((4, 3))}, "no column can have the name 'lengths'"),
+        ],
+    )
+    @pytest.mark.parametrize("is_resumed", [False, True])
+    def test_of_rollouts(self, changes, words, is_resumed, tmp_path):
+        recording, writer = Recording(seed=4), DatasetWriter(tmp_path)
+        writer.begin(None, None, {})
+        for _ in range(3):
+            writer.add(recording.rollout(5))
+        if is_resumed:
+            state = through_a_file(writer.state_dict())
+            writer.close()
+            writer = DatasetWriter(tmp_path)
+            writer.load_state_dict(state)
+        with pytest.raises(DatasetError, match=words):
+            writer.add(Trajectories({**self.ROLLOUT.columns, **changes}))
+        writer.flush()
+        require_equal(OfflineDataset(tmp_path), recording)
+        writer.add(recording.rollout(5))
+        writer.flush()
+        require_equal(OfflineDataset(tmp_path), recording)
+
+    @pytest.mark.parametrize("has_file", [False, True])
+    def test_of_episodes(self, has_file, tmp_path, monkeypatch):
+        recording, writer = Recording(seed=4), DatasetWriter(tmp_path)
+        recording.rollout(20)
+        rows = recording.as_episodes()
+        if has_file:
+            monkeypatch.setattr(writers_module, "_CHUNK_BYTES", 1)
+        writer.add(rows)
+        other = Episodes({**rows.rows(), "reward": rows.rows()["reward"].astype(np.float64)}, rows.lengths)
+        with pytest.raises(DatasetError, match=r"the column reward is float64 \(\), and float32 \(\) in the dataset"):
+            writer.add(other)
+        writer.flush()
+        require_equal(OfflineDataset(tmp_path), recording, unfinished=False)
+
+    def test_of_steps_that_are_only_a_reset_nothing_is_asked(self, tmp_path):
+        recording, writer = Recording(seed=4), DatasetWriter(tmp_path)
+        rollout = recording.rollout(9, pauses=0.4)
+        rollout.columns["next_obs"] = rollout.columns["next_obs"].astype(np.float64)
+        rollout.columns["next_obs"][~rollout.valid] = 1e300
+        writer.add(rollout)
+        writer.flush()
+        require_equal(OfflineDataset(tmp_path), recording)
+
+
+def test_the_working_folder_may_change(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    recording = Recording(seed=1)
+    writer = written("data", recording)
+    reader = OfflineDataset("data")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert len(reader.rows()["reward"]) == 90
+    writer.add(recording.rollout(4))
+    writer.flush()
+    writer.close()
+    require_equal(OfflineDataset(tmp_path / "data"), recording)
+    assert not list((tmp_path / "elsewhere").iterdir())
+    assert reader.name == "data"
+
+
 class TestErrors:
     def test_two_writers_at_a_time(self, tmp_path):
         one, other = DatasetWriter(tmp_path), DatasetWriter(tmp_path, append=True)
@@ -252,21 +416,18 @@ class TestErrors:
         rows = Recording().rollout(4).columns
         rows = {key: column[:, 0] for key, column in rows.items() if key != name}
         writer = DatasetWriter(tmp_path)
-        writer.add(Episodes(rows, [4]))
         with pytest.raises(DatasetError, match=f"lack the column '{name}'"):
-            writer.flush()
+            writer.add(Episodes(rows, [4]))
 
     def test_nstep_rewards(self, tmp_path):
         writer = DatasetWriter(tmp_path)
-        writer.add(Recording().rollout(4).with_columns(discount=np.ones((4, 3), np.float32)))
         with pytest.raises(DatasetError, match="nstep_reward_enhancer has summed their rewards. Put offline_data_saver before"):
-            writer.flush()
+            writer.add(Recording().rollout(4).with_columns(discount=np.ones((4, 3), np.float32)))
 
     def test_objects(self, tmp_path):
         writer = DatasetWriter(tmp_path)
-        writer.add(Recording().rollout(4).with_columns(note=np.full((4, 3), "a", object)))
         with pytest.raises(DatasetError, match="the column note of objects"):
-            writer.flush()
+            writer.add(Recording().rollout(4).with_columns(note=np.full((4, 3), "a", object)))
 
     def test_observations_that_never_follow_each_other(self, tmp_path):
         rollout = Recording(longest=9, seed=1).rollout(40)

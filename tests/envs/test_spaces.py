@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 
 from ding_lite.envs import SpaceError, make_envs
 from ding_lite.envs.spaces import same_layout, space_spec, to_gymnasium, to_nested
+from ding_lite.policy import PPOPolicy
 from ding_lite.rollout import LocalWorker
 
+BOX = spaces.Box(-1, 1, (2,), np.float32)
 NESTED = spaces.Dict(
     z=spaces.Tuple((spaces.Discrete(3, start=-1), spaces.Dict(b=spaces.MultiBinary(3), a=spaces.MultiDiscrete([2, 5])))),
     image=spaces.Box(0, 255, (2, 2, 1), np.uint8),
@@ -34,6 +36,15 @@ SPACES = [
     spaces.Tuple((spaces.Discrete(2, start=5), spaces.Box(-1, 1, (2,), np.float32))),
     NESTED,
 ]
+
+
+@pytest.mark.parametrize("space", [spaces.Dict({1: spaces.Discrete(2), 2: BOX}), spaces.Tuple((BOX, spaces.Dict({0: BOX})))])
+def test_names_in_a_dict_that_are_no_strings_are_an_error_with_the_fix(space):
+    words = r"a Dict space has a part with the name \d of type int, expected strings: rename it, spaces.Dict\(\{str\(name\)"
+    with pytest.raises(SpaceError, match=words):
+        space_spec(space)
+    with pytest.raises(SpaceError, match=words):
+        PPOPolicy({}, space, spaces.Discrete(2))
 
 
 class Picky(gymnasium.Env):

@@ -170,6 +170,63 @@ class TestSaving:
                 task.run(10)
         assert len(OfflineDataset(tmp_path / "data")) == 48
 
+    @pytest.mark.parametrize(
+        ("name", "change", "words"),
+        [
+            ("reward", lambda column: column.astype(np.float64), r"reward is float64 \(\), and float32 \(\) in the dataset"),
+            (
+                "action",
+                lambda column: column.astype(np.uint64) + np.uint64(2**63),
+                "'action' has the number 922337203685477580",
+            ),
+        ],
+    )
+    def test_rows_before_those_that_cannot_be_stored_are_kept(self, name, change, words, tmp_path):
+        cfg, task, envs = small(tmp_path), Task(), make_envs("CartPole-v1", 4)
+        policy = policy_for(cfg)
+
+        @contract(reads=("trajectories",), writes=("trajectories",), stage="process")
+        def changes(ctx):
+            if ctx.total_step == 3:
+                columns = ctx.trajectories.columns
+                ctx.trajectories = ctx.trajectories.with_columns(**{name: change(columns[name])})
+
+        with task.start(ctx=OnlineRLContext()):
+            task.use(StepCollector(cfg, policy.collect_mode, envs, collect_kwargs={"eps": 0.5})).use(changes)
+            task.use(offline_data_saver(cfg, tmp_path / "data"))
+            with pytest.raises(DatasetError, match=words):
+                task.run(10)
+        assert len(OfflineDataset(tmp_path / "data")) == 36
+        DatasetWriter(tmp_path / "data", append=True).begin(None, None)  # it is free for others
+
+    def test_a_dataset_that_exists_is_as_before_after_the_error(self, tmp_path):
+        online(tmp_path, {}, 3)
+        before = (tmp_path / "data" / "dataset.json").read_bytes()
+        with pytest.raises(DatasetError, match="there is a dataset of 36 transitions"):
+            online(tmp_path, {}, 3)
+        assert (tmp_path / "data" / "dataset.json").read_bytes() == before
+
+    def test_a_step_that_is_both_terminated_and_truncated_is_only_terminated(self, tmp_path):
+        class Ends(gymnasium.Env):
+            observation_space, action_space = SPACES["box"], spaces.Discrete(2)
+
+            def reset(self, *, seed=None, options=None):
+                self.count = 0
+                return np.zeros(3, np.float32), {}
+
+            def step(self, action):
+                self.count += 1
+                return np.full(3, self.count, np.float32), 1.0, self.count == 2, self.count == 2, {}
+
+        cfg, task, envs = small(tmp_path, **{"policy.collect.n_sample": 4}), Task(), make_envs(Ends, 1)
+        policy = DQNPolicy(cfg.policy, SPACES["box"], spaces.Discrete(2))
+        with task.start(ctx=OnlineRLContext()):
+            task.use(StepCollector(cfg, policy.collect_mode, envs, collect_kwargs={"eps": 0.5}))
+            task.use(offline_data_saver(cfg, tmp_path / "data")).run(1)
+        rows = OfflineDataset(tmp_path / "data").rows()
+        assert rows["terminated"].tolist() == [False, True, False, True]
+        assert not rows["truncated"].any()
+
     @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
     def test_a_new_run_of_the_process_may_add_after_one_that_broke(self, error, tmp_path):
         cfg, envs = small(tmp_path), make_envs("CartPole-v1", 4)

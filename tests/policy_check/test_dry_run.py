@@ -13,6 +13,7 @@ from ding_lite.basics.global_random import global_random_states
 from ding_lite.config import PPOConfig
 from ding_lite.data import tree
 from ding_lite.data.trees import with_leaves
+from ding_lite.datasets.chunks import RESERVED
 from ding_lite.envs import make_envs
 from ding_lite.middleware import StepCollector, gae_estimator, interaction_evaluator, multistep_trainer
 from ding_lite.nn import RunningNorm
@@ -122,7 +123,7 @@ def test_an_output_of_a_wrong_shape_is_named_with_hook_column_and_shape(given, m
         type("Given", (Wrong,), given)(None, BOX, DISCRETE).dry_run()
 
 
-@pytest.mark.parametrize("name", ["action", "next_obs", "policy_version", "valid", "state_in_7"])
+@pytest.mark.parametrize("name", ["action", "next_obs", "policy_version", "state_in_7", *RESERVED])
 def test_an_extra_output_by_the_name_of_another_column_is_refused(name):
     with pytest.raises(HookError, match=f"compute_actions of Mine returns the extra output '{name}'"):
         made(extra_action_out_fn=lambda policy: {name: torch.zeros(3)})
