@@ -29,6 +29,12 @@ def wheel(tmp_path_factory) -> Path:
     return next(folder.glob("ding_lite-*.whl"))
 
 
+def test_the_checkout_has_no_folder_that_a_run_has_left():
+    tracked = run("git", "ls-files", cwd=ROOT).splitlines()
+    folders = {"benchmarks", "contexts", "ding_lite", "docs", "examples", "middleware", "tests", ".ci"}
+    assert {name.partition("/")[0] for name in tracked if "/" in name} <= folders
+
+
 @pytest.mark.slow
 def test_the_wheel_holds_every_file_of_the_package_once_and_nothing_else(wheel):
     sources = {
