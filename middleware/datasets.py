@@ -13,12 +13,13 @@ import gymnasium
 import numpy as np
 import torch
 
-from ding_lite.basics import command_line, foreign_arguments, library_versions
+from ding_lite.basics import base_state, command_line, foreign_arguments, library_versions
 from ding_lite.config import RunConfig
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
 from ding_lite.data import Episodes, Trajectories, Tree, flatten, nested
 from ding_lite.data.trees import has_leaf, map_leaves, with_leaves
 from ding_lite.datasets import DatasetError, DatasetWriter, Epochs, OfflineDataset, open_dataset
+from ding_lite.datasets.writers import STATE_KEYS
 from ding_lite.engine import Task, contract
 from ding_lite.envs import SpaceError
 from ding_lite.envs.arrays import clipper
@@ -131,7 +132,7 @@ class OfflineDataSaver:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue a saved run: what was written after it was saved is dropped."""
-        self._writer.load_state_dict(state)
+        self._writer.load_state_dict(base_state(self, state, STATE_KEYS))
 
 
 def _with_rewards_of_environment(found: Trajectories | Episodes) -> Trajectories | Episodes:

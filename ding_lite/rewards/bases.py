@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from ding_lite.basics import Config, ranged_field
+from ding_lite.basics import Config, base_state, ranged_field
 from ding_lite.data import Spec, Tree, flatten, nested
 from ding_lite.data.trees import has_leaf, map_leaves, with_leaves
 from ding_lite.functional import decayed_value
@@ -137,11 +137,17 @@ class RewardModel(abc.ABC):
         Raises:
             StateError: a part is missing or does not fit; nothing is changed.
         """
-        own = self.state_dict()
+        own = RewardModel.state_dict(self)  # without the entries that a derived class adds
+        state = base_state(self, state, own)
         if missing := [name for name in own if name not in state]:
             raise StateError(
                 f"this state of {type(self).__name__} lacks {missing[0]!r}, it has {sorted(map(str, state))}: pass the whole "
                 "result of state_dict()."
+            )
+        if unknown := [str(name) for name in state if name not in own]:
+            raise StateError(
+                f"this state of {type(self).__name__} has {unknown[0]!r}, expected {sorted(own)}: load it into the class that "
+                "saved it."
             )
         for name in (*self.modules, *self.state_ranges, "steps"):
             require_like(f"state[{name!r}]", own[name], state[name])
