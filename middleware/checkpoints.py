@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import logging
 import os
 import warnings
@@ -27,6 +26,7 @@ from ding_lite.basics import (
     save_checkpoint,
     tell,
 )
+from ding_lite.basics.network_copies import detached_copy
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
 from ding_lite.engine import Context, EndReason, contract
 from ding_lite.middleware.arguments import require_count
@@ -356,7 +356,7 @@ class CkptSaver:
         lineage = {"eval_value": value, "evaluated_at": _count(ctx) if last_iter is None else last_iter}
         if self._began_untrained is not None:
             lineage["is_untrained"] = self._began_untrained and bool(lineage["evaluated_at"] == 0)
-        best = copy.deepcopy(self._whole()) if weights is None else self._best_of(weights)  # a copy: it may be written later
+        best = detached_copy(self._whole()) if weights is None else self._best_of(weights)  # a copy: it may be written later
         self._better = value, {**best, **lineage, **self._counted(ctx)}
 
     def _warn_of_lost_weights(self, ctx: Any) -> None:

@@ -156,8 +156,15 @@ def _weights_digest(task: Task) -> str:
         if stage == "collect" and isinstance(mode, CollectMode) and id(mode) not in seen:
             seen.add(id(mode))
             for path, leaf in flatten(mode.get_weights()):
-                digest.update("/".join(path).encode() + np.ascontiguousarray(torch.as_tensor(leaf).cpu().numpy()).tobytes())
+                digest.update("/".join(path).encode() + _bytes_of(leaf))
     return digest.hexdigest()
+
+
+def _bytes_of(weight: Any) -> bytes:
+    try:
+        return np.ascontiguousarray(torch.as_tensor(weight).cpu().numpy()).tobytes()
+    except (TypeError, ValueError, RuntimeError):  # no number, such as a text in the extra state of a module
+        return repr(weight).encode()
 
 
 @foreign_arguments(ARGUMENTS["offline_data_fetcher"])

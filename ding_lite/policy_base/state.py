@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from ding_lite.basics.network_copies import detached_copy
 from ding_lite.envs.spaces import load_random_state, random_state
 from ding_lite.metrics import MetricsLogger
 from ding_lite.policy_base.acting import ActMode, CollectMode, EvalMode
@@ -148,7 +149,7 @@ class PolicyState(PolicyWeights):
     @staticmethod
     def _load_attached(name: str, thing: Any, state: Any) -> None:
         require_part(f'state["attached"][{name!r}]', thing, state)
-        thing.load_state_dict(state)
+        thing.load_state_dict(detached_copy(state))  # it may keep the extra states of modules
 
     @property
     def attachments(self) -> Mapping[str, Any]:
@@ -181,7 +182,7 @@ class PolicyState(PolicyWeights):
         if self.being_loaded is None:
             self.take_from_learners()
             self.require_finite()
-        model = copy.deepcopy(self.get_weights() if self.has_own_weights else self.model.state_dict())
+        model = detached_copy(self.get_weights() if self.has_own_weights else self.model.state_dict())
         return {
             "model": model,
             "optimizer": optimizer_state(self.optimizer, self.optimizer_settings(), self.params) if self.params else {},
@@ -411,4 +412,4 @@ class PolicyState(PolicyWeights):
 
 def _state_of(thing: Any) -> Any:
     """A copy of the state of an attached object."""
-    return optimizer_state(thing) if isinstance(thing, Optimizer) else copy.deepcopy(thing.state_dict())
+    return optimizer_state(thing) if isinstance(thing, Optimizer) else detached_copy(thing.state_dict())
