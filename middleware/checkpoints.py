@@ -26,7 +26,6 @@ from ding_lite.basics import (
     save_checkpoint,
     tell,
 )
-from ding_lite.basics.network_copies import detached_copy
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
 from ding_lite.engine import Context, EndReason, contract
 from ding_lite.middleware.arguments import require_count
@@ -35,6 +34,7 @@ from ding_lite.middleware.run_copies import finish_copy
 from ding_lite.middleware.run_descriptions import describe_run
 from ding_lite.middleware.run_savers import RunSaver
 from ding_lite.policy import ActMode, LearnMode
+from ding_lite.policy_state.network_copies import detached_copy
 from ding_lite.ranks import current_ranks, is_first_rank
 
 _COUNTERS = ("env_step", "env_episode", "train_iter", "train_epoch")

@@ -13,7 +13,6 @@ from types import BuiltinFunctionType, FunctionType, MethodType, MethodWrapperTy
 from typing import Any
 
 from ding_lite.basics.closures import closure_of, function_of, names_in, parts_of
-from ding_lite.basics.network_copies import detached_copy
 from ding_lite.basics.origins import is_of_ding_lite, is_of_script, package_of
 from ding_lite.engine.run_parts import environments_of, has_state, holder_of
 from ding_lite.pipeline.contexts import SCALARS, Context
@@ -142,7 +141,8 @@ class _Own:
         own = [(f".{name}", inner) for name, inner in vars(self.thing).items() if name not in known]
         # Copies, because the buffers of a torch module count as saved.
         left_out = sorted(getattr(self.thing, "_non_persistent_buffers_set", ()))
-        buffers = [(f".{name}", detached_copy(getattr(self.thing, name))) for name in left_out]
+        held = [(f".{name}", getattr(self.thing, name)) for name in left_out]
+        buffers = [(place, None if buffer is None else buffer.detach().clone()) for place, buffer in held]
         return [*own, *buffers, ("", type(self.thing))]
 
 

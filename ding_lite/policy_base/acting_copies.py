@@ -18,10 +18,10 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from ding_lite.basics.network_copies import detached_copy
 from ding_lite.metrics import MetricsLogger
 from ding_lite.policy_base.acting import ActMode
 from ding_lite.policy_base.learning import LearnMode
+from ding_lite.policy_state.network_copies import detached_copy
 
 ROLES = {"learn": 0, "collect": 1, "evaluate": 2, "predict": 3}
 """The number that stands for each role in the seeds of random generators."""

@@ -9,10 +9,10 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import nn
 
-from ding_lite.basics.network_copies import detached_copy, extra_states, load_extra_states
 from ding_lite.metrics import MetricsLogger
 from ding_lite.policy_check import LossError
 from ding_lite.policy_state import networks_of
+from ding_lite.policy_state.network_copies import detached_copy, extra_states, load_extra_states
 
 SKIPPED_FRACTION = "skipped_fraction"
 """Key in the output of a gradient step: 1.0 if it was skipped, otherwise 0.0. The mean of several is a fraction."""

@@ -13,7 +13,6 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from ding_lite.basics.network_copies import detached_copy
 from ding_lite.envs.spaces import load_random_state, random_state
 from ding_lite.metrics import MetricsLogger
 from ding_lite.policy_base.acting import ActMode, CollectMode, EvalMode
@@ -39,6 +38,7 @@ from ding_lite.policy_state import (
     require_state,
     with_moments,
 )
+from ding_lite.policy_state.network_copies import detached_copy
 
 _OWN = ("optimizer", "train_iter", "version", "learn", "collect", "evaluate", "metrics", "settings", "attached", "made_with")
 """Entries of a state that `load_learned_state` does not take as they are."""

@@ -9,7 +9,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ding_lite.basics.network_copies import (
+from ding_lite.policy_base.hooks import Hooks
+from ding_lite.policy_check import require_finite
+from ding_lite.policy_state import StateError, misfit, require_weights
+from ding_lite.policy_state.network_copies import (
     copy_extra_states,
     detached_copy,
     extra_states,
@@ -17,9 +20,6 @@ from ding_lite.basics.network_copies import (
     load_network,
     on_cpu,
 )
-from ding_lite.policy_base.hooks import Hooks
-from ding_lite.policy_check import require_finite
-from ding_lite.policy_state import StateError, misfit, require_weights
 
 _CHANGES = operator.attrgetter("_version")  # torch's counter of changes in place
 

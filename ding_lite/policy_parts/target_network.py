@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import nn
 
-from ding_lite.basics.network_copies import copy_extra_states, detached_copy, load_network
 from ding_lite.functional import polyak_
+from ding_lite.policy_state.network_copies import copy_extra_states, detached_copy, load_network
 
 if TYPE_CHECKING:
     from ding_lite.policy_base import Policy as Base

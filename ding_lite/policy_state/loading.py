@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ding_lite.basics import Config, add_note
-from ding_lite.basics.network_copies import detached_copy, is_extra_state
 from ding_lite.metrics import MetricsLogger
 from ding_lite.policy_state.identities import StateError, differing_settings, is_of_given_model, require_alike, settings_in
 from ding_lite.policy_state.leaves import (
@@ -25,6 +24,7 @@ from ding_lite.policy_state.leaves import (
     require_range,
     require_tensor,
 )
+from ding_lite.policy_state.network_copies import detached_copy, is_extra_state
 from ding_lite.policy_state.optimizer_states import regrouped, require_optimizer_state, with_group_settings
 
 _NEEDED = ("train_iter", "version", "learn")

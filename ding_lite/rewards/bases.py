@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from ding_lite.basics import Config, base_state, ranged_field
-from ding_lite.basics.network_copies import detached_copy, load_network
 from ding_lite.data import Spec, Tree, flatten, nested
 from ding_lite.data.trees import has_leaf, map_leaves, with_leaves
 from ding_lite.functional import decayed_value
@@ -32,6 +31,7 @@ from ding_lite.policy_state import (
     require_range,
     with_group_settings,
 )
+from ding_lite.policy_state.network_copies import detached_copy, load_network
 
 
 class RewardModel(abc.ABC):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from ding_lite.basics.network_copies import (
+from ding_lite.policy_state.network_copies import (
     copy_extra_states,
     detached_copy,
     extra_states,
