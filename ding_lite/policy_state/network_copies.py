@@ -68,8 +68,10 @@ def load_extra_states(module: nn.Module, states: Mapping[str, Any]) -> None:
 
 def copy_extra_states(source: nn.Module, target: nn.Module) -> None:
     """Give a network the extra state of another one of the same class. Modules that both share are left out."""
-    shared = set(map(id, source.modules())).intersection(map(id, target.modules()))
     parts = _parts_with("set_extra_state", target)
+    if not parts:
+        return
+    shared = set(map(id, source.modules())).intersection(map(id, target.modules()))
     states = extra_states(source)
     load_extra_states(target, {name: states[name] for name, part in parts.items() if name in states and id(part) not in shared})
 
