@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import logging
 import os
 import warnings
@@ -35,6 +34,7 @@ from ding_lite.middleware.run_copies import finish_copy
 from ding_lite.middleware.run_descriptions import describe_run
 from ding_lite.middleware.run_savers import RunSaver
 from ding_lite.policy import ActMode, LearnMode
+from ding_lite.policy_state.network_copies import detached_copy
 from ding_lite.ranks import current_ranks, is_first_rank
 
 _COUNTERS = ("env_step", "env_episode", "train_iter", "train_epoch")
@@ -356,7 +356,7 @@ class CkptSaver:
         lineage = {"eval_value": value, "evaluated_at": _count(ctx) if last_iter is None else last_iter}
         if self._began_untrained is not None:
             lineage["is_untrained"] = self._began_untrained and bool(lineage["evaluated_at"] == 0)
-        best = copy.deepcopy(self._whole()) if weights is None else self._best_of(weights)  # a copy: it may be written later
+        best = detached_copy(self._whole()) if weights is None else self._best_of(weights)  # a copy: it may be written later
         self._better = value, {**best, **lineage, **self._counted(ctx)}
 
     def _warn_of_lost_weights(self, ctx: Any) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from gymnasium.vector import VectorEnv
 
-from ding_lite.basics import foreign_arguments
+from ding_lite.basics import base_state, foreign_arguments
 from ding_lite.config import RunConfig
 from ding_lite.contexts import OnlineRLContext
 from ding_lite.engine import PendingWork, contract
@@ -38,6 +38,7 @@ from ding_lite.rollout import (
     SplitWorker,
     make_worker,
 )
+from ding_lite.rollout.collection import WORKER_KEYS
 
 ROLLOUT_DATA = ("trajectories", "trajectory_end_idx", "finished_episodes", "policy_version", "env_episode")
 """Fields that a rollout sets, except env_step, which is known before."""
@@ -184,7 +185,8 @@ class StepCollector:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a saved state."""
-        self._acting.worker.load_state_dict({name: value for name, value in state.items() if name != _HAS_COLLECTED})
+        of_worker = {name: value for name, value in state.items() if name != _HAS_COLLECTED}
+        self._acting.worker.load_state_dict(base_state(self, of_worker, WORKER_KEYS))
         self._has_collected = state.get(_HAS_COLLECTED, True)  # absent in older states, saved after iterations
 
 
@@ -277,7 +279,7 @@ class EpisodeCollector:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a saved state."""
-        self._acting.worker.load_state_dict(state)
+        self._acting.worker.load_state_dict(base_state(self, state, WORKER_KEYS))
 
 
 def total_steps(env_steps: int) -> int:

@@ -14,12 +14,13 @@ import gymnasium
 import numpy as np
 import torch
 
-from ding_lite.basics import command_line, foreign_arguments, library_versions
+from ding_lite.basics import base_state, command_line, foreign_arguments, library_versions
 from ding_lite.config import RunConfig
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
 from ding_lite.data import Episodes, Trajectories, Tree, flatten, nested
 from ding_lite.data.trees import has_leaf, map_leaves, with_leaves
 from ding_lite.datasets import DatasetError, DatasetWriter, Epochs, OfflineDataset, open_dataset
+from ding_lite.datasets.writers import STATE_KEYS
 from ding_lite.engine import Task, contract
 from ding_lite.envs import SpaceError
 from ding_lite.envs.arrays import clipper
@@ -137,7 +138,7 @@ class OfflineDataSaver:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue a saved run: what was written after it was saved is dropped."""
-        self._writer.load_state_dict(state)
+        self._writer.load_state_dict(base_state(self, state, STATE_KEYS))
 
 
 def _with_rewards_of_environment(found: Trajectories | Episodes) -> Trajectories | Episodes:
@@ -161,8 +162,15 @@ def _weights_digest(task: Task) -> str:
         if stage == "collect" and isinstance(mode, CollectMode) and id(mode) not in seen:
             seen.add(id(mode))
             for path, leaf in flatten(mode.get_weights()):
-                digest.update("/".join(path).encode() + np.ascontiguousarray(torch.as_tensor(leaf).cpu().numpy()).tobytes())
+                digest.update("/".join(path).encode() + _bytes_of(leaf))
     return digest.hexdigest()
+
+
+def _bytes_of(weight: Any) -> bytes:
+    try:
+        return np.ascontiguousarray(torch.as_tensor(weight).cpu().numpy()).tobytes()
+    except (TypeError, ValueError, RuntimeError):  # no number, such as a text in the extra state of a module
+        return repr(weight).encode()
 
 
 @foreign_arguments(ARGUMENTS["offline_data_fetcher"])

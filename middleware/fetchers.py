@@ -8,7 +8,7 @@ from contextlib import closing
 from functools import partial
 from typing import Any
 
-from ding_lite.basics import foreign_arguments
+from ding_lite.basics import base_state, foreign_arguments
 from ding_lite.config import RunConfig
 from ding_lite.contexts import OnlineRLContext
 from ding_lite.contexts.train_outputs import train_output_of
@@ -152,7 +152,7 @@ class Replay:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a saved state."""
-        self._source.load_state_dict(state)
+        self._source.load_state_dict(base_state(self, state, self._source.state_dict()))
 
     def learned(self, batch: Tree, output: Any) -> None:
         """Update the priorities of a batch's rows in prioritised buffers, from the output of learning."""

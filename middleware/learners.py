@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ding_lite.basics import foreign_arguments
+from ding_lite.basics import base_state, foreign_arguments
 from ding_lite.config import RunConfig
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext, TrainOutput
 from ding_lite.data import Buffers
@@ -265,4 +265,4 @@ class OffPolicyLearner:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a saved state."""
-        self._replay.load_state_dict(state)
+        self._replay.load_state_dict(base_state(self, state, self._replay.state_dict()))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from ding_lite.basics import base_state
 from ding_lite.config import RunConfig
 from ding_lite.contexts import AgentsContext, OnlineRLContext
 from ding_lite.engine import NestedContext, PendingWork, contract
@@ -67,7 +68,7 @@ class AgentsCollector:
         require_info_columns("AgentsCollector", cfg, env)
         self._settings = ActingSettings("AgentsCollector", policies.values(), collect_kwargs)
         self._acting: Acting[AgentWorker, SplitAgentWorker] = Acting(make_agent_worker(env, policies, policy_of))
-        self._num_envs = env.num_envs
+        self._num_envs, self._names = env.num_envs, tuple(policies)
         self._num_steps = math.ceil(cfg.policy.collect.n_sample / env.num_envs)
         asks = self._acting.elsewhere is not None
         contract(
@@ -101,7 +102,7 @@ class AgentsCollector:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a saved state."""
-        self._acting.worker.load_state_dict(state)
+        self._acting.worker.load_state_dict(base_state(self, state, (*self._names, "pieces")))
 
 
 def _made(name: str, policy: CollectMode) -> NestedContext:

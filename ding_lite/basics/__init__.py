@@ -12,6 +12,7 @@ from ding_lite.basics.checkpoints import (
 )
 from ding_lite.basics.configs import Config, ConfigError, near_fields, ranged_field, seed_field
 from ding_lite.basics.configs import bounded as bounded
+from ding_lite.basics.derived_states import base_state
 from ding_lite.basics.files import (
     UnsavedError,
     WriteError,
@@ -53,6 +54,7 @@ __all__ = [
     "WriteError",
     "add_note",
     "arrays",
+    "base_state",
     "command_line",
     "did_you_mean",
     "downloaded_run",

@@ -31,6 +31,16 @@ def warn_caller(text: str) -> None:
     warnings.warn(text, stacklevel=2 if is_thread else level)
 
 
+def with_article(noun: str) -> str:
+    """The noun after "a", or after "an" if it begins with a vowel.
+
+    Example:
+        >>> with_article("episode replay buffer")
+        'an episode replay buffer'
+    """
+    return f"{'an' if noun[:1].lower() in tuple('aeiou') else 'a'} {noun}"
+
+
 def name_of(fn: Callable[..., Any]) -> str:
     """The name that a script uses for `fn`: the class of an object, the factory of a closure, else the name of the function.
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import torch
 
+from ding_lite.basics import base_state
 from ding_lite.basics.signatures import passed_signature_of
 from ding_lite.data.column_arrays import require_held
 from ding_lite.data.replay import ReplayBuffer
@@ -110,7 +111,7 @@ class Sampler:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a saved state."""
-        require_state(state, "sampler", ())
+        require_state(base_state(self, state, ()), "sampler", ())
 
     @property
     def writes(self) -> int:
@@ -217,6 +218,7 @@ class JoinedSampler(Sampler):
         Raises:
             TypeError, ValueError: not a state of a sampler of this number of buffers.
         """
+        state = base_state(self, state, ("given",))
         require_state(state, "sampler", ("given",))
         given = state["given"]
         if not isinstance(given, (list, tuple)) or len(given) != len(self.buffers):

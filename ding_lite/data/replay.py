@@ -9,7 +9,8 @@ from typing import Any, ClassVar, NamedTuple, SupportsIndex, TypeAlias
 import numpy as np
 import torch
 
-from ding_lite.basics import RowsInPieces, foreign_arguments, foreign_attributes, seed_of, unflatten
+from ding_lite.basics import RowsInPieces, base_state, foreign_arguments, foreign_attributes, seed_of, unflatten
+from ding_lite.basics.messages import with_article
 from ding_lite.data.column_arrays import (
     Spec,
     as_array,
@@ -388,7 +389,9 @@ class ReplayBuffer:
     def _checked(self, state: Mapping[str, Any]) -> dict[str, Any]:
         """The checked arguments of `_restore`."""
         kind = self._CALLED
-        require_state(state, kind, self._SAVED, optional=("shapes", *state_keys(state)) if isinstance(state, Mapping) else ())
+        optional = ("shapes", *state_keys(state)) if isinstance(state, Mapping) else ()
+        state = base_state(self, state, (*self._SAVED, *optional))
+        require_state(state, kind, self._SAVED, optional)
         if state["capacity"] != self.capacity:
             raise ValueError(
                 f"a replay buffer of capacity {self.capacity} cannot load a state of capacity {state['capacity']}: make the "
@@ -412,7 +415,7 @@ class ReplayBuffer:
             return None, None
         if ("pools" in state) != self.share_frames:
             raise ValueError(
-                f"the state of a {kind} with share_frames={'pools' in state} does not fit one with share_frames="
+                f"the state of {with_article(kind)} with share_frames={'pools' in state} does not fit one with share_frames="
                 f"{self.share_frames}: make the buffer with share_frames={'pools' in state}."
             )
         held, frames, looks = self._restored(state, size)

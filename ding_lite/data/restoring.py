@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from ding_lite.basics import unflatten
+from ding_lite.basics.messages import with_article
 from ding_lite.data.column_arrays import as_array, to_objects
 from ding_lite.data.random_generators import require_generator_state
 from ding_lite.data.trees import flatten
@@ -33,19 +34,22 @@ def require_state(state: Any, kind: str, keys: Iterable[str], optional: Iterable
     if isinstance(state, (str, PathLike)):
         path = fspath(state)
         raise TypeError(
-            f"load_state_dict({path!r}) of a {kind} wants a state, got a path: read the file first, "
+            f"load_state_dict({path!r}) of {with_article(kind)} wants a state, got a path: read the file first, "
             f"load_state_dict(load_checkpoint({path!r})), with load_checkpoint from ding_lite.engine."
         )
     if not isinstance(state, Mapping):
-        raise TypeError(f"load_state_dict() of a {kind} wants the dict from state_dict(), got a {type(state).__name__}.")
+        raise TypeError(
+            f"load_state_dict() of {with_article(kind)} wants the dict from state_dict(), got a {type(state).__name__}."
+        )
     if missing := set(keys) - set(state):
         raise ValueError(
-            f"this is not the state of a {kind}: the keys {sorted(missing)} are missing, it has {sorted(map(str, state))}. "
-            "Load it into the class that saved it."
+            f"this is not the state of {with_article(kind)}: the keys {sorted(missing)} are missing, it has "
+            f"{sorted(map(str, state))}. Load it into the class that saved it."
         )
     if unknown := set(map(str, state)) - {*keys, *optional}:
         raise ValueError(
-            f"this is not the state of a {kind}: the keys {sorted(unknown)} are unknown. Load it into the class that saved it."
+            f"this is not the state of {with_article(kind)}: the keys {sorted(unknown)} are unknown. Load it into the "
+            "class that saved it."
         )
 
 
@@ -59,8 +63,8 @@ def state_error(kind: str, key: str, found: object, expected: str) -> ValueError
         expected: a valid value, in words such as "an integer >= 0".
     """
     return ValueError(
-        f"this state of a {kind} has {key} = {found!r:.60}, expected {expected}. Nothing was loaded. Load a checkpoint made by "
-        "state_dict(), without changes."
+        f"this state of {with_article(kind)} has {key} = {found!r:.60}, expected {expected}. Nothing was loaded. Load "
+        "a checkpoint made by state_dict(), without changes."
     )
 
 

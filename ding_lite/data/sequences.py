@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ding_lite.basics import arrays, plain, unflatten
+from ding_lite.basics import arrays, base_state, plain, unflatten
 from ding_lite.data.column_arrays import to_objects
 from ding_lite.data.restoring import require_state, state_error
 from ding_lite.data.rollouts import Trajectories
@@ -132,6 +132,7 @@ class SequenceWindow:
             TypeError: the state is not a mapping, for example the path of a checkpoint.
             ValueError: not a possible state of a window of this overlap.
         """
+        state = base_state(self, state, ("columns", "valid"))
         require_state(state, "SequenceWindow", ("columns", "valid"))
         self._kept = None if state["columns"] is None else self._checked(state)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ding_lite.basics import seed_of
+from ding_lite.basics import base_state, seed_of
 from ding_lite.data.random_generators import require_generator_state
 from ding_lite.data.restoring import require_integer, require_state
 
@@ -72,7 +72,9 @@ class Epochs:
         Raises:
             TypeError, ValueError: it is not such a state, or one of a dataset with another number of rows.
         """
-        require_state(state, "Epochs", ("num_rows", "batches", "fingerprint", "taken", "rng"))
+        keys = "num_rows", "batches", "fingerprint", "taken", "rng"
+        state = base_state(self, state, keys)
+        require_state(state, "Epochs", keys)
         for name, own in (("num_rows", self.num_rows), ("batches", self.batches)):
             if state[name] != own:
                 what = "rows" if name == "num_rows" else "batches in a pass"

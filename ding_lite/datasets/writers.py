@@ -13,7 +13,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from ding_lite.basics import RunLock, arrays, json_ready, plain, remove_leftovers, require_writable, unflatten
+from ding_lite.basics import RunLock, arrays, base_state, json_ready, plain, remove_leftovers, require_writable, unflatten
 from ding_lite.data import Episodes, LeafSpec, Trajectories, flatten
 from ding_lite.data.column_arrays import spec_like
 from ding_lite.data.episodes import cut_episodes
@@ -23,6 +23,9 @@ from ding_lite.datasets.chunks import LENGTHS, Chunk, DatasetError, column_specs
 from ding_lite.datasets.indexes import INDEX, Index, read_index, write_index
 from ding_lite.datasets.offline_datasets import OfflineDataset
 from ding_lite.envs.space_records import recorded_space
+
+STATE_KEYS = ("chunks", "sources", "columns", "valid", "rows", "lengths", "bytes")
+"""The keys of the state of a DatasetWriter."""
 
 _CHUNK_BYTES = 8 << 20
 _KEPT = 8
@@ -338,8 +341,8 @@ class DatasetWriter:
         Raises:
             TypeError, ValueError: it is not the state of a DatasetWriter.
         """
-        keys = "chunks", "sources", "columns", "valid", "rows", "lengths", "bytes"
-        require_state(state, "DatasetWriter", keys)
+        state = base_state(self, state, STATE_KEYS)
+        require_state(state, "DatasetWriter", STATE_KEYS)
         try:
             [Chunk(**chunk) for chunk in state["chunks"]]
             rollouts = [] if state["columns"] is None else [Trajectories(_from_plain(state["columns"]), arrays(state["valid"]))]

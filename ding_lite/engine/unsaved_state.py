@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import dis
 import functools
 import itertools
@@ -45,7 +44,7 @@ _PLAIN_MODULES = {
     *("numpy", "torch", "treetensor"),
 }
 """Top-level modules whose objects hold data, or random numbers."""
-_WEIGHTS = ("get_weights", "set_weights")
+_RETURNING = ("get_weights", "set_weights", "get_extra_state", "set_extra_state")  # of a policy, and of a torch module
 _MOST_PLACES = 4  # in one warning
 _MOST_ITEMS = 100  # of a list or dict in an object with a state, where such objects are looked for
 _NO_OBJECTS = frozenset({*SCALARS, ModuleType, FunctionType})
@@ -196,7 +195,8 @@ class _Own:
         own = [(f".{name}", inner) for name, inner in vars(self.thing).items() if name not in known]
         # Copies, because the buffers of a torch module count as saved.
         left_out = sorted(getattr(self.thing, "_non_persistent_buffers_set", ()))
-        buffers = [(f".{name}", copy.deepcopy(getattr(self.thing, name))) for name in left_out]
+        held = [(f".{name}", getattr(self.thing, name)) for name in left_out]
+        buffers = [(place, None if buffer is None else buffer.detach().clone()) for place, buffer in held]
         return [*own, *buffers, ("", type(self.thing))]
 
 
@@ -292,8 +292,8 @@ def _names_in_inherited_state(kind: Any) -> frozenset[str] | None:
         return None
     bases = [base for base in kind.__mro__ if not is_of_script(base.__module__)]
     stored = {name for base in bases for it in vars(base).values() for name in _names_stored_by(function_of(it))}
-    weights = [function_of(getattr(kind, name, None)) for name in _WEIGHTS]  # of a policy, whose state has what they return
-    stored |= {name for it in weights if isinstance(it, FunctionType) for name in names_in(it.__code__)}
+    returned = [function_of(getattr(kind, name, None)) for name in _RETURNING]  # the state has what they return
+    stored |= {name for it in returned if isinstance(it, FunctionType) for name in names_in(it.__code__)}
     declared = {name for base in bases for name in (*vars(base), *vars(base).get("__annotations__", ()))}
     return frozenset({*stored, *declared, *(vars(owner()) if is_module else ())})
 

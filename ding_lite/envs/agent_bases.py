@@ -24,6 +24,9 @@ AgentSpaces = tuple[gymnasium.Space[Any], gymnasium.Space[Any]]
 
 _KIND = "vector environment of several agents"
 
+AGENT_ENV_KEYS = ("run_seed", "seats", "episodes", "returns", "changes", "info_columns", "pieces")
+"""All keys that the state of vector environments of several agents may have."""
+
 
 class MultiAgentStep(NamedTuple):
     """One step of N environments."""

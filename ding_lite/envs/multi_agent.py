@@ -12,8 +12,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from ding_lite.basics import add_note, arrays, plain, seed_of
-from ding_lite.envs.agent_bases import AgentVectorBase, MultiAgentStep, require_agents_state
+from ding_lite.basics import add_note, arrays, base_state, plain, seed_of
+from ding_lite.envs.agent_bases import AGENT_ENV_KEYS, AgentVectorBase, MultiAgentStep, require_agents_state
 from ding_lite.envs.agent_envs import AgentEnv, require_own_envs, require_same_agents
 from ding_lite.envs.agent_slots import AgentSlots, AgentStepResult
 from ding_lite.envs.changes import Change
@@ -194,7 +194,7 @@ class AgentVectorEnv(AgentVectorBase):
                 nothing was changed.
             EnvDataError: a replayed environment returns other observations or rewards: it does not depend on its seed alone.
         """
-        state = only_piece_of(state)
+        state = only_piece_of(base_state(self, state, AGENT_ENV_KEYS))
         rows = {name: (slots.num_envs, slots.obs_spec) for name, slots in self.slots_of.items()}
         require_agents_state(state, self.num_envs, rows)
         run_seed, starts = self.run_seed, [agent_env.starts for agent_env in self.agent_envs]

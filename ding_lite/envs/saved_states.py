@@ -16,6 +16,9 @@ from ding_lite.envs.env_data_checks import is_number
 
 _KIND = "vector environment"
 _KEYS = ("run_seed", "current", "restarted", "episodes", "returns", "lengths")
+ENV_KEYS = (*_KEYS, "changes", "info_columns", "pieces")
+"""All keys that the state of vector environments may have."""
+
 _EPISODE_KEYS = ("number", "start", "actions")
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from ding_lite.basics import add_note, arrays, plain, seed_of
+from ding_lite.basics import add_note, arrays, base_state, plain, seed_of
 from ding_lite.data import allocate
 from ding_lite.data.trees import map_leaves
 from ding_lite.envs.action_masks import ACTION_MASK
@@ -27,7 +27,7 @@ from ding_lite.envs.info_columns import InfoColumns
 from ding_lite.envs.recipes import recipe_of
 from ding_lite.envs.replay_checks import are_same, require_same_obs, require_same_return, sum_of
 from ding_lite.envs.results import Results, checked, final_obs, write_obs
-from ding_lite.envs.saved_states import only_piece_of, require_action, require_env_state
+from ding_lite.envs.saved_states import ENV_KEYS, only_piece_of, require_action, require_env_state
 from ding_lite.envs.spaces import integer_bounds, is_scalar, splitter, to_gymnasium
 from ding_lite.envs.steps import RunningEpisode, Step
 from ding_lite.envs.vector_bases import SameStepVectorEnv, Traits
@@ -425,7 +425,7 @@ class LocalVectorEnv(SameStepVectorEnv):
             TypeError, ValueError: not a state of such environments, or their number differs; nothing was changed.
             EnvDataError: a replayed environment returns other observations or rewards: it does not depend on its seed alone.
         """
-        state = only_piece_of(state)
+        state = only_piece_of(base_state(self, state, ENV_KEYS))
         require_env_state(state, self.num_envs, self._obs_spec)
         self._batch.release()
         before = {name: copy(value) if isinstance(value, (list, dict)) else value for name, value in vars(self).items()}

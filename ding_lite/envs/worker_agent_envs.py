@@ -9,11 +9,11 @@ from typing import Any
 import cloudpickle
 import numpy as np
 
-from ding_lite.basics import seed_of
+from ding_lite.basics import base_state, seed_of
 from ding_lite.data import allocate, flatten
 from ding_lite.data.column_arrays import concatenate_flags
 from ding_lite.data.trees import map_leaves
-from ding_lite.envs.agent_bases import AgentVectorBase, MultiAgentStep, require_agents_state
+from ding_lite.envs.agent_bases import AGENT_ENV_KEYS, AgentVectorBase, MultiAgentStep, require_agents_state
 from ding_lite.envs.agent_envs import AgentTraits, require_same_agents
 from ding_lite.envs.agent_progress import ProgressAgentVectorEnv
 from ding_lite.envs.agent_slots import AgentSlots
@@ -149,7 +149,7 @@ class SplitAgentVectorEnv(Pieces, AgentVectorBase):
                 the agents differ; nothing was changed.
             EnvDataError: a replayed environment returns other observations or rewards: it does not depend on its seed alone.
         """
-        pieces = self._pieces_in(state)
+        pieces = self._pieces_in(base_state(self, state, AGENT_ENV_KEYS))
         for piece, own in zip(self.slices, pieces):
             rows = {name: (len_of(rows_of(piece, slots)), slots.obs_spec) for name, slots in self.slots_of.items()}
             require_agents_state(own, len_of(piece), rows)

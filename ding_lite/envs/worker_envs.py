@@ -9,7 +9,7 @@ import cloudpickle
 import gymnasium
 import numpy as np
 
-from ding_lite.basics import seed_of
+from ding_lite.basics import base_state, seed_of
 from ding_lite.data import allocate, flatten
 from ding_lite.data.trees import map_leaves
 from ding_lite.envs.batched_steps import Vectorization
@@ -18,7 +18,7 @@ from ding_lite.envs.info_columns import require_same_columns
 from ding_lite.envs.pieces import ENV, MakeHost, Pieces, len_of
 from ding_lite.envs.progress import ProgressVectorEnv
 from ding_lite.envs.recipes import recipe_of
-from ding_lite.envs.saved_states import require_env_state
+from ding_lite.envs.saved_states import ENV_KEYS, require_env_state
 from ding_lite.envs.spaces import SpaceError, same_layout
 from ding_lite.envs.steps import RunningEpisode, Step
 from ding_lite.envs.vector_bases import SameStepVectorEnv, Traits
@@ -155,7 +155,7 @@ class SplitVectorEnv(Pieces, SameStepVectorEnv):
                 was changed.
             EnvDataError: a replayed environment returns other observations or rewards: it does not depend on its seed alone.
         """
-        pieces = self._pieces_in(state)
+        pieces = self._pieces_in(base_state(self, state, ENV_KEYS))
         for piece, own in zip(self.slices, pieces):
             require_env_state(own, len_of(piece), self._obs_spec)
         self._load_pieces(pieces)

@@ -15,12 +15,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
 from ding_lite.metrics import MetricsLogger
 from ding_lite.policy_base.acting import ActMode
 from ding_lite.policy_base.learning import LearnMode
+from ding_lite.policy_state.network_copies import detached_copy
 
 ROLES = {"learn": 0, "collect": 1, "evaluate": 2, "predict": 3}
 """The number that stands for each role in the seeds of random generators."""
@@ -46,7 +47,7 @@ def acting_copy(policy: Any, role: str, index: int = 0, device: torch.device | N
     copies: dict[int, Any] = {}
     actor.device = device or policy.device
     with torch.inference_mode(False):  # the weights are overwritten later, which inference tensors do not allow
-        actor.model = copy.deepcopy(policy.model, copies).to(actor.device).requires_grad_(False).eval()
+        actor.model = detached_copy(policy.model, copies).to(actor.device).requires_grad_(False).eval()
     copies[id(policy)] = actor
     for name, value in vars(policy).items():
         if isinstance(value, (Optimizer, ActMode, LearnMode)):
@@ -84,7 +85,7 @@ def own_copy(thing: Any, copies: dict[int, Any]) -> Any:
 
     Args:
         thing: the attribute.
-        copies: copies that were made before, by the id of the original, as for `copy.deepcopy`. It is extended.
+        copies: copies that were made before, by the id of the original, as for `detached_copy`. It is extended.
     """
     if id(thing) in copies:
         return copies[id(thing)]
@@ -102,13 +103,11 @@ def own_copy(thing: Any, copies: dict[int, Any]) -> Any:
         memory = own_copy(thing.base, copies)  # shared with the copies of other views of it
         offset = thing.ctypes.data - thing.base.ctypes.data
         copied = np.ndarray(thing.shape, thing.dtype, memory, offset, thing.strides)
-    elif isinstance(thing, Tensor) and not thing.is_leaf:
-        copied = thing.detach().clone()  # deepcopy refuses it, because it belongs to the graph of a loss
     elif kind.__module__.partition(".")[0] in _LIBRARIES:
         return thing
     else:
         try:
-            return copy.deepcopy(thing, copies)
+            return detached_copy(thing, copies)
         except Exception:  # noqa: BLE001 - it calls code of the object
             return thing
     copies[id(thing)] = copied

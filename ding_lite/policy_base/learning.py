@@ -229,7 +229,7 @@ class LearnMode:
 
     def snapshot_state(self, snapshot: WeightsSnapshot) -> dict[str, Any]:
         """A snapshot as plain data."""
-        state = snapshot._asdict()
+        state = {name: value for name, value in snapshot._asdict().items() if name != "extra" or value}
         return {"weights" if name == "values" else name: value for name, value in state.items()}
 
     def snapshot_from(self, state: Mapping[str, Any]) -> WeightsSnapshot:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
@@ -13,6 +12,7 @@ from torch import nn
 from ding_lite.metrics import MetricsLogger
 from ding_lite.policy_check import LossError
 from ding_lite.policy_state import networks_of
+from ding_lite.policy_state.network_copies import detached_copy, extra_states, load_extra_states
 
 SKIPPED_FRACTION = "skipped_fraction"
 """Key in the output of a gradient step: 1.0 if it was skipped, otherwise 0.0. The mean of several is a fraction."""
@@ -49,7 +49,7 @@ class SteppedPolicy(Protocol):
 class NonfiniteSteps:
     """Takes gradient steps, and handles those whose loss, gradient or resulting weights are not finite.
 
-    "skip" skips a step if its loss or gradient is not finite: weights, buffers and optimizer stay as they are.
+    "skip" skips a step if its loss or gradient is not finite: weights, buffers, extra states and optimizer stay as they are.
 
     "restore" goes back to a copy in memory of all networks and optimizers of the policy. The copy is made before the first
     step, before every 100th gradient step, and when the weights were changed from outside. Steps that made loss, gradient or
@@ -92,7 +92,7 @@ class NonfiniteSteps:
         if self._has_buffers is None:
             self._has_buffers = any(True for _ in policy.model.buffers())
         buffers = [buffer.clone() for buffer in policy.model.buffers()] if self._has_buffers else []
-        version = policy.version
+        extra, version = extra_states(policy.model), policy.version
         try:
             self.is_taking = True
             output = step()
@@ -105,6 +105,7 @@ class NonfiniteSteps:
                 with torch.no_grad():
                     for buffer, before in zip(policy.model.buffers(), buffers):
                         buffer.copy_(before)
+                load_extra_states(policy.model, extra)
             self._skip(policy, error)
             is_skipped, output = True, {}
         else:
@@ -141,14 +142,14 @@ class NonfiniteSteps:
         """Copy the weights if it is time."""
         is_due = policy.train_iter // _COPY_EVERY != self._copied_at // _COPY_EVERY or policy.version != self._version
         if self._copy is None or is_due:
-            self._copy = {name: copy.deepcopy(part.state_dict()) for name, part in networks_of(policy).items()}
+            self._copy = {name: detached_copy(part.state_dict()) for name, part in networks_of(policy).items()}
             self._copied_at, self._since_copy = policy.train_iter, 0
 
     def _restore(self, policy: SteppedPolicy) -> None:
         assert self._copy is not None, "a copy is made before each step"
         for name, part in networks_of(policy).items():
             if name in self._copy:
-                part.load_state_dict(copy.deepcopy(self._copy[name]))
+                part.load_state_dict(detached_copy(self._copy[name]))
         policy.bump_version()
 
     def state_dict(self) -> dict[str, Any]:

@@ -39,6 +39,7 @@ from ding_lite.policy_state import (
     require_state,
     with_moments,
 )
+from ding_lite.policy_state.network_copies import detached_copy
 
 _OWN = ("optimizer", "train_iter", "version", "learn", "collect", "evaluate", "metrics", "settings", "attached", "made_with")
 """Entries of a state that `load_learned_state` does not take as they are."""
@@ -154,7 +155,7 @@ class PolicyState(PolicyWeights):
     @staticmethod
     def _load_attached(name: str, thing: Any, state: Any) -> None:
         require_part(f'state["attached"][{name!r}]', thing, state)
-        thing.load_state_dict(state)
+        thing.load_state_dict(detached_copy(state))  # it may keep the extra states of modules
 
     @property
     def attachments(self) -> Mapping[str, Any]:
@@ -187,7 +188,7 @@ class PolicyState(PolicyWeights):
         if self.being_loaded is None:
             self.take_from_learners()
             self.require_finite()
-        model = copy.deepcopy(self.get_weights() if self.has_own_weights else self.model.state_dict())
+        model = detached_copy(self.get_weights() if self.has_own_weights else self.model.state_dict())
         return {
             "model": model,
             "optimizer": optimizer_state(self.optimizer, self.optimizer_settings(), self.params) if self.params else {},
@@ -417,4 +418,4 @@ class PolicyState(PolicyWeights):
 
 def _state_of(thing: Any) -> Any:
     """A copy of the state of an attached object."""
-    return optimizer_state(thing) if isinstance(thing, Optimizer) else copy.deepcopy(thing.state_dict())
+    return optimizer_state(thing) if isinstance(thing, Optimizer) else detached_copy(thing.state_dict())

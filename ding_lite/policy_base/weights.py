@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import operator
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -13,6 +12,14 @@ from torch import Tensor
 from ding_lite.policy_base.hooks import Hooks
 from ding_lite.policy_check import require_finite
 from ding_lite.policy_state import StateError, misfit, require_weights
+from ding_lite.policy_state.network_copies import (
+    copy_extra_states,
+    detached_copy,
+    extra_states,
+    load_extra_states,
+    load_network,
+    on_cpu,
+)
 
 _CHANGES = operator.attrgetter("_version")  # torch's counter of changes in place
 
@@ -33,9 +40,15 @@ class WeightsSnapshot(NamedTuple):
     are_tensors: bool = True
     """Whether `values` is the list of the model's tensors, and not the result of an overridden `get_weights`."""
 
+    extra: Mapping[str, Any] | None = None
+    """The extra states of the model's modules, see torch's `get_extra_state`; empty if `values` is not a list of tensors. None
+    in snapshots of older versions."""
+
     def as_arrays(self) -> WeightsSnapshot:
         """The same with numpy arrays, to send to another process: torch would write each tensor to its own file."""
-        return self._replace(values=[tensor.cpu().numpy() for tensor in self.values]) if self.are_tensors else self
+        if not self.are_tensors:
+            return self
+        return self._replace(values=[tensor.cpu().numpy() for tensor in self.values], extra=on_cpu(dict(self.extra or {})))
 
     def as_tensors(self) -> WeightsSnapshot:
         """The reverse of `as_arrays`. Arrays that cannot be written to are copied, because torch warns about them."""
@@ -101,8 +114,9 @@ class PolicyWeights(Hooks):
         if self._snapshot is None or self._snapshot.version != self.version:
             self.require_finite(waiting=False)
             own = self.has_own_weights
-            values = copy.deepcopy(self.get_weights()) if own else [tensor.detach().clone() for tensor in self.weights]
-            self._snapshot = WeightsSnapshot(self.version, values, self.train_iter, are_tensors=not own)
+            values = detached_copy(self.get_weights()) if own else [tensor.detach().clone() for tensor in self.weights]
+            extra = {} if own else extra_states(self.model)
+            self._snapshot = WeightsSnapshot(self.version, values, self.train_iter, not own, extra)
         return self._snapshot
 
     def copy_weights(self, other: PolicyWeights | WeightsSnapshot) -> None:
@@ -110,17 +124,24 @@ class PolicyWeights(Hooks):
         if isinstance(other, PolicyWeights):
             other.require_finite(waiting=False)
         if self.has_own_weights:
-            self.set_weights(copy.deepcopy(other.values if isinstance(other, WeightsSnapshot) else other.get_weights()))
+            self.set_weights(detached_copy(other.values if isinstance(other, WeightsSnapshot) else other.get_weights()))
         else:
             with torch.no_grad():
                 tensors = other.values if isinstance(other, WeightsSnapshot) else other.weights
                 for target, source in zip(self.weights, tensors, strict=True):
                     target.copy_(source)
+            if isinstance(other, WeightsSnapshot):
+                load_extra_states(self.model, other.extra or {})
+            else:
+                copy_extra_states(other.model, self.model)
         self.version, self.train_iter = other.version, other.train_iter
 
     def get_weights(self) -> dict[str, Any]:
-        """A copy of the model's weights, on the CPU. A subclass may return other weights, plain data by name."""
-        return {name: tensor.detach().cpu().clone() for name, tensor in self.model.state_dict().items()}
+        """A copy of the model's weights, on the CPU, with the extra states of its modules.
+
+        A subclass may return other weights, plain data by name.
+        """
+        return {name: on_cpu(weight) for name, weight in self.model.state_dict().items()}
 
     def set_weights(self, weights: Mapping[str, Any]) -> None:
         """Load weights that `get_weights` returned.
@@ -133,11 +154,9 @@ class PolicyWeights(Hooks):
         if self.being_loaded is None:
             require_weights(policy, weights)
             self.take_from_learners()
-        before = copy.deepcopy(self.model.state_dict())
         try:
-            self.model.load_state_dict(dict(weights))
+            load_network(self.model, weights)
         except RuntimeError as error:
-            self.model.load_state_dict(before)  # some tensors may have been loaded
             raise StateError(f"{misfit(policy)} {error}") from None
         self.bump_version()
 

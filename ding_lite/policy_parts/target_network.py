@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import nn
 
 from ding_lite.functional import polyak_
+from ding_lite.policy_state.network_copies import copy_extra_states, detached_copy, load_network
 
 if TYPE_CHECKING:
     from ding_lite.policy_base import Policy as Base
@@ -24,8 +24,8 @@ class TargetNetwork(Base):
 
         target = (1 - theta) * target + theta * online, theta = cfg.learn.target_update_theta
 
-    Buffers, such as running statistics, are copied instead. The normalizer of observations, `model.normalizer`, is shared: both
-    networks normalise by the newest statistics.
+    Buffers, such as running statistics, and extra states of modules (torch's `get_extra_state`) are copied instead. The
+    normalizer of observations, `model.normalizer`, is shared: both networks normalise by the newest statistics.
 
     Reference:
         Mnih et al. (2015), https://www.nature.com/articles/nature14236, for periodic copies (theta = 1); Lillicrap et al.
@@ -52,7 +52,7 @@ class TargetNetwork(Base):
             )
         normalizer = getattr(self.model, "normalizer", None)
         shared = {} if normalizer is None else {id(normalizer): normalizer}  # deepcopy does not copy what it finds here
-        self.target_model = copy.deepcopy(self.target_source(), shared).requires_grad_(False)
+        self.target_model = detached_copy(self.target_source(), shared).requires_grad_(False)
 
     def after_step(self) -> None:
         """Update the target network every `target_update_freq` gradient steps."""
@@ -62,19 +62,20 @@ class TargetNetwork(Base):
             polyak_(self.target_model.parameters(), self.target_source().parameters(), learn.target_update_theta)
             for target, online in zip(self.target_model.buffers(), self.target_source().buffers()):
                 target.copy_(online)
+            copy_extra_states(self.target_source(), self.target_model)
 
     def set_weights(self, weights: Mapping[str, Any]) -> None:
         """Load weights that `get_weights` returned. The target network becomes a copy of them."""
         super().set_weights(weights)
         if self.being_loaded is None and not self.is_copy:  # the copies that act have no target network
-            self.target_model.load_state_dict(self.target_source().state_dict())
+            load_network(self.target_model, self.target_source().state_dict())
 
     def state_dict(self) -> dict[str, Any]:
         """The policy's state, including the target network."""
-        return {**super().state_dict(), "target_model": copy.deepcopy(self.target_model.state_dict())}
+        return {**super().state_dict(), "target_model": detached_copy(self.target_model.state_dict())}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load a saved state. If it has only the weights of the model, the target network becomes a copy of them."""
         super().load_state_dict(state)
         saved = state.get("target_model")
-        self.target_model.load_state_dict(self.target_source().state_dict() if saved is None else saved)
+        load_network(self.target_model, self.target_source().state_dict() if saved is None else saved)

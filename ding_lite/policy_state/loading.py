@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import math
 import warnings
@@ -25,6 +24,7 @@ from ding_lite.policy_state.leaves import (
     require_range,
     require_tensor,
 )
+from ding_lite.policy_state.network_copies import detached_copy, is_extra_state
 from ding_lite.policy_state.optimizer_states import regrouped, require_optimizer_state, with_group_settings
 
 _NEEDED = ("train_iter", "version", "learn")
@@ -140,7 +140,7 @@ def all_or_nothing(fn: Callable[..., None]) -> Callable[..., None]:
         if self.params and "optimizer" in state:
             state = {**state, "optimizer": regrouped(state["optimizer"], self.optimizer, self.params)}
         try:
-            before = copy.deepcopy(self.state_dict())  # a state_dict of a subclass may add tensors without a copy
+            before = detached_copy(self.state_dict())  # a state_dict of a subclass may add tensors without a copy
             if "optimizer" not in state:
                 before.pop("optimizer", None)  # a state_dict of a subclass may leave it out
             require_loadable(self, state, before)
@@ -431,7 +431,7 @@ def _require_tensors(where: str, module: nn.Module, state: object) -> None:
     ranges = _ranges_in(module)
     learned = {name for name, _ in module.named_parameters(remove_duplicate=False)}
     for name, current in module.state_dict().items():
-        if name in state and isinstance(current, Tensor):
+        if name in state and isinstance(current, Tensor) and not is_extra_state(name):
             place = f"{where}[{name!r}]" if where else repr(name)
             if not isinstance(state[name], Tensor):
                 raise StateError(f"{place} is a {type(state[name]).__name__}, expected a tensor {describe(current)}.")

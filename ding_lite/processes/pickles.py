@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import pickle
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import cloudpickle
@@ -51,6 +52,22 @@ class _TensorPickler(pickle.Pickler):
         return torch.from_numpy, (value.numpy(),)
 
 
+class _DetachingPickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """Detaches tensors that belong to the graph of a loss, which would arrive as tensors that require a gradient."""
+
+    def reducer_override(self, value: Any) -> Any:
+        if type(value) is torch.Tensor and not value.is_leaf:
+            return value.detach().__reduce_ex__(5)  # type: ignore[no-untyped-call]
+        return super().reducer_override(value)
+
+
+def _written(pickler: Callable[..., Any], value: Any, **options: Any) -> bytes:
+    """A value as bytes by this kind of pickler."""
+    file = io.BytesIO()
+    pickler(file, **options).dump(value)
+    return file.getvalue()
+
+
 def dumps_apart(value: Any) -> tuple[bytes, list[NDArray[np.uint8]]]:
     """Plain data with tensors and arrays, for `loads_apart`: the large ones as buffers, which are not copied here.
 
@@ -59,12 +76,7 @@ def dumps_apart(value: Any) -> tuple[bytes, list[NDArray[np.uint8]]]:
     """
     apart: list[memoryview] = []
 
-    def dump(value: Any, **options: Any) -> bytes:
-        file = io.BytesIO()
-        _TensorPickler(file, **options).dump(value)
-        return file.getvalue()
-
-    data = _dumps(dump, value, apart)
+    data = _dumps(partial(_written, _TensorPickler), value, apart)
     return data, [np.frombuffer(buffer, np.uint8) for buffer in apart]
 
 
@@ -83,6 +95,7 @@ def dumps(value: Any, by_value: bool = False, apart: list[memoryview] | None = N
     Args:
         value: the object.
         by_value: always pickle functions and classes of `__main__`, and those defined in functions, by value, with cloudpickle.
+            Tensors that belong to the graph of a loss, such as those that a network has kept, are detached.
             If false, plain pickle is tried first, which is several times faster, but pickles functions of `__main__` by name.
             This is right for results of a worker, because its `__main__` is not the user's script.
         apart: if given, the large contiguous buffers are appended to it, and left out of the bytes.
@@ -96,7 +109,7 @@ def dumps(value: Any, by_value: bool = False, apart: list[memoryview] | None = N
         except Exception:  # noqa: BLE001 (pickling runs user code; cloudpickle can pickle more, and raises if it cannot)
             if apart is not None:
                 apart.clear()
-    return _dumps(cloudpickle.dumps, value, apart)
+    return _dumps(partial(_written, _DetachingPickler), value, apart)
 
 
 def loads(pickled: bytes, apart: Iterable[Any] = ()) -> Any:

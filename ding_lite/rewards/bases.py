@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from ding_lite.basics import Config, ranged_field
+from ding_lite.basics import Config, base_state, ranged_field
 from ding_lite.data import Spec, Tree, flatten, nested
 from ding_lite.data.trees import has_leaf, map_leaves, with_leaves
 from ding_lite.functional import decayed_value
@@ -31,6 +31,7 @@ from ding_lite.policy_state import (
     require_range,
     with_group_settings,
 )
+from ding_lite.policy_state.network_copies import detached_copy, load_network
 
 
 class RewardModel(abc.ABC):
@@ -81,7 +82,7 @@ class RewardModel(abc.ABC):
     @contextlib.contextmanager
     def _unless_refused(self, *statistics: nn.Module) -> Iterator[None]:
         """In a block that updates running statistics and takes a gradient step: a LossError leaves the statistics unchanged."""
-        before = [{name: tensor.clone() for name, tensor in one.state_dict().items()} for one in statistics]
+        before = [detached_copy(one.state_dict()) for one in statistics]
         try:
             yield
         except LossError:
@@ -124,7 +125,7 @@ class RewardModel(abc.ABC):
         modules = {name: module.state_dict() for name, module in self._modules().items()}
         tensors = {name: getattr(self, name) for name in self.state_ranges}
         return {
-            **copy.deepcopy({**modules, **tensors, "steps": self.steps}),
+            **detached_copy({**modules, **tensors, "steps": self.steps}),
             "optimizer": optimizer_state(self.optimizer, self._group_settings()),
         }
 
@@ -137,11 +138,17 @@ class RewardModel(abc.ABC):
         Raises:
             StateError: a part is missing or does not fit; nothing is changed.
         """
-        own = self.state_dict()
+        own = RewardModel.state_dict(self)  # without the entries that a derived class adds
+        state = base_state(self, state, own)
         if missing := [name for name in own if name not in state]:
             raise StateError(
                 f"this state of {type(self).__name__} lacks {missing[0]!r}, it has {sorted(map(str, state))}: pass the whole "
                 "result of state_dict()."
+            )
+        if unknown := [str(name) for name in state if name not in own]:
+            raise StateError(
+                f"this state of {type(self).__name__} has {unknown[0]!r}, expected {sorted(own)}: load it into the class that "
+                "saved it."
             )
         for name in (*self.modules, *self.state_ranges, "steps"):
             require_like(f"state[{name!r}]", own[name], state[name])
@@ -152,7 +159,7 @@ class RewardModel(abc.ABC):
         require_count("state['steps']", state["steps"])
         require_optimizer_state('state["optimizer"]', self.optimizer, state["optimizer"])
         for name, module in self._modules().items():
-            module.load_state_dict(state[name])
+            load_network(module, state[name])
         followed, others = with_group_settings(state["optimizer"], self._group_settings())
         if others:
             warnings.warn(

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from gymnasium.vector import VectorEnv
 
-from ding_lite.basics import arrays, plain
+from ding_lite.basics import arrays, base_state, plain
 from ding_lite.data import Episodes, RolloutBuffer, allocate, flatten
 from ding_lite.data.column_arrays import available_bytes
 from ding_lite.data.episodes import cut_episodes
@@ -29,6 +29,9 @@ from ding_lite.rollout.final_masks import FinalMasks, last_step
 from ding_lite.rollout.random_actions import RandomActions
 from ding_lite.rollout.recurrent_states import RecurrentState
 from ding_lite.rollout.rollout_results import NO_POLICY, EpisodeRollout, Rollout
+
+WORKER_KEYS = ("memory", "random", "pieces")
+"""The keys of the state of a worker, of one in this process or of several."""
 
 _AT_FIRST = 128  # steps of whole episodes allocated at first; doubled when full
 
@@ -250,7 +253,7 @@ class LocalWorker:
         Raises:
             ValueError: the state has another recurrent state, or another number of environments.
         """
-        state = only_piece_of(state)
+        state = only_piece_of(base_state(self, state, WORKER_KEYS))
         if self._recurrent_state is not None:
             self._recurrent_state.load_state_dict(state["memory"] or {"state": [], "last": None})
         self._random_actions.load_state_dict(arrays(state["random"]))

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import torch
 
-from ding_lite.basics import add_note
+from ding_lite.basics import add_note, base_state
 from ding_lite.data import RolloutBuffer, Trajectories, allocate
 from ding_lite.data.trees import map_leaves
 from ding_lite.engine import WorkCancelled
@@ -194,7 +194,7 @@ class AgentWorker:
         Raises:
             ValueError: the state has other recurrent states, or another number of environments.
         """
-        state = only_piece_of(state)
+        state = only_piece_of(base_state(self, state, (*self.actors, "pieces")))
         for name, one in self.actors.items():
             one.recurrent_state.load_state_dict(state[name])
 
