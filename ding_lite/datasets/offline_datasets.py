@@ -37,7 +37,7 @@ from ding_lite.datasets.concatenations import JoinedColumns, joined_index, joine
 from ding_lite.datasets.indexes import Index, read_index
 from ding_lite.datasets.space_checks import find_space_mismatch, misfit_in_numbers
 from ding_lite.datasets.stored_columns import Checksum, StoredColumns
-from ding_lite.envs.space_records import recorded_space
+from ding_lite.envs.space_records import same_elements
 
 _PIECE_BYTES = 4 << 20  # of a column that is looked at, so that one of images does not fill the memory
 _RESERVED = (LENGTHS, "valid", "timestep", "return_to_go")  # of files, and of windows
@@ -210,7 +210,7 @@ class OfflineDataset:
         given = {"observation_space": observation_space, "action_space": action_space}
         for attribute, space in given.items():
             known = getattr(self._index, attribute)
-            if space is not None and known is not None and recorded_space(known) != recorded_space(space):
+            if space is not None and known is not None and not same_elements(known, space):
                 raise DatasetError(
                     f"the dataset {self.name} has the {attribute.replace('_', ' ')} {known}, and was given {space}: "
                     "leave it out."

@@ -350,7 +350,9 @@ def test_a_class_that_cannot_be_imported_is_named_and_can_be_passed(tmp_path):
         ("os:system", "os:system is no policy"),
         ("ding_lite.policy:DQNPolicy", "is another one"),
         (None, "saved by an earlier version"),
-        (3, "saved by an earlier version"),
+        (3, r"\['class'\] is 3, expected the import path of a class"),
+        ("", "which cannot be imported here"),
+        ("..relative:Policy", "which cannot be imported here"),
     ],
 )
 def test_a_place_that_gives_another_class_is_refused(place, words, tmp_path):
