@@ -445,7 +445,8 @@ def _require_spaces(data: OfflineDataset, policy: LearnMode) -> None:
         if not same_layout(recorded, space) or (name == "action_space" and not same_space(recorded, space)):
             raise SpaceError(
                 f"the dataset {data.name} was recorded with the {name.replace('_', ' ')} {recorded}, and the policy has "
-                f"{space}{hidden_difference(recorded, space)}: make the policy with dataset.observation_space and dataset.action_space."
+                f"{space}{hidden_difference(recorded, space)}: make the policy with dataset.observation_space and "
+                "dataset.action_space."
             )
     if found := data.misfit(**own):
         raise SpaceError(f"the dataset {data.name} does not fit the policy: {found}")

@@ -22,7 +22,7 @@ class DamagedRecordError(SpaceError):
 
 
 def recorded_space(space: gymnasium.Space[Any]) -> dict[str, Any]:
-    """A space as plain data: its kind, and what defines its elements, such as shape, dtype and bounds, or its parts in order."""
+    """A space as plain data: its kind, and what defines its elements, such as shape, dtype and bounds, or its parts."""
     parts = _parts_of(space)
     if parts is not None:
         record = {"kind": _kind_of(space), "parts": {str(name): recorded_space(part) for name, part in parts.items()}}

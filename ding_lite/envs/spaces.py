@@ -14,7 +14,6 @@ from gymnasium import spaces
 from ding_lite.data import LeafSpec, Spec, flatten
 from ding_lite.data.random_generators import require_generator_state
 
-
 _UNKNOWN = "_has_unknown_dtype"
 _ATTRIBUTES = ("dtype", "start", "nvec", "low", "high")
 """Attributes that define a space and that may be missing in its text."""

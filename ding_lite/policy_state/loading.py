@@ -197,7 +197,7 @@ def _load_or_undo(policy: LoadablePolicy, fn: Callable[..., None], state: Mappin
         if isinstance(error, KeyError) and "optimizer" not in state:
             add_note(
                 error,
-                'The state holds only weights, as best.pt does. Read other entries with state.get(name), or load it with '
+                "The state holds only weights, as best.pt does. Read other entries with state.get(name), or load it with "
                 'policy.set_weights(state["model"]).',
             )
         vars(policy).clear()

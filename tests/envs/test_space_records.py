@@ -91,7 +91,11 @@ def test_a_recorded_space_equals_the_original(space):
 
 def test_a_recorded_space_equals_the_original_after_a_checkpoint(tmp_path):
     space = spaces.Dict(
-        [(7, spaces.MultiDiscrete([3, 2], dtype=np.int32)), ("a", spaces.Discrete(3, start=2, dtype=np.uint8)), (1, spaces.Text(4))]
+        [
+            (7, spaces.MultiDiscrete([3, 2], dtype=np.int32)),
+            ("a", spaces.Discrete(3, start=2, dtype=np.uint8)),
+            (1, spaces.Text(4)),
+        ]
     )
     save_checkpoint({"space": recorded_space(space)}, tmp_path / "it.pt")
 
