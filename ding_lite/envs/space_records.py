@@ -25,7 +25,10 @@ def recorded_space(space: gymnasium.Space[Any]) -> dict[str, Any]:
     """A space as plain data: its kind, and what defines its elements, such as shape, dtype and bounds, or its parts."""
     parts = _parts_of(space)
     if parts is not None:
-        record = {"kind": _kind_of(space), "parts": {str(name): recorded_space(part) for name, part in parts.items()}}
+        record: dict[str, Any] = {
+            "kind": _kind_of(space),
+            "parts": {str(name): recorded_space(part) for name, part in parts.items()},
+        }
         if isinstance(space, spaces.Sequence):
             record["stack"] = bool(space.stack)
         if any(isinstance(name, int) for name in parts):  # JSON has no other keys than strings
@@ -95,13 +98,14 @@ def _made(record: Mapping[str, Any]) -> gymnasium.Space[Any] | None:
     if kind == "Box":
         shape, dtype = tuple(record["shape"]), np.dtype(record["dtype"])
         low, high = (_full(record[name], shape, dtype) for name in _BOUNDS)
-        return spaces.Box(low, high, shape, dtype)  # type: ignore[arg-type]  dtype.type would lose the byte order
+        made_dtype: Any = dtype  # dtype.type would lose the byte order
+        return spaces.Box(low, high, shape, made_dtype)
     if kind in _INTEGERS:
         dtype = np.dtype(record.get("dtype", np.int64))
         # The oldest gymnasium has no dtype in Discrete.
         options: dict[str, Any] = {} if dtype == np.int64 else {"dtype": dtype}
         if kind == "Discrete":
-            made: Any = spaces.Discrete(record["n"], start=record["start"], **options)
+            made: gymnasium.Space[Any] = spaces.Discrete(record["n"], start=record["start"], **options)
         else:
             made = spaces.MultiDiscrete(np.array(record["nvec"]), start=np.array(record["start"]), **options)
         return made if "dtype" in record else with_unknown_dtype(made)

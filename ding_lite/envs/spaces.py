@@ -147,7 +147,7 @@ def splitter(space: spaces.Space[Any]) -> Callable[[Any], list[Any]]:
     return divide
 
 
-def with_unknown_dtype(space: Any) -> Any:
+def with_unknown_dtype(space: spaces.Space[Any]) -> spaces.Space[Any]:
     """The space, marked as one whose integer dtype is not known: in `same_space` and `same_layout`, any is the same."""
     setattr(space, _UNKNOWN, True)  # an attribute stays in copies and in other processes
     return space

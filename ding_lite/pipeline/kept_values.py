@@ -60,6 +60,6 @@ def _is_array(value: Any) -> bool:
 
 def _is_immutable(value: Any) -> bool:
     """Whether it is a number, or another object that is compared by its value and that can be in a set."""
-    kind = type(value)
+    kind: Any = type(value)
     is_number = value is None or isinstance(value, numbers.Number) or any(base.__name__ == "generic" for base in kind.__mro__)
     return is_number or isinstance(value, enum.Enum) or (kind.__hash__ is not None and kind.__eq__ is not object.__eq__)
