@@ -67,8 +67,8 @@ def warn_of_lost_attributes(env: gymnasium.Env[Any, Any], index: int, saved: Any
             warnings.warn(
                 f"environment {index} does not come back to what it remembers from earlier episodes: {kind}.{name} is "
                 f"{now[name]} after the replay of its episode, and was {attributes[name]} when it was saved. Give {kind} "
-                f"state_dict() and load_state_dict(state). If its steps do not depend on {name}, as on a clock or a counter for "
-                "a log, leave it out there: a class with a state is not compared, and state_dict() may return {}.",
+                f"state_dict() and load_state_dict(state). If its steps do not depend on {name}, as on a clock or a log "
+                "counter, leave it out there: a class with a state is not compared, and state_dict() may return {}.",
                 stacklevel=2,
             )
 
