@@ -25,7 +25,7 @@ from ding_lite.engine import Task, contract
 from ding_lite.envs import SpaceError
 from ding_lite.envs.arrays import clipper
 from ding_lite.envs.space_records import space_from
-from ding_lite.envs.spaces import same_layout, subspaces
+from ding_lite.envs.spaces import hidden_difference, same_layout, same_space, subspaces
 from ding_lite.middleware.arguments import require_mode, require_settings
 from ding_lite.middleware.collected import COLLECTED_TERMS, collected_data
 from ding_lite.middleware.fetchers import columns_read
@@ -456,10 +456,11 @@ def _require_spaces(data: OfflineDataset, policy: LearnMode) -> None:
     own = {name: space_from(made_with[name]) for name in ("observation_space", "action_space")}
     for name, space in own.items():
         recorded = getattr(data, name) if data.knows(name) else space
-        if not same_layout(recorded, space) or (name == "action_space" and recorded != space):
+        if not same_layout(recorded, space) or (name == "action_space" and not same_space(recorded, space)):
             raise SpaceError(
                 f"the dataset {data.name} was recorded with the {name.replace('_', ' ')} {recorded}, and the policy has "
-                f"{space}: make the policy with dataset.observation_space and dataset.action_space."
+                f"{space}{hidden_difference(recorded, space)}: make the policy with dataset.observation_space and "
+                "dataset.action_space."
             )
     if found := data.misfit(**own):
         raise SpaceError(f"the dataset {data.name} does not fit the policy: {found}")

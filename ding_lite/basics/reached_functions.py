@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 import sys
 from collections.abc import Iterator
 from types import FunctionType, MethodType, ModuleType
@@ -12,6 +13,7 @@ from ding_lite.basics.closures import closure_of, function_of, names_in
 from ding_lite.basics.origins import is_of_ding_lite, is_of_script, package_of
 
 _MOST = 1000  # objects that are looked at
+_GETTERS = (operator.attrgetter, operator.itemgetter)
 
 
 def named_values(fn: FunctionType, owner: Any = None) -> Iterator[Any]:
@@ -42,13 +44,25 @@ def reached_functions(start: Any, owner: Any = None) -> Iterator[FunctionType]:
         start: a function, method, property, or partial function or method.
         owner: the class of the method, or an object of it.
     """
+    return (it for it in _reached(start, owner) if isinstance(it, FunctionType))
+
+
+def reached_getters(start: Any, owner: Any = None) -> Iterator[Any]:
+    """The objects of `operator.attrgetter` and `operator.itemgetter` that a function reaches, as in `reached_functions`."""
+    return (it for it in _reached(start, owner) if isinstance(it, _GETTERS))
+
+
+def _reached(start: Any, owner: Any) -> Iterator[Any]:
     tops = {package_of(_module_of(it)) for it in (start, *_kind_of(owner).__mro__)} - {"ding_lite", *sys.stdlib_module_names}
     waiting, seen = [(start, True)], dict[int, Any]()  # keeps the objects, so that no other one gets the same id
     while waiting and len(seen) < _MOST:
         thing, is_held = waiting.pop()
         if id(thing) in seen:
             continue
-        if not isinstance(thing, FunctionType):
+        if isinstance(thing, _GETTERS):
+            yield thing
+            inside = []
+        elif not isinstance(thing, FunctionType):
             inside = _functions_in(thing, tops)
         elif "__wrapped__" in vars(thing):
             inside = [vars(thing)["__wrapped__"]]

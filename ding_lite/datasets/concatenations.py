@@ -10,7 +10,7 @@ import numpy as np
 from ding_lite.data import LeafSpec
 from ding_lite.datasets.chunks import DatasetError, path_of
 from ding_lite.datasets.indexes import Index
-from ding_lite.envs.space_records import recorded_space
+from ding_lite.envs.space_records import same_elements
 
 _LISTED = 3  # names
 
@@ -76,7 +76,7 @@ def joined_index(names: Sequence[str], indexes: Sequence[Index]) -> Index:
         known = [(name, getattr(index, attribute)) for name, index in zip(names, indexes)]
         known = [(name, space) for name, space in known if space is not None]
         for name, space in known[1:]:
-            if recorded_space(space) != recorded_space(known[0][1]):
+            if not same_elements(space, known[0][1]):
                 raise _different(known[0][0], name, attribute.replace("_", " "), known[0][1], space)
         setattr(made, attribute, known[0][1] if known else None)
     filled = [(name, index.columns) for name, index in zip(names, indexes) if index.columns]

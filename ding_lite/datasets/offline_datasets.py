@@ -38,7 +38,7 @@ from ding_lite.datasets.concatenations import JoinedColumns, joined_index, joine
 from ding_lite.datasets.indexes import Index
 from ding_lite.datasets.space_checks import find_space_mismatch, misfit_in_numbers
 from ding_lite.datasets.stored_columns import Checksum, opened
-from ding_lite.envs.space_records import recorded_space
+from ding_lite.envs.space_records import same_elements
 
 _PIECE_BYTES = 4 << 20  # of a column that is looked at, so that one of images does not fill the memory
 _WIDER = {np.dtype(np.uint16): np.int32, np.dtype(np.uint32): np.int64, np.dtype(np.uint64): np.int64}
@@ -205,7 +205,7 @@ class OfflineDataset:
         given = {"observation_space": observation_space, "action_space": action_space}
         for attribute, space in given.items():
             known = getattr(self._index, attribute)
-            if space is not None and known is not None and recorded_space(known) != recorded_space(space):
+            if space is not None and known is not None and not same_elements(known, space):
                 raise DatasetError(
                     f"the dataset {self.name} has the {attribute.replace('_', ' ')} {known}, and was given {space}: "
                     "leave it out."

@@ -22,7 +22,7 @@ from ding_lite.data.trees import map_leaves, merge_leading_dims
 from ding_lite.datasets.chunks import LENGTHS, Chunk, DatasetError, column_specs, native, packed, storable, write_chunk
 from ding_lite.datasets.indexes import INDEX, Index, read_index, write_index
 from ding_lite.datasets.offline_datasets import OfflineDataset
-from ding_lite.envs.space_records import recorded_space
+from ding_lite.envs.space_records import same_elements
 
 STATE_KEYS = ("chunks", "sources", "columns", "valid", "rows", "lengths", "bytes")
 """The keys of the state of a DatasetWriter."""
@@ -115,7 +115,7 @@ class DatasetWriter:
             known = getattr(index, name)
             if known is None:
                 setattr(index, name, own)
-            elif own is not None and recorded_space(known) != recorded_space(own):
+            elif own is not None and not same_elements(known, own):
                 raise DatasetError(
                     f"the dataset {self.path} has the {name.replace('_', ' ')} {known}, and the environments have {own}: write "
                     "to another folder."

@@ -16,7 +16,7 @@ from ding_lite.envs.agent_slots import AgentSlots
 from ding_lite.envs.changes import ChangingEnvs
 from ding_lite.envs.episode_starts import EpisodeResult
 from ding_lite.envs.saved_states import require_episodes, require_returns, require_rows, require_unbegun
-from ding_lite.envs.spaces import SpaceError, same_layout
+from ding_lite.envs.spaces import SpaceError, hidden_difference, same_layout
 from ding_lite.envs.steps import Step
 
 AgentSpaces = tuple[gymnasium.Space[Any], gymnasium.Space[Any]]
@@ -119,9 +119,10 @@ class AgentVectorBase(ChangingEnvs):
         for agent in agents[1:]:
             one, other = self._spaces(agent)
             if other != action_space or not same_layout(one, observation_space):
+                hidden = hidden_difference(observation_space, one) + hidden_difference(action_space, other)
                 raise SpaceError(
                     f"the agents {agents[0]!r} and {agent!r} of the policy {name!r} have the spaces {observation_space}, "
-                    f"{action_space} and {one}, {other}: assign agents with different spaces to different policies."
+                    f"{action_space} and {one}, {other}{hidden}: assign agents with different spaces to different policies."
                 )
         return AgentSlots(agents, observation_space, action_space, self.num_envs, self.first_env)
 

@@ -18,7 +18,7 @@ from ding_lite.envs.error_locations import EnvLocation, ErrorLocation, exit_erro
 from ding_lite.envs.factories import TURNS, takes_turns
 from ding_lite.envs.names import name_of_env
 from ding_lite.envs.results import to_rewards
-from ding_lite.envs.spaces import SpaceError, require_elements, same_layout, space_spec
+from ding_lite.envs.spaces import SpaceError, hidden_difference, require_elements, same_layout, space_spec
 
 _WANTED = ("possible_agents", "reset", "step", "observation_space", "action_space")
 _PARTS = ("obs", "rewards", "terminations", "truncations", "infos")
@@ -319,9 +319,10 @@ def require_same_agents(each: Sequence[AgentEnv] | Sequence[AgentTraits]) -> Non
         for agent, (observation_space, action_space) in one.spaces.items():
             like = first.spaces[agent]
             if action_space != like[1] or not same_layout(observation_space, like[0]):
+                hidden = hidden_difference(observation_space, like[0]) + hidden_difference(action_space, like[1])
                 raise SpaceError(
                     f"agent {agent!r} has the spaces {observation_space}, {action_space} in environment {one.index}, and "
-                    f"{like[0]}, {like[1]} in environment {first.index}: they must be the same in all environments."
+                    f"{like[0]}, {like[1]} in environment {first.index}{hidden}: they must be the same in all environments."
                 )
 
 

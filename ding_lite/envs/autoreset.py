@@ -8,7 +8,7 @@ from itertools import product
 from typing import Any
 
 import numpy as np
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from ding_lite.basics import seed_of
 from ding_lite.data import LeafSpec, flatten
@@ -373,9 +373,22 @@ class VectorEnvAdapter:
             )
             self._boxes.check_row(index, finals[index], self._where)
             lent = to_nested(self.single_observation_space, found[index])
-            self._refuse_overwritten(index, finals[index], out)
-            self._lent.append((lent, finals[index]))
+            if self._may_be_overwritten(index, lent):
+                self._refuse_overwritten(index, finals[index], out)
+                self._lent.append((lent, map_leaves(np.array, lent)))
         return finals
+
+    def _may_be_overwritten(self, index: int, lent: Any) -> bool:
+        """Whether the reset in the last step may have written into the arrays of the final observation.
+
+        A SyncVectorEnv still has the observations as its environments returned them, so that this is known. In others, such as
+        those with workers, only the values can be compared.
+        """
+        returned = getattr(self.env, "_env_obs", None) if type(self.env) is SyncVectorEnv else None
+        if not isinstance(returned, list):
+            return True
+        began = dict(flatten(to_nested(self.single_observation_space, returned[index])))
+        return any(_share_memory(leaf, began[path]) for path, leaf in flatten(lent))
 
     def _refuse_overwritten(self, index: int, final: Any, out: Any) -> None:
         """Raise an error if the environment writes every observation into the same arrays, which overwrites the final one.
@@ -385,7 +398,8 @@ class VectorEnvAdapter:
         `_check_lent` finds this in the next step, if the arrays were not copied by then. Numbers without dimensions say
         nothing, because they are not written in place.
 
-        Also raised if an episode really ends in the first observation of the next one, because both look the same.
+        Also raised if an episode really ends in the first observation of the next one, because both look the same, unless
+        `_may_be_overwritten` knows better.
         """
         began, before = dict(flatten(out)), dict(flatten(self.current))
         arrays = [(path, leaf) for path, leaf in flatten(final) if leaf.ndim and leaf.size]
@@ -395,7 +409,7 @@ class VectorEnvAdapter:
 
     def _check_lent(self) -> None:
         for lent, copy in self._lent:
-            if any(not np.array_equal(one, dict(flatten(copy))[path]) for path, one in flatten(lent)):
+            if any(not np.array_equal(one, dict(flatten(copy))[path]) for path, one in flatten(lent)):  # of the same dtype
                 raise EnvDataError(self._overwritten("an environment"))
         self._lent.clear()
 
@@ -442,6 +456,12 @@ class VectorEnvAdapter:
         for (path, leaf), index in product(batch.items(), range(self.num_envs)):
             if np.shape(leaf) == (self.num_envs, *specs[path].shape):
                 to_leaf(leaf[index], specs[path], f"environment {index}, obs{''.join(f'[{name!r}]' for name in path)}", index)
+
+
+def _share_memory(one: Any, other: Any) -> bool:
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+        return np.may_share_memory(one, other)
+    return one is other and isinstance(one, (list, bytearray))  # numbers are not written in place
 
 
 def _info_of(infos: Any, index: int) -> dict[str, Any]:

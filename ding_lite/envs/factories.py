@@ -10,7 +10,7 @@ import gymnasium
 from ding_lite.basics import add_note
 from ding_lite.basics.signatures import passed_signature_of
 from ding_lite.envs.error_locations import exit_error
-from ding_lite.envs.spaces import SpaceError, require_elements, same_layout
+from ding_lite.envs.spaces import SpaceError, hidden_difference, require_elements, same_layout
 
 EnvFactory = Callable[[], gymnasium.Env[Any, Any]]
 
@@ -84,9 +84,11 @@ def require_alike(envs: Sequence[gymnasium.Env[Any, Any]]) -> None:
                 f"the factory of environment {index} returned an environment that is in use: make a new one each time."
             )
         if env.action_space != first.action_space or not same_layout(env.observation_space, first.observation_space):
+            hidden = hidden_difference(env.observation_space, first.observation_space)
+            hidden += hidden_difference(env.action_space, first.action_space)
             raise SpaceError(
                 f"environment {index} has the spaces {env.observation_space}, {env.action_space}, environment 0 has "
-                f"{first.observation_space}, {first.action_space}: they must be the same in all environments."
+                f"{first.observation_space}, {first.action_space}{hidden}: they must be the same in all environments."
             )
 
 

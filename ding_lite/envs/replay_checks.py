@@ -10,13 +10,19 @@ import numpy as np
 from ding_lite.data import flatten
 from ding_lite.envs.env_data_checks import EnvDataError
 from ding_lite.envs.results import to_rewards
+from ding_lite.envs.unsaved_env_state import advice_for
 
 
-def require_same_obs(found: Any, current: Any, first_env: int = 0) -> None:
+def require_same_obs(found: Any, current: Any, first_env: int = 0, envs: Sequence[Any] = ()) -> None:
     """Raise an error if the replayed observations [B, ...], nested, differ from the saved ones.
 
+    Args:
+        found, current: the replayed and the saved observations.
+        first_env: index of the environment of the first row.
+        envs: the environments, for advice.
+
     Raises:
-        EnvDataError: naming the first environment; `first_env` is the index of that of the first row.
+        EnvDataError: naming the first environment.
     """
     for (path, now), (_, then) in zip(flatten(found), flatten(current)):
         same = (now == then).reshape(len(now), -1).all(axis=1)
@@ -25,13 +31,18 @@ def require_same_obs(found: Any, current: Any, first_env: int = 0) -> None:
             raise EnvDataError(
                 f"environment {env} did not come back to its observation{'/'.join(('', *path))}: replayed from its seed it "
                 "returned other observations, so a saved run cannot continue in it. Make its steps depend only on its "
-                "seed.",
+                f"seed.{advice_for(envs[env - first_env]) if envs else ''}",
                 env,
             )
 
 
-def require_same_return(env: int, now: float, then: float) -> None:
+def require_same_return(env: int, now: float, then: float, made: Any) -> None:
     """Raise an error if the replayed return of an environment differs from the saved one.
+
+    Args:
+        env: index of the environment.
+        now, then: the replayed and the saved return.
+        made: the environment, for advice.
 
     Raises:
         EnvDataError: naming the environment.
@@ -39,9 +50,7 @@ def require_same_return(env: int, now: float, then: float) -> None:
     if now != then:
         raise EnvDataError(
             f"environment {env} did not come back to its rewards: replayed from its seed, its episode has the return "
-            f"{now}, before it was {then}, so a saved run cannot continue in it. The cause may be a wrapper that keeps "
-            "statistics across episodes, such as NormalizeReward: remove it, and scale collected rewards with "
-            "reward_normalizer().",
+            f"{now}, before it was {then}, so a saved run cannot continue in it.{advice_for(made)}",
             env,
         )
 

@@ -14,6 +14,10 @@ from gymnasium import spaces
 from ding_lite.data import LeafSpec, Spec, flatten
 from ding_lite.data.random_generators import require_generator_state
 
+_UNKNOWN = "_has_unknown_dtype"
+_ATTRIBUTES = ("dtype", "start", "nvec", "low", "high")
+"""Attributes that define a space and that may be missing in its text."""
+
 
 class SpaceError(TypeError, ValueError):
     """A space that is not supported, or that does not fit."""
@@ -153,9 +157,77 @@ def splitter(space: spaces.Space[Any]) -> Callable[[Any], list[Any]]:
     return divide
 
 
+def with_unknown_dtype(space: spaces.Space[Any]) -> spaces.Space[Any]:
+    """The space, marked as one whose integer dtype is not known: in `same_space` and `same_layout`, any is the same."""
+    setattr(space, _UNKNOWN, True)  # an attribute stays in copies and in other processes
+    return space
+
+
+def has_unknown_dtype(space: spaces.Space[Any]) -> bool:
+    """Whether the space, which is Discrete or MultiDiscrete, has gone through `with_unknown_dtype`."""
+    return bool(getattr(space, _UNKNOWN, False))
+
+
 def same_layout(one: spaces.Space[Any], other: spaces.Space[Any]) -> bool:
     """Whether elements of both have the same layout; bounds may differ."""
-    return dict(flatten(space_spec(one))) == dict(flatten(space_spec(other)))
+    here, there = (dict(flatten(space_spec(space))) for space in (one, other))
+    if here == there:
+        return True
+    if here.keys() != there.keys() or any(here[path].shape != there[path].shape for path in here):
+        return False
+    leaves = [dict(flatten(_leaf_spaces(space))) for space in (one, other)]
+    return all(here[path].dtype == there[path].dtype or _same_integers(*(it[path] for it in leaves)) for path in here)
+
+
+def same_space(one: spaces.Space[Any], other: spaces.Space[Any]) -> bool:
+    """Whether two spaces are equal; an unknown dtype of one of them does not count."""
+    if one == other:
+        return True
+    mine, others = subspaces(one), subspaces(other)
+    if mine is None or others is None:
+        return _same_integers(one, other)
+    same_kind = isinstance(one, spaces.Tuple) == isinstance(other, spaces.Tuple)
+    return same_kind and mine.keys() == others.keys() and all(same_space(part, others[name]) for name, part in mine.items())
+
+
+def hidden_difference(one: spaces.Space[Any], other: spaces.Space[Any]) -> str:
+    """For messages: the first difference of two spaces that does not show when they are printed, such as the dtype, or "".
+
+    Example:
+        >>> hidden_difference(spaces.MultiDiscrete([3]), spaces.MultiDiscrete([3], dtype=np.int32))
+        ' (both print as MultiDiscrete([3]), but the dtype is int64 in the first and int32 in the second)'
+    """
+    mine, others = subspaces(one), subspaces(other)
+    if mine is not None and others is not None:
+        found = (hidden_difference(part, others[name]) for name, part in mine.items() if name in others)
+        return next(filter(None, found), "")
+    if one == other or str(one) != str(other):
+        return ""
+    for name in _ATTRIBUTES:
+        here, there = (np.asarray(getattr(space, name, None)) for space in (one, other))
+        if here.shape == there.shape and (here != there).any():
+            index = np.unravel_index(int(np.argmax(here != there)), here.shape)
+            place = f"[{', '.join(map(str, index))}]" if index else ""
+            here, there = here[index], there[index]
+            return f" (both print as {one}, but the {name}{place} is {here} in the first and {there} in the second)"
+    return ""
+
+
+def _leaf_spaces(space: spaces.Space[Any]) -> Any:
+    """The parts without parts, nested like `space_spec`."""
+    parts = subspaces(space)
+    return space if parts is None else {name: _leaf_spaces(part) for name, part in parts.items()}
+
+
+def _same_integers(one: spaces.Space[Any], other: spaces.Space[Any]) -> bool:
+    """Whether one dtype is unknown, and the spaces differ in nothing else."""
+    if not (has_unknown_dtype(one) or has_unknown_dtype(other)):
+        return False
+    if isinstance(one, spaces.Discrete) and isinstance(other, spaces.Discrete):
+        return bool(one.n == other.n and one.start == other.start)
+    if isinstance(one, spaces.MultiDiscrete) and isinstance(other, spaces.MultiDiscrete):
+        return np.array_equal(one.nvec, other.nvec) and np.array_equal(one.start, other.start)
+    return False
 
 
 def column_limits(observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> dict[str, Any]:

@@ -12,6 +12,11 @@ import gymnasium
 from ding_lite.basics.origins import is_of_script
 from ding_lite.engine.run_parts import has_state
 
+_INSTEAD = {
+    "NormalizeReward": "scale collected rewards with reward_normalizer()",
+    "NormalizeObservation": "normalise in the network, policy.model.normalize_obs = True",
+}
+"""Wrappers of gymnasium whose statistics a replay does not restore, and what to use instead."""
 _NUMBERS = (bool, int, float, str, type(None))
 
 
@@ -62,9 +67,27 @@ def warn_of_lost_attributes(env: gymnasium.Env[Any, Any], index: int, saved: Any
             warnings.warn(
                 f"environment {index} does not come back to what it remembers from earlier episodes: {kind}.{name} is "
                 f"{now[name]} after the replay of its episode, and was {attributes[name]} when it was saved. Give {kind} "
-                "state_dict() and load_state_dict(state).",
+                f"state_dict() and load_state_dict(state). If its steps do not depend on {name}, as on a clock or a log "
+                "counter, leave it out there: a class with a state is not compared, and state_dict() may return {}.",
                 stacklevel=2,
             )
+
+
+def advice_for(env: Any) -> str:
+    """For errors of replays that differ: the parts of an environment that may remember earlier episodes, and the fix."""
+    layers = list(_layers(env))
+    names = list(dict.fromkeys(type(layer).__name__ for layer in layers if is_of_script(type(layer).__module__)))
+    lost = [type(layer).__name__ for layer in layers if is_of_script(type(layer).__module__) and not has_state(layer)]
+    known = [type(layer).__name__ for layer in layers if type(layer).__name__ in _INSTEAD and not has_state(layer)]
+    advice = "".join(f" {name} keeps statistics across episodes: remove it, and {_INSTEAD[name]}." for name in known)
+    if lost := [name for name in dict.fromkeys(lost) if name not in known]:
+        advice += (
+            f" If {' or '.join(lost)} remembers earlier episodes, give it state_dict() and load_state_dict(state), see "
+            "docs/environments.md."
+        )
+    elif names and not known:
+        advice += f" The state_dict() of {' or '.join(names)} may lack something that its steps depend on."
+    return advice
 
 
 def _layers(env: Any) -> Iterator[Any]:

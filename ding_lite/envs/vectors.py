@@ -494,9 +494,9 @@ class LocalVectorEnv(SameStepVectorEnv):
         self._info = tuple(dict(start.info) for start in self.starts)
         try:
             self._write([obs for obs, _ in played], found)
-            require_same_obs(found, current, self.first_env)
+            require_same_obs(found, current, self.first_env, self._envs)
             for index, ((_, now), then) in enumerate(zip(played, returns.tolist())):
-                require_same_return(self.first_env + index, now, then)
+                require_same_return(self.first_env + index, now, then, self._envs[index])
         except EnvDataError as error:
             raise self._placed(error)  # noqa: B904  the same error
         return found
@@ -509,7 +509,7 @@ class LocalVectorEnv(SameStepVectorEnv):
         try:
             if previous:
                 _, rewards = start.load_state_dict(arrays(previous), played)
-                require_same_return(start.index, sum_of(rewards, start.index), previous["return"])
+                require_same_return(start.index, sum_of(rewards, start.index), previous["return"], start.env)
             obs, rewards = start.load_state_dict(arrays(state), played, follows=bool(previous))
             return obs, sum_of(rewards, start.index)
         except (Exception, SystemExit) as error:  # noqa: BLE001  user code; raised below

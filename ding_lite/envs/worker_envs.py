@@ -19,7 +19,7 @@ from ding_lite.envs.pieces import ENV, MakeHost, Pieces, len_of
 from ding_lite.envs.progress import ProgressVectorEnv
 from ding_lite.envs.recipes import recipe_of
 from ding_lite.envs.saved_states import ENV_KEYS, require_env_state
-from ding_lite.envs.spaces import SpaceError, same_layout
+from ding_lite.envs.spaces import SpaceError, hidden_difference, same_layout
 from ding_lite.envs.steps import RunningEpisode, Step
 from ding_lite.envs.vector_bases import SameStepVectorEnv, Traits
 from ding_lite.envs.vectors import LocalVectorEnv
@@ -83,10 +83,12 @@ class SplitVectorEnv(Pieces, SameStepVectorEnv):
         for piece, other in zip(self.slices, traits):
             alike = same_layout(other.observation_space, first.observation_space)
             if not alike or other.action_space != first.action_space:
+                hidden = hidden_difference(other.observation_space, first.observation_space)
+                hidden += hidden_difference(other.action_space, first.action_space)
                 raise SpaceError(
                     f"environment {piece.start} has the spaces {other.observation_space}, {other.action_space}, "
-                    f"environment 0 has {first.observation_space}, {first.action_space}: they must be the same in all "
-                    "environments."
+                    f"environment 0 has {first.observation_space}, {first.action_space}{hidden}: they must be the same in "
+                    "all environments."
                 )
 
     def begin(self, out: Any, seed: int | None = None, options: dict[str, Any] | None = None) -> None:

@@ -15,11 +15,11 @@ from typing import Any
 
 from torch import nn
 
-from ding_lite.basics import CheckpointError, downloaded_run, is_uri, load_checkpoint
+from ding_lite.basics import CheckpointError, ConfigError, downloaded_run, is_uri, load_checkpoint
 from ding_lite.envs import SpaceError
 from ding_lite.envs.space_records import space_from
 from ding_lite.policy_base import Policy, PolicyConfig
-from ding_lite.policy_state import StateError, settings_in
+from ding_lite.policy_state import StateError, require_identity, settings_in
 
 _REGULAR = re.compile(r"iteration_(?P<number>[0-9]+)\.pt")
 
@@ -66,6 +66,10 @@ def load_policy(
     identity = state.get("made_with")
     if not isinstance(identity, Mapping):
         raise StateError(f"{path} holds no policy, only {', '.join(map(repr, state))}: it was saved for another object.")
+    try:
+        require_identity(identity)
+    except StateError as error:
+        raise StateError(f"{path}: {error}") from None
     kind = _class_of(identity, path) if policy_class is None else policy_class
     lineage = kind.lineage()
     if identity["algorithm"] not in lineage and lineage[0] not in identity["derived_from"]:
@@ -90,7 +94,10 @@ def load_policy(
     make: Any = kind if model is None else functools.partial(kind, model=model)  # constructors of users may not take it
     config_class = _config_class_of(identity, kind, path, may_import=policy_class is None)
     settings: Any = {**(config if config_class is None else identity["config"]), "device": device}
-    policy: Policy = make(settings if config_class is None else config_class.from_dict(settings), *spaces)
+    try:
+        policy: Policy = make(settings if config_class is None else config_class.from_dict(settings), *spaces)
+    except (ConfigError, SpaceError) as error:
+        raise StateError(f"{path} holds a {identity['algorithm']} that cannot be made here: {error}") from error
     policy.load_state_dict(state)
     return policy
 
@@ -207,7 +214,7 @@ def _class_of(identity: Mapping[str, Any], path: Path) -> type[Policy]:
         raise StateError(f"{start}, which was made by a function or saved by an earlier version: {fix}")
     try:
         found = _imported(place)
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, ValueError, TypeError) as error:  # also for a name that is none
         raise StateError(f"{start}, defined {_where(place)}, which cannot be imported here ({error}): {fix}") from None
     if not (isinstance(found, type) and issubclass(found, Policy)):
         raise StateError(f"{start}, but {place} is no policy: {fix}")
@@ -225,7 +232,7 @@ def _config_class_of(
         return None
     try:
         found = _imported(place, may_import)
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, ValueError, TypeError) as error:
         name = place.rpartition(".")[2].rpartition(":")[2]
         raise StateError(
             f"{path} holds a policy with a configuration of the class {name}, defined {_where(place)}, which cannot be "

@@ -16,7 +16,7 @@ from ding_lite.data import Tree, to_device
 from ding_lite.engine.manual_control import running_task
 from ding_lite.envs import SpaceError, action_masks
 from ding_lite.envs.arrays import actions_to_arrays, clipper, describe_shapes, to_arrays, to_tensors
-from ding_lite.envs.spaces import same_layout, space_spec
+from ding_lite.envs.spaces import hidden_difference, same_layout, same_space, space_spec
 from ding_lite.metrics import MetricsLogger
 from ding_lite.policy_base.configs import PolicyConfig
 from ding_lite.policy_base.learning import LearnMode
@@ -235,12 +235,14 @@ class ActMode:
             SpaceError: a space differs. The bounds of observations may differ.
         """
         made_for = self._policy.observation_space, self._policy.action_space
-        if not same_layout(observation_space, made_for[0]) or action_space != made_for[1]:
+        if not same_layout(observation_space, made_for[0]) or not same_space(action_space, made_for[1]):
             batched = made_for[0].shape and observation_space.shape == made_for[0].shape[1:]
             hint = " Of a vector environment these are single_observation_space and single_action_space." if batched else ""
+            found = observation_space, action_space
+            hidden = "".join(map(hidden_difference, made_for, found))
             raise SpaceError(
                 f"{type(self._policy).__name__} was made for the spaces {made_for[0]}, {made_for[1]}, and the environment has "
-                f"{observation_space}, {action_space}: make the policy from this environment's spaces.{hint}"
+                f"{observation_space}, {action_space}{hidden}: make the policy from this environment's spaces.{hint}"
             )
 
     @property

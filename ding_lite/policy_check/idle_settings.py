@@ -12,10 +12,12 @@ from torch import nn
 
 from ding_lite.basics.attribute_reads import attributes_read
 from ding_lite.basics.closures import names_in, parts_of
+from ding_lite.basics.computed_reads import reads_computed_names
 from ding_lite.basics.messages import warn_caller
 from ding_lite.basics.origins import is_of_ding_lite
-from ding_lite.basics.reached_functions import named_values, reached_functions
+from ding_lite.basics.reached_functions import named_values, reached_functions, reached_getters
 from ding_lite.basics.signatures import signature_of
+from ding_lite.policy_check.script_reads import settings_read_by_script
 
 _PARTS = {
     "model.attention_window": ("attention_size", "attention_layers", "attention_heads"),
@@ -111,7 +113,7 @@ def _warn_of_optimizer_settings(policy: ConfiguredPolicy) -> None:
     make: Any = kind.make_optimizer  # type: ignore[attr-defined]
     reads_all = any(reads_setting(make, name, policy) for name in ("configured_optimizer", "make_optimizer"))  # or super()'s
     for name, value in changed.items():
-        if not reads_all and not reads_setting(make, name, policy):
+        if not reads_all and not may_read_setting(make, name, policy):
             fix = f"{kind.__name__} makes its own optimizer. Leave it out, or read it there."
         elif name.startswith("rmsprop_") and learn.optimizer != "rmsprop":
             fix = f"the optimizer is {learn.optimizer}. Leave it out, or set learn.optimizer to 'rmsprop'."
@@ -125,7 +127,7 @@ def idle_for_optimizer(policy: Any, names: Iterable[str]) -> list[str]:
     make = type(policy).make_optimizer
     if any(reads_setting(make, name, policy) for name in ("configured_optimizer", "make_optimizer", "param_groups")):
         return []
-    return [name for name in names if not reads_setting(make, name, policy)]
+    return [name for name in names if not may_read_setting(make, name, policy)]
 
 
 def _warn_of_parts(policy: ConfiguredPolicy) -> None:
@@ -145,7 +147,7 @@ def _warn_of_model_settings(policy: ConfiguredPolicy) -> None:
     section = policy.cfg.model
     if policy.given_model is None:
         has_none = policy.params and getattr(policy.model, "normalizer", None) is None
-        if section.normalize_obs and has_none and not reads_setting(kind.make_model, "normalize_obs", policy):
+        if section.normalize_obs and has_none and not may_read_setting(kind.make_model, "normalize_obs", policy):
             warn_caller(
                 f"model.normalize_obs = True has no effect: the model that make_model of {kind.__name__} returns has no "
                 "`normalizer`. Pass normalize_obs on to the function that makes the network, or leave the setting out.",
@@ -163,7 +165,10 @@ def _warn_of_model_settings(policy: ConfiguredPolicy) -> None:
     changed = _changed(section, [name for name in names if name != "normalize_obs" or is_lost])
     functions = [it for base in kind.__mro__ for name, it in vars(base).items() if name != "make_model"]
     functions += [kind.make_model] if policy.given_model is None else []
-    idle = [name for name in changed if not any(reads_setting(function, name, policy) for function in functions)]
+    idle = [name for name in changed if not any(may_read_setting(function, name, policy) for function in functions)]
+    if idle and policy.given_model is not None:  # the script may have made the network of them
+        read = settings_read_by_script(policy, "model", idle)
+        idle = [name for name in idle if name not in read]
     if idle:
         given = " and ".join(f"model.{name} = {changed[name]!r}" for name in idle)
         have, them = ("have", "them") if len(idle) > 1 else ("has", "it")
@@ -211,7 +216,7 @@ def idle_for_rollouts(policy: ConfiguredPolicy, names: Iterable[str]) -> list[st
         return []
     functions = [it for base in type(policy).__mro__ for name, it in vars(base).items() if name != "default_config"]
     asked = [name for name in _MINIBATCHES if name in names]
-    return [name for name in asked if not any(reads_setting(function, name, policy) for function in functions)]
+    return [name for name in asked if not any(may_read_setting(function, name, policy) for function in functions)]
 
 
 def reads_setting(function: Any, name: str, owner: Any = None) -> bool:
@@ -222,10 +227,21 @@ def reads_setting(function: Any, name: str, owner: Any = None) -> bool:
         name: name of the setting in its section.
         owner: the policy whose attribute it is, or its class.
     """
+    places = [string for getter in reached_getters(function, owner) for string in getter.__reduce__()[1]]
+    if any(isinstance(place, str) and name in place.split(".") for place in places):
+        return True
     return any(
         name in names_in(it.__code__) or any(string.rpartition(".")[2] == name for string in _strings(it, owner))
         for it in reached_functions(function, owner)
     )
+
+
+def may_read_setting(function: Any, name: str, owner: Any = None) -> bool:
+    """Whether `reads_setting`, or a user's function among them computes the names of what it reads."""
+    if reads_setting(function, name, owner):
+        return True
+    users = (it for it in reached_functions(function, owner) if not is_of_ding_lite(it.__module__))
+    return any(reads_computed_names(it) for it in users)
 
 
 def _reads_config(function: Any, name: str, owner: type) -> bool:

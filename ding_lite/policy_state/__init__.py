@@ -3,7 +3,7 @@
 Internal: its names may change in any version; `ding_lite.policy` has the errors.
 """
 
-from ding_lite.policy_state.identities import StateError, identity_of, require_alike, settings_in
+from ding_lite.policy_state.identities import StateError, identity_of, require_alike, require_identity, settings_in
 from ding_lite.policy_state.leaves import entry_names, require_count, require_like, require_range, tensors_in
 from ding_lite.policy_state.loading import (
     all_or_nothing,
@@ -35,6 +35,7 @@ __all__ = [
     "optimizer_state",
     "require_alike",
     "require_count",
+    "require_identity",
     "require_like",
     "require_optimizer_state",
     "require_part",

@@ -10,7 +10,8 @@ import gymnasium
 import numpy as np
 
 from ding_lite.basics import Config, ConfigError
-from ding_lite.envs.space_records import recorded_space
+from ding_lite.envs import SpaceError
+from ding_lite.envs.space_records import DamagedRecordError, comparable, recorded_space, space_from
 
 _PLAIN = (int, float, str, bool, type(None))
 _BOUNDS = ("low", "high")
@@ -79,7 +80,7 @@ def require_alike(own: Mapping[str, Any], cfg: Config, saved: Any) -> None:
     Raises:
         StateError: `saved` is not an identity; or something differs. The message lists all differences.
     """
-    _require_identity(saved)
+    require_identity(saved)
     lineage = [own["algorithm"], *own["derived_from"]]
     _require_settings(lineage[0], cfg, saved)
     kind = saved["algorithm"]
@@ -113,8 +114,12 @@ _PARTS: dict[str, type] = {
 }
 
 
-def _require_identity(saved: Any) -> None:
-    """Raise StateError if this is not a result of `identity_of`."""
+def require_identity(saved: Any) -> None:
+    """Check that this is a result of `identity_of`, also of an earlier version.
+
+    Raises:
+        StateError: an entry is missing, or is not what it should be; the message names it.
+    """
     fix = _FIX
     if not isinstance(saved, Mapping):
         raise StateError(f'state["made_with"] is {saved!r:.80}, expected a dict with {[*_PARTS]}: {fix}')
@@ -130,18 +135,25 @@ def _require_identity(saved: Any) -> None:
         if not isinstance(saved.get(name), (str, type(None))):
             raise StateError(f'state["made_with"][{name!r}] is {saved[name]!r:.80}, expected the import path of a class: {fix}')
     for name in ("observation_space", "action_space"):
+        _require_recorded(f'state["made_with"][{name!r}]', saved[name])
         _require_space(f'state["made_with"][{name!r}]', saved[name], fix)
+        try:
+            space_from(saved[name])
+        except DamagedRecordError as error:
+            raise StateError(f'state["made_with"][{name!r}]: {error} Or {fix}') from None
+        except SpaceError:  # of another kind
+            pass
+    if not all(isinstance(name, str) for name in saved["derived_from"]):
+        raise StateError(f'state["made_with"]["derived_from"] is {saved["derived_from"]!r:.80}, expected names: {fix}')
+    for section in ("config", "settings"):
+        _require_recorded(f'state["made_with"][{section!r}]', saved[section])
 
 
 def _require_settings(algorithm: str, cfg: Config, saved: Mapping[str, Any]) -> None:
-    """Raise StateError for settings that are not plain data, or whose values the configuration of this algorithm refuses.
+    """Raise StateError for settings whose values the configuration of this algorithm refuses.
 
     Missing settings, and settings that this version does not have, are allowed.
     """
-    if not all(isinstance(name, str) for name in saved["derived_from"]):
-        raise StateError(f'state["made_with"]["derived_from"] is {saved["derived_from"]!r:.80}, expected names: {_FIX}')
-    for section in ("config", "settings"):
-        _require_recorded(f'state["made_with"][{section!r}]', saved[section])
     if saved["algorithm"] == algorithm:
         trial = type(cfg).from_dict(cfg.to_dict())
         _require_legal("state[\"made_with\"]['config']", trial, saved["config"])
@@ -253,14 +265,16 @@ def _compared(space: Any, name: str) -> Any:
     if "parts" in space:
         return [(part, _compared(inner, name)) for part, inner in space["parts"].items()]  # in order, as networks join them
     if name == "action_space":
-        return space
-    return {key: value for key, value in space.items() if key not in _BOUNDS}
+        return comparable(space)
+    return {key: value for key, value in comparable(space).items() if key not in _BOUNDS}
 
 
 def _describe(space: Any) -> str:
     """A space for messages, such as "Box(shape=[4], dtype=float32)"."""
     if "parts" in space:
         return f"{space['kind']}({', '.join(f'{name}: {_describe(part)}' for name, part in space['parts'].items())})"
-    inner = {name: value for name, value in space.items() if name != "kind" and not (name == "start" and value == 0)}
+    usual = {"start": 0} if space["kind"] == "Box" else {"start": 0, "dtype": "int64"}
+    known = comparable(space) if space["kind"] == "MultiBinary" else space
+    inner = {name: value for name, value in known.items() if name != "kind" and usual.get(name) != value}
     shown = {name: value if len(str(value)) < 40 else "..." for name, value in inner.items()}
     return f"{space['kind']}({', '.join(f'{name}={value}' for name, value in shown.items())})"

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ding_lite.basics import Config, add_note
+from ding_lite.basics.origins import is_of_ding_lite
 from ding_lite.metrics import MetricsLogger
 from ding_lite.policy_state.identities import StateError, differing_settings, is_of_given_model, require_alike, settings_in
 from ding_lite.policy_state.leaves import (
@@ -126,7 +127,11 @@ class LoadablePolicy(Protocol):
 
 
 def all_or_nothing(fn: Callable[..., None]) -> Callable[..., None]:
-    """Decorate `load_state_dict` of a policy: check the whole state first, and undo all changes if loading fails."""
+    """Decorate `load_state_dict` of a policy: check the whole state first, and undo all changes if loading fails.
+
+    If the state holds only weights, entries of a class of the script that it lacks keep their current values: see
+    `_with_own_entries`.
+    """
 
     @functools.wraps(fn)
     def load_state_dict(self: LoadablePolicy, state: Mapping[str, Any]) -> None:
@@ -143,6 +148,7 @@ def all_or_nothing(fn: Callable[..., None]) -> Callable[..., None]:
             before = detached_copy(self.state_dict())  # a state_dict of a subclass may add tensors without a copy
             if "optimizer" not in state:
                 before.pop("optimizer", None)  # a state_dict of a subclass may leave it out
+                state = _with_own_entries(self, before, state)
             require_loadable(self, state, before)
             if "optimizer" in state and self.params:
                 followed, difference = _followed(self, state, state["optimizer"] is not given["optimizer"])
@@ -165,20 +171,39 @@ def all_or_nothing(fn: Callable[..., None]) -> Callable[..., None]:
     return load_state_dict
 
 
+def _with_own_entries(policy: LoadablePolicy, before: Mapping[str, Any], state: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A state of only weights, such as `best.pt`, with the current values of the entries that a class of the script adds.
+
+    Its `load_state_dict` may read them, as it may of a state of its own `state_dict`. The library's classes do without theirs.
+    """
+    kinds = [base for base in type(policy).__mro__ if "state_dict" in vars(base)]
+    ours: Any = next(base for base in kinds if is_of_ding_lite(base.__module__))
+    if kinds[0] is ours:
+        return state
+    known = ours.state_dict(policy)
+    return {**{name: part for name, part in before.items() if name not in known}, **state}
+
+
 def _load_or_undo(policy: LoadablePolicy, fn: Callable[..., None], state: Mapping[str, Any], before: Mapping[str, Any]) -> None:
-    attributes = dict(vars(policy))
+    attributes, kind = dict(vars(policy)), type(policy).__name__
     try:
         fn(policy, state)
     except Exception as error:
         try:
             fn(policy, before)
-            add_note(error, f"loading a state into a {type(policy).__name__}; nothing was changed.")
+            add_note(error, f"{kind}.load_state_dict: nothing was changed.")
         except Exception as again:  # noqa: BLE001  the first error is the one to report
-            add_note(error, f"loading a state into a {type(policy).__name__}, whose changes cannot be undone: {again!r}.")
+            add_note(error, f"{kind}.load_state_dict: changes cannot be undone: {again!r}.")
+        if isinstance(error, KeyError) and "optimizer" not in state:
+            add_note(
+                error,
+                "The state holds only weights, as best.pt does. Read other entries with state.get(name), or load it with "
+                'policy.set_weights(state["model"]).',
+            )
         vars(policy).clear()
         vars(policy).update(attributes)
         if isinstance(error, RuntimeError) and "loading state_dict" in str(error):  # torch's error about names that do not fit
-            raise StateError(f"a part of this state does not fit this {type(policy).__name__}: {error}") from error
+            raise StateError(f"a part of this state does not fit this {kind}: {error}") from error
         raise
 
 

@@ -237,7 +237,8 @@ def _require_settings(place: str, trial: Optimizer, own: Mapping[str, Any], give
                     f"{place}[{name!r}] is {given[name]!r}, and this {kind} has {own[name]!r}: set it to {own[name]!r}, or "
                     f"make the optimizer with {name}={given[name]!r}."
                 )
-    if list(given["params"]) != list(own["params"]):  # torch would assign moments to other parameters than those checked here
+    # Others could not be compared, as tensors; and torch would assign moments to other parameters than those checked here.
+    if not all(type(index) is int for index in given["params"]) or list(given["params"]) != list(own["params"]):
         raise StateError(f"{place}['params'] is {given['params']!r:.80}, expected {own['params']!r:.80}.")
     checked = [name for name in defaults if name != "params" and name in own]
     mine = {name: own[name] for name in checked}

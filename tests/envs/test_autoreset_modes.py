@@ -11,8 +11,12 @@ from gymnasium.vector.utils import batch_space
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 from ding_lite.config import DQNConfig
+from ding_lite.contexts import OnlineRLContext
+from ding_lite.data.trees import map_leaves
 from ding_lite.envs import EnvDataError, SpaceError, make_envs
 from ding_lite.envs.autoreset import VectorEnvAdapter
+from ding_lite.envs.spaces import space_spec
+from ding_lite.middleware import StepCollector
 from ding_lite.policy import DQNPolicy, PPOPolicy
 from ding_lite.rollout import LocalWorker
 
@@ -141,6 +145,59 @@ def test_same_step_refuses_an_environment_that_overwrites_its_final_observation(
     for rows in handed_out:
         gone_on = layouts[layout].decode(rows["next_obs"]) - layouts[layout].decode(rows["obs"])
         assert gone_on.tolist() == [[0, 0, 1]] * len(gone_on), "a wrong row was handed out before the environment was refused"
+
+
+class Drawn(gymnasium.Env):
+    """Episodes of 4 steps with random observations of any space, each a new element that float32 may have to round."""
+
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, space):
+        self.observation_space = space
+        self.observation_space.seed(5)
+
+    def reset(self, *, seed=None, options=None):
+        self.steps = 0
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        self.steps += 1
+        return self.observation_space.sample(), 1.0, self.steps == 4, False, {}
+
+
+OF_EVERY_DTYPE = {
+    **{name: spaces.Box(-1, 1, (3,), np.dtype(name)) for name in ("float64", "float32", "float16")},
+    **{name: spaces.Box(0, 200, (3,), np.dtype(name)) for name in ("uint8", "int64")},
+    "MultiDiscrete": spaces.MultiDiscrete([5, 7, 9], dtype=np.int32),
+    "few numbers": spaces.MultiBinary(2),  # many an episode ends as the next one begins
+}
+OF_EVERY_DTYPE["Dict"] = spaces.Dict({name: space for name, space in OF_EVERY_DTYPE.items() if "few" not in name})
+OF_EVERY_DTYPE["Tuple"] = spaces.Tuple((OF_EVERY_DTYPE["float64"], spaces.Discrete(3, dtype=np.int32)))
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", OF_EVERY_DTYPE)
+def test_observations_of_every_dtype_are_collected_in_every_mode(mode, name):
+    env = SyncVectorEnv([partial(Drawn, OF_EVERY_DTYPE[name])] * 2, autoreset_mode=mode)
+    stepper = VectorEnvAdapter(env)
+    spec = map_leaves(lambda leaf: np.zeros((2, *leaf.shape), leaf.dtype), space_spec(OF_EVERY_DTYPE[name]))
+    stepper.begin(spec)
+    ended = 0
+    for _ in range(60):
+        step = stepper.advance(np.zeros(2, np.int64), map_leaves(np.copy, spec))
+        ended += int(step.terminated.sum())
+    assert ended > 20
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_collector_takes_float64_in_every_mode(mode):
+    env = SyncVectorEnv([partial(Drawn, OF_EVERY_DTYPE["float64"])] * 2, autoreset_mode=mode)
+    cfg = DQNConfig().override({"policy.collect.n_sample": 40})
+    policy = DQNPolicy(cfg.policy, env.single_observation_space, env.single_action_space)
+    ctx = OnlineRLContext(collect_kwargs={"eps": 0.5})
+    StepCollector(cfg, policy.collect_mode, env)(ctx)
+
+    assert ctx.trajectories.rows()["next_obs"].dtype == np.float32
 
 
 class Lamp(gymnasium.Env):

@@ -1,5 +1,6 @@
 """What environments remember beyond an episode: their own state is saved, and an attribute that is lost is named."""
 
+import time
 import warnings
 
 import gymnasium
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from ding_lite.envs import make_envs
+from ding_lite.envs import EnvDataError, make_envs
 
 
 class Walk(gymnasium.Env):
@@ -89,3 +90,79 @@ def test_environments_that_remember_nothing_are_restored_without_a_word():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         played(gymnasium.Wrapper, 1, state)
+
+
+class Scaled(gymnasium.Wrapper):
+    """Scales rewards by what earlier episodes have earned."""
+
+    def __init__(self, env):
+        super().__init__(env)
+        self.totals = [1.0]
+
+    def step(self, action):
+        obs, reward, *rest = self.env.step(action)
+        self.totals.append(self.totals[-1] + reward)
+        return obs, reward / self.totals[-1], *rest
+
+
+class ScaledObs(gymnasium.ObservationWrapper):
+    def __init__(self, env):
+        super().__init__(env)
+        self.seen = [1.0]
+
+    def observation(self, obs):
+        self.seen.append(self.seen[-1] + 1)
+        return (obs / self.seen[-1]).astype(np.float32)
+
+
+class SavedScaled(Scaled):
+    def state_dict(self):
+        return {"totals": list(self.totals)}
+
+    def load_state_dict(self, state):
+        self.totals = list(state["totals"])
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "words"),
+    [
+        (Scaled, r"to its rewards.* If Scaled or Walk remembers earlier episodes, give it state_dict\(\) and load_state_dict"),
+        (ScaledObs, r"to its observation.* If ScaledObs or Walk remembers earlier episodes, give it state_dict\(\) and load"),
+        (gymnasium.wrappers.NormalizeReward, r"NormalizeReward keeps statistics .*: remove it, and scale .* reward_normalizer"),
+        (gymnasium.wrappers.NormalizeObservation, r"NormalizeObservation keeps statistics .*: remove it, and normalise in the"),
+    ],
+)
+def test_the_refusal_of_a_replay_names_the_wrapper_and_its_fix(wrapper, words):
+    _, state = played(wrapper, 7)
+    with pytest.raises(EnvDataError, match=words):
+        played(wrapper, 1, state)
+
+
+def test_the_fix_that_the_refusal_names_works():
+    whole, _ = played(SavedScaled, 20)
+    first, state = played(SavedScaled, 12)
+    assert first + played(SavedScaled, 8, state)[0] == whole
+
+
+class Clock(gymnasium.Wrapper):
+    def reset(self, **kwargs):
+        self.begun_at = time.perf_counter()
+        return self.env.reset(**kwargs)
+
+
+class ClockLeftOut(Clock):
+    def state_dict(self):
+        return {}
+
+    def load_state_dict(self, state):
+        pass
+
+
+def test_a_clock_is_named_with_how_to_leave_it_out_and_that_works():
+    _, state = played(Clock, 7)
+    with pytest.warns(UserWarning, match=r"Clock\.begun_at .* do not depend on begun_at, as on a clock .* may return {}"):
+        played(Clock, 1, state)
+    _, state = played(ClockLeftOut, 7)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        played(ClockLeftOut, 1, state)

@@ -12,11 +12,12 @@ from slow_cases import mostly_slow
 from torch.optim import Optimizer
 
 import ding_lite.policy
+from ding_lite.basics import save_checkpoint
 from ding_lite.config import PPOConfig
 from ding_lite.engine import ConfigError
 from ding_lite.middleware import reward_normalizer
 from ding_lite.nn import RunningNorm
-from ding_lite.policy import BoxActing, DQNPolicy, PPOPolicy, SACPolicy
+from ding_lite.policy import BoxActing, DQNPolicy, PPOPolicy, SACPolicy, load_policy
 from ding_lite.policy_state import StateError
 
 KINDS = [
@@ -163,6 +164,30 @@ def test_a_broken_entry_of_a_state_is_refused_and_the_error_names_its_key(kind):
     policy.load_state_dict(state)
 
 
+def without_entry(state, path):
+    if len(path) == 1:
+        return {name: part for name, part in state.items() if name != path[0]}
+    return {**state, path[0]: without_entry(state[path[0]], path[1:])}
+
+
+def test_a_broken_record_of_how_a_policy_was_made_is_refused_by_load_policy(tmp_path):
+    whole = made(DQNPolicy).state_dict()
+    state = {"model": whole["model"], "made_with": {**whole["made_with"], "config_class": None}}
+    path, places = tmp_path / "best.pt", [place for place, _ in leaves(state) if place[:1] == ("made_with",)]
+    broken = [with_entry(state, place, value) for place in places for value in (None, "", -1, [], {1: 2}, torch.zeros(2))]
+    broken += [without_entry(state, place) for place in places if isinstance(place[-1], str) and place[1:2] != ("config",)]
+    broken += [with_entry(state, ("made_with", "class"), value) for value in (":", "..x:y", "os:path", "os:path.join.x")]
+    broken += [with_entry(state, ("made_with", "config_class"), value) for value in ("", "..x:y", "os:path")]
+    refused = 0
+    for one in broken:
+        save_checkpoint(one, path)
+        try:
+            load_policy(path)
+        except StateError as error:
+            refused += str(path) in str(error)
+    assert refused > 0.8 * len(broken)  # some values are allowed, such as {} for a section with its defaults
+
+
 @pytest.mark.parametrize(
     ("path", "value", "words"),
     [
@@ -197,6 +222,7 @@ def test_a_broken_entry_of_a_state_is_refused_and_the_error_names_its_key(kind):
             [1.0, 2.0, 3.0],
             r"\['low'\] is \[1.0, 2.0, 3.0\], expected a number, or an array",
         ),
+        (("optimizer", "param_groups", 0, "params", 0), torch.zeros(2), r"\['params'\] is \[tensor.*, expected \[0, 1"),
         (("optimizer", "kept"), [], r'"kept"\] is \[\], but state\["optimizer"\]\["state"\] also has an entry 0'),
         (
             ("attached", "reward_normalizer", "var"),

@@ -10,7 +10,7 @@ import torch
 from gymnasium import spaces
 
 from ding_lite import Context, Task, contract
-from ding_lite.basics import CheckpointError, ConfigError, ranged_field, save_checkpoint
+from ding_lite.basics import CheckpointError, ConfigError, load_checkpoint, ranged_field, save_checkpoint
 from ding_lite.config import BCConfig, DQNConfig, PPOConfig, PPOLSTMConfig
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
 from ding_lite.datasets import open_dataset
@@ -350,7 +350,9 @@ def test_a_class_that_cannot_be_imported_is_named_and_can_be_passed(tmp_path):
         ("os:system", "os:system is no policy"),
         ("ding_lite.policy:DQNPolicy", "is another one"),
         (None, "saved by an earlier version"),
-        (3, "saved by an earlier version"),
+        (3, r"\['class'\] is 3, expected the import path of a class"),
+        ("", "which cannot be imported here"),
+        ("..relative:Policy", "which cannot be imported here"),
     ],
 )
 def test_a_place_that_gives_another_class_is_refused(place, words, tmp_path):
@@ -359,6 +361,37 @@ def test_a_place_that_gives_another_class_is_refused(place, words, tmp_path):
     save_checkpoint(state, tmp_path / "a.pt")
     with pytest.raises(StateError, match=words):
         load_policy(tmp_path / "a.pt")
+
+
+class Counting(DQNPolicy):
+    """Has an entry of its own in the state."""
+
+    n_updates = 0
+
+    def state_dict(self):
+        return {**super().state_dict(), "n_updates": self.n_updates}
+
+    def load_state_dict(self, state):
+        super().load_state_dict(state)
+        self.n_updates = state["n_updates"]
+
+
+def test_the_best_weights_of_a_class_with_a_state_of_its_own_are_loaded(tmp_path):
+    cfg = DQNConfig(exp_name=str(tmp_path)).override({"env.n_evaluator_episode": 1})
+    envs = make_envs("CartPole-v1", 1, seed=0)
+    policy = Counting(cfg.policy, envs.single_observation_space, envs.single_action_space)
+    policy.n_updates = 7
+    with Task().start(ctx=OnlineRLContext()) as task:
+        task.use(interaction_evaluator(cfg, policy.eval_mode, envs))
+        task.use(CkptSaver(policy, cfg.exp_name))
+        task.run(max_step=1)
+    best = load_checkpoint(tmp_path / "ckpt" / "best.pt")
+
+    assert "n_updates" not in best
+    assert load_policy(tmp_path, "best").n_updates == 0  # as in a new one
+    assert load_policy(tmp_path, "final").n_updates == 7
+    policy.load_state_dict(best)
+    assert policy.n_updates == 7  # as it was
 
 
 def test_files_without_a_policy_and_settings_that_are_objects_are_refused(tmp_path):

@@ -1,6 +1,7 @@
 """Settings without effect, of which a policy warns."""
 
 import functools
+import operator
 import warnings
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from gymnasium import spaces
 from torch import nn
 
 from ding_lite.nn import MLP
-from ding_lite.policy import A2CPolicy, DQNPolicy, IMPALAPolicy, PPOPolicy, PPOPolicyConfig, REINFORCEPolicy
+from ding_lite.policy import A2CPolicy, DQNPolicy, DQNPolicyConfig, IMPALAPolicy, PPOPolicy, PPOPolicyConfig, REINFORCEPolicy
 from ding_lite.policy_base import FixedSettingError, build_policy
 
 BOX, DISCRETE = spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(3)
@@ -222,3 +223,116 @@ def test_there_is_no_warning_if_a_global_function_reads_them():
             kind({"learn.batch_size": 16}, BOX, DISCRETE)
         Sizes({"model.encoder_hidden_size_list": [5]}, BOX, DISCRETE)
         Margin({"value_norm": True}, BOX, DISCRETE)
+
+
+class ByGetter(PPOPolicy):
+    eps = property(operator.attrgetter("cfg.learn.optimizer_eps"))
+
+    def make_optimizer(self, params):
+        return torch.optim.Adam(params, eps=self.eps)
+
+
+class ByComputedName(PPOPolicy):
+    def make_optimizer(self, params):
+        learn = self.cfg.learn
+        return torch.optim.Adam(params, **{name: getattr(learn, "optimizer_" + name) for name in ("eps",)})
+
+
+class ByComputedKey(PPOPolicy):
+    def make_optimizer(self, params):
+        return torch.optim.Adam(params, **{name: self.config[f"learn.optimizer_{name}"] for name in ("eps",)})
+
+
+class SizesByGetter(DQNPolicy):
+    sizes = property(operator.attrgetter("cfg.model.encoder_hidden_size_list"))
+
+    def make_model(self):
+        return MLP([4, *self.sizes, 3])
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "value"),
+    [
+        (ByGetter, "learn.optimizer_eps", 1e-3),
+        (ByComputedName, "learn.optimizer_eps", 1e-3),
+        (ByComputedKey, "learn.optimizer_eps", 1e-3),
+        (SizesByGetter, "model.encoder_hidden_size_list", [5]),
+    ],
+)
+def test_settings_that_are_read_by_getters_and_by_computed_names_have_an_effect(kind, name, value):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        kind({name: value}, BOX, DISCRETE)
+
+
+def net_of(model):
+    return MLP([4, *model.encoder_hidden_size_list, 3])
+
+
+def net_by_parts(model):
+    return MLP([4, *getattr(model, "_".join(["encoder", "hidden_size", "list"])), 3])
+
+
+class Net(nn.Module):
+    def __init__(self, section):
+        super().__init__()
+        self.inner = nn.Linear(4, section.encoder_hidden_size_list[0])
+        self.head = nn.Linear(section.encoder_hidden_size_list[0], 3)
+
+    def forward(self, obs):
+        return self.head(self.inner(obs).relu())
+
+
+def wide(cfg):
+    return DQNPolicy(cfg, BOX, DISCRETE, model=MLP([4, cfg.model.encoder_hidden_size_list[0], 3]))
+
+
+def whole(cfg):
+    return DQNPolicy(cfg, BOX, DISCRETE, model=net_of(cfg.model))
+
+
+def as_a_dict(cfg):
+    sizes = cfg.model.to_dict()
+    return DQNPolicy(cfg, BOX, DISCRETE, model=MLP([4, *sizes["encoder_hidden_size_list"], 3]))
+
+
+def computed(cfg):
+    return DQNPolicy(cfg, BOX, DISCRETE, model=net_by_parts(cfg.model))
+
+
+def elsewhere(cfg):
+    return giving(cfg, Net(cfg.model))
+
+
+def giving(cfg, net):
+    return DQNPolicy(cfg, BOX, DISCRETE, model=net)
+
+
+@pytest.mark.parametrize("make", [wide, whole, as_a_dict, computed, elsewhere])
+def test_settings_of_which_the_script_makes_the_network_that_it_gives_have_an_effect(make):
+    cfg = DQNPolicyConfig()
+    cfg.model.encoder_hidden_size_list = [24]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        make(cfg)
+
+
+def test_settings_of_a_network_that_the_script_makes_without_them_have_none():
+    def typed(cfg):
+        cfg.model.encoder_hidden_size_list = [24]
+        return giving(cfg, MLP([4, 8, 3]))
+
+    def by_name(cfg):
+        cfg.override({"model.encoder_hidden_size_list": [24]})
+        return giving(cfg, MLP([4, 8, 3]))
+
+    def as_settings(_):
+        return giving({"model.encoder_hidden_size_list": [24]}, MLP([4, 8, 3]))
+
+    def with_another(cfg):
+        cfg.model.encoder_hidden_size_list = [24]
+        return giving(cfg, MLP([4, 8, 3], activation=cfg.model.activation))
+
+    for make in (typed, by_name, as_settings, with_another):
+        with pytest.warns(UserWarning, match=r"encoder_hidden_size_list = \[24\] has no effect: .* a network of your own"):
+            make(DQNPolicyConfig())

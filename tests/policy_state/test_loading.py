@@ -548,9 +548,59 @@ def test_where_a_part_fails_all_others_are_put_back():
     failing.fails = False
 
     assert taken(policy) == before
-    assert "loading a state into a DQNPolicy" in raised.value.__notes__[0]
+    assert "DQNPolicy.load_state_dict: changes cannot be undone" in raised.value.__notes__[0]
     policy.load_state_dict(state)
     assert policy.train_iter == 3
+
+
+class Annealed(DQNPolicy):
+    """With an entry of its own in the state, read as it was written."""
+
+    n_updates = 0
+
+    def loss(self, batch):
+        self.n_updates += 1
+        return super().loss(batch)
+
+    def state_dict(self):
+        return {**super().state_dict(), "n_updates": self.n_updates}
+
+    def load_state_dict(self, state):
+        super().load_state_dict(state)
+        self.n_updates = state["n_updates"]
+
+
+class OfLibrary(Annealed):
+    """Its override needs an entry of the library."""
+
+    def load_state_dict(self, state):
+        super().load_state_dict(state)
+        self.loaded_at = state["train_iter"]
+
+
+@pytest.mark.parametrize("kind", [Annealed, Annealed.with_updates(name="Derived"), DQNPolicy.with_updates(mixins=[])])
+def test_a_state_of_only_weights_leaves_entries_of_a_derived_class_as_they_are(kind):
+    policy, other = learned(kind, steps=3), learned(kind, steps=1)
+    now, whole = getattr(other, "n_updates", None), policy.state_dict()
+    other.load_state_dict({"model": whole["model"], "made_with": whole["made_with"], "eval_value": 3.0, "counters": {}})
+
+    assert torch.equal(other.state_dict()["model"][FIRST], whole["model"][FIRST])
+    assert (getattr(other, "n_updates", None), other.train_iter) == (now, 1)
+    other.load_state_dict(whole)
+    assert getattr(other, "n_updates", None) == getattr(policy, "n_updates", None)
+    assert other.train_iter == 3
+
+
+def test_an_override_that_needs_an_entry_of_the_library_hears_what_a_state_of_only_weights_is():
+    policy = learned(OfLibrary)
+    before = taken(policy)
+    with pytest.raises(KeyError, match="train_iter") as raised:
+        policy.load_state_dict({"model": learned(OfLibrary, steps=5).state_dict()["model"]})
+
+    notes = raised.value.__notes__
+    assert notes[0] == "OfLibrary.load_state_dict: nothing was changed."
+    assert "holds only weights, as best.pt does. Read other entries with state.get(name)" in notes[1]
+    assert taken(policy) == before
 
 
 class Beside(DQNPolicy):

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from ding_lite import task
+from ding_lite.basics import load_checkpoint, save_checkpoint
 from ding_lite.commands import main
 from ding_lite.config import BCConfig, DQNConfig, PPOConfig
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
 from ding_lite.data import ReplayBuffer
-from ding_lite.envs import make_envs
+from ding_lite.envs import SpaceError, make_envs
 from ding_lite.middleware import (
     CkptSaver,
     OffPolicyLearner,
@@ -26,7 +27,7 @@ from ding_lite.middleware import (
     online_logger,
     trainer,
 )
-from ding_lite.policy import BCPolicy, DQNPolicy, PPOPolicy
+from ding_lite.policy import BCPolicy, DQNPolicy, PPOPolicy, load_policy
 from ding_lite.reports import ReportError, load_run
 from ding_lite.rollout import evaluate_run, play_run, record_run
 
@@ -261,7 +262,7 @@ def test_the_configuration_says_what_made_the_run_and_is_read_without_it(tmp_pat
     assert facts["algorithm"] == "PPOPolicy"
     assert facts["id"] == record["id"]
     assert facts["policies"][0]["class"] == "ding_lite.policy.ppo:PPOPolicy"
-    assert facts["policies"][0]["action_space"] == {"kind": "Discrete", "n": 2, "start": 0}
+    assert facts["policies"][0]["action_space"] == {"kind": "Discrete", "n": 2, "start": 0, "dtype": "int64"}
     assert [known["name"] for known in facts["environments"]] == ["CartPole-v1"]
     assert {"python", "ding_lite", "torch", "gymnasium", "numpy"} <= facts["versions"].keys()
     assert "python" in facts["command"]
@@ -300,3 +301,56 @@ def test_a_damaged_record_is_named(lines, tmp_path, damage):
     path.write_text(json.dumps({**json.loads(path.read_text()), **damage}))
     with pytest.raises(ReportError, match=r"run\.json is damaged|cannot be made here"):
         evaluate_run(tmp_path / "run", 1)
+
+
+class SmallIntegers(gymnasium.Env):
+    """Observations and actions are integers of a dtype other than int64."""
+
+    observation_space = gymnasium.spaces.MultiDiscrete([4, 4], dtype=np.int32)
+    action_space = gymnasium.spaces.MultiDiscrete([3, 2], dtype=np.int32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return self.np_random.integers(0, 4, 2, dtype=np.int32), {}
+
+    def step(self, action):
+        assert action.dtype == np.int32
+        self.steps += 1
+        return self.np_random.integers(0, 4, 2, dtype=np.int32), float(action[0]), False, self.steps >= 5, {}
+
+
+def without_dtypes(state):
+    """The state as an earlier version has saved it."""
+    if not isinstance(state, dict):
+        return state
+    is_integer = state.get("kind") in ("Discrete", "MultiDiscrete")
+    return {name: without_dtypes(value) for name, value in state.items() if not (is_integer and name == "dtype")}
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+def test_a_policy_of_integers_of_another_dtype_acts_in_its_environment(tmp_path, is_old):
+    envs = make_envs(SmallIntegers, 1)
+    policy = PPOPolicy(PPOConfig().policy, envs.single_observation_space, envs.single_action_space)
+    state = policy.state_dict()
+    save_checkpoint(without_dtypes(state) if is_old else state, tmp_path / "ckpt" / "best.pt")
+
+    action, _ = load_policy(tmp_path).predict(envs.single_observation_space.sample())
+    assert action.dtype == (np.int64 if is_old else np.int32)
+    assert evaluate_run(tmp_path, 3, env=SmallIntegers).lengths == (5, 5, 5)
+    dataset = record_run(tmp_path, tmp_path / "data", 20, env=SmallIntegers)
+    assert dataset.action_space == envs.single_action_space
+    for space in (envs.single_action_space, load_policy(tmp_path).action_space):
+        learner = BCPolicy(BCConfig().policy, envs.single_observation_space, space).learn_mode
+        offline_data_fetcher(BCConfig(), dataset, learner)
+    load_policy(tmp_path).load_state_dict(state)
+    policy.load_state_dict(load_checkpoint(tmp_path / "ckpt" / "best.pt"))
+
+
+def test_a_policy_of_another_integer_dtype_is_refused_and_the_dtypes_are_named(tmp_path):
+    space = gymnasium.spaces.MultiDiscrete([3, 2])
+    policy = PPOPolicy(PPOConfig().policy, SmallIntegers.observation_space, space)
+    save_checkpoint(policy.state_dict(), tmp_path / "ckpt" / "best.pt")
+
+    with pytest.raises(SpaceError, match=r"MultiDiscrete\(\[3 2\]\), but the dtype is int64 in the first and int32 in the sec"):
+        evaluate_run(tmp_path, 1, env=SmallIntegers)
