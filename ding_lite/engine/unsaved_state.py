@@ -116,12 +116,12 @@ def _warning(name: str, places: Sequence[str], kind: Kind) -> str:
     if kind is Kind.DERIVED:
         return (
             f"{begin}, which its inherited state_dict does not have, so a resumed run begins without it. Override state_dict() "
-            "and load_state_dict(state), or keep the value in the context: self.keep(...). A policy saves what it gets by "
+            "and load_state_dict(state), or keep a number in the context: self.keep(...). A policy saves what it gets by "
             f"self.attach(name, thing), a torch module its buffers. {leave_out}"
         )
     return (
         f"{begin}, and has no state_dict, so a resumed run begins without it. If the object has a state_dict, name it in the "
-        "contract: uses=(it,). If not, write a class with state_dict() and load_state_dict(state), or keep the value in the "
+        "contract: uses=(it,). If not, write a class with state_dict() and load_state_dict(state), or keep a number in the "
         f"context: self.keep(...). {leave_out}"
     )
 

@@ -30,12 +30,10 @@ def recorded_space(space: gymnasium.Space[Any]) -> dict[str, Any]:
     if parts is not None:
         record: dict[str, Any] = {
             "kind": _kind_of(space),
-            "parts": {str(name): recorded_space(part) for name, part in parts.items()},
+            "parts": {name: recorded_space(part) for name, part in parts.items()},
         }
         if isinstance(space, spaces.Sequence):
             record["stack"] = bool(space.stack)
-        if any(isinstance(name, int) for name in parts):  # JSON has no other keys than strings
-            record["names"] = list(parts)
         return record
     if isinstance(space, spaces.Box):
         bounds = {name: _bound(getattr(space, name)) for name in _BOUNDS}
@@ -126,7 +124,7 @@ def _joined(record: Mapping[str, Any], parts: Mapping[str, gymnasium.Space[Any]]
     """The space of these parts."""
     kind, inner = record["kind"], tuple(parts.values())
     if kind == "Dict":  # as pairs: gymnasium sorts the names of a dict
-        return spaces.Dict(list(zip(record.get("names", parts), inner, strict=True)))
+        return spaces.Dict(list(parts.items()))
     if kind == "Graph":
         return spaces.Graph(parts["node"], parts.get("edge"))
     if kind == "Sequence":

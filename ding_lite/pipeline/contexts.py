@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import functools
 import inspect
+import numbers
 import types
 import warnings
 import weakref
@@ -13,7 +14,6 @@ from collections.abc import Callable, Mapping, MutableMapping, MutableSequence, 
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
 from ding_lite.basics.messages import did_you_mean
-from ding_lite.pipeline.kept_values import problem_of
 
 ContextType = TypeVar("ContextType", bound="Context")
 
@@ -93,20 +93,7 @@ def _refuse_cached_properties(cls: type[Context], own_classes: Sequence[type[Any
 class _Lineage:
     """Shared by all renewals of a context: how it was constructed, and which fields are kept."""
 
-    __slots__ = (
-        "__weakref__",
-        "args",
-        "calls",
-        "cls",
-        "factories",
-        "given",
-        "kept",
-        "kwargs",
-        "lanes",
-        "looked_at",
-        "start",
-        "warned",
-    )
+    __slots__ = ("__weakref__", "args", "calls", "cls", "factories", "given", "kept", "kwargs", "lanes", "start", "warned")
 
     def __init__(self, cls: type[Context], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.cls: type[Any] = cls
@@ -119,8 +106,6 @@ class _Lineage:
         self.kept: tuple[str, ...] = plan.kept
         self.calls: set[tuple[str, ...]] = set()
         self.warned: set[str] = set()
-        self.looked_at: dict[str, type] = {}
-        """The types of the kept values that are no scalars, when they were last looked at."""
         self.lanes = weakref.WeakSet([self])
         """Lineages of the same context on other lanes, which must keep the same fields."""
 
@@ -193,8 +178,7 @@ class Context:
     def keep(self, *names: str) -> None:
         """Carry these fields over to the next iteration, from now on.
 
-        Meant for small, plain data: numbers, strings, arrays, tensors, and lists, tuples and dicts of these. There is one
-        warning if a value is large (10,000 items, or 1 MiB), or is another object, such as a module.
+        Meant for scalars that accumulate. A list, dict, array, tensor or module is kept too, with one warning.
 
         Raises:
             TypeError: a name is not a string.
@@ -211,7 +195,7 @@ class Context:
                 raise UndeclaredFieldError(
                     f"{type(self).__name__} cannot keep {name!r}, it has no such field{did_you_mean(name, self._plan.fields)}"
                 )
-            self._warn_of_kept(name, self.__dict__.get(name))
+            self._warn_if_heavy(name, self.__dict__.get(name))
         lineage.calls.add(names)
         kept = (*lineage.kept, *(name for name in dict.fromkeys(names) if name not in lineage.kept))
         for one in lineage.lanes:
@@ -235,7 +219,7 @@ class Context:
                 continue
             value = old[name]
             if type(value) not in SCALARS:
-                self._warn_of_kept(name, value)
+                self._warn_if_heavy(name, value)
             values[name] = value
         values["total_step"] = old["total_step"] + 1
         return new
@@ -247,34 +231,23 @@ class Context:
         new.__init__(*lineage.args, **lineage.kwargs)  # type: ignore[misc]
         for name in lineage.kept:
             if hasattr(self, name):
-                self._warn_of_kept(name, getattr(self, name))
+                self._warn_if_heavy(name, getattr(self, name))
                 setattr(new, name, getattr(self, name))
         new.total_step = self.total_step + 1
         return new
 
-    def _warn_of_kept(self, name: str, value: object) -> None:
-        """Warn once of a kept value that is large, or no plain data: see `problem_of`.
-
-        It is looked at again if its type changes, and after 1, 3, 7, ... iterations, because it may grow.
-        """
-        lineage, total_step = _lineage_of(self), self.__dict__.get("total_step", 0)
-        is_due = total_step & (total_step + 1) == 0
-        if name in lineage.warned or (lineage.looked_at.get(name) is type(value) and not is_due):
+    def _warn_if_heavy(self, name: str, value: object) -> None:
+        containers = (MutableSequence, MutableMapping, MutableSet)
+        scalar = isinstance(value, numbers.Number) or any(cls.__name__ == "generic" for cls in type(value).__mro__)  # numpy's
+        array = hasattr(value, "__array__") and not scalar
+        warned = _lineage_of(self).warned
+        if name in warned or not (isinstance(value, containers) or array or hasattr(value, "state_dict")):
             return
-        lineage.looked_at[name] = type(value)
-        problem = problem_of(value)
-        if problem is None:
-            return
-        lineage.warned.add(name)
-        if problem.endswith("not plain data"):
-            why = "a saved run cannot hold it, and changes to it in one iteration are hidden from the contracts of the next"
-            fix = "Keep numbers, strings, arrays, tensors, and lists, tuples and dicts of these"
-        else:
-            why = "it stays in memory for the whole run, and every saved state of the run holds all of it"
-            fix = "Keep a summary of it"
+        warned.add(name)
         warnings.warn(
-            f"{type(self).__name__} keeps {name!r} of type {type(value).__name__}, {problem}: {why}. {fix}; let a middleware "
-            "hold such an object.",
+            f"{type(self).__name__} keeps {name!r}, a {type(value).__name__}: it stays in memory for the whole run, and "
+            "hides a dependency between iterations. Keep only numbers; let a middleware hold such an object, with a state_dict "
+            "if a resumed run needs it.",
             stacklevel=3,
         )
 

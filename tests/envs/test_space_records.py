@@ -18,7 +18,7 @@ from ding_lite.envs.spaces import hidden_difference, same_layout, same_space
 INTEGERS = [np.dtype(name) for name in ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", ">i4")]
 FLOATS = [np.dtype(name) for name in ("float16", "float32", "float64", ">f4")]
 SHAPES = st.lists(st.integers(1, 3), max_size=3).map(tuple)
-NAMES = st.lists(st.text("xyz", min_size=1, max_size=3) | st.integers(-3, 12), min_size=1, max_size=3, unique_by=str)
+NAMES = st.lists(st.text("xyz", min_size=1, max_size=3), min_size=1, max_size=3, unique=True)
 
 
 @st.composite
@@ -92,9 +92,9 @@ def test_a_recorded_space_equals_the_original(space):
 def test_a_recorded_space_equals_the_original_after_a_checkpoint(tmp_path):
     space = spaces.Dict(
         [
-            (7, spaces.MultiDiscrete([3, 2], dtype=np.int32)),
+            ("z", spaces.MultiDiscrete([3, 2], dtype=np.int32)),
             ("a", spaces.Discrete(3, start=2, dtype=np.uint8)),
-            (1, spaces.Text(4)),
+            ("b", spaces.Text(4)),
         ]
     )
     save_checkpoint({"space": recorded_space(space)}, tmp_path / "it.pt")
@@ -187,7 +187,6 @@ def test_spaces_that_print_differently_need_no_more_words():
         {"kind": "Box", "shape": 2, "dtype": "float32", "low": 1, "high": 4},
         {"kind": "MultiBinary"},
         {"kind": "Dict", "parts": {"a": {}}},
-        {"kind": "Dict", "parts": {"a": {"kind": "Discrete", "n": 2, "start": 0}}, "names": [1, 2]},
         {"kind": "Dict", "parts": 5},
         {"kind": "Dict"},
         {"kind": "Graph", "parts": {}},

@@ -1,10 +1,7 @@
 """Context: its fields are declared and nowhere else, every iteration has a new one, and only what is kept carries over."""
 
-import collections
 import contextlib
 import dataclasses
-import datetime
-import fractions
 import functools
 import typing
 import warnings
@@ -14,10 +11,6 @@ import pytest
 import torch
 
 from ding_lite.engine import Context, Task, UndeclaredFieldError, contract
-
-
-class Plain:
-    """An object without a defined copy."""
 
 
 def fresh_rows():
@@ -179,23 +172,11 @@ class TestKeep:
         assert (ctx.env_step, ctx.train_iter, ctx.gamma) == (1, 2, 0.5)
 
     @pytest.mark.parametrize(
-        ("heavy", "words"),
-        [
-            ([0] * 10_001, r"type list, with more than 10,000 items: it stays in memory .* Keep a summary"),
-            ({"a": [[0] * 6_000, [0] * 6_000]}, r"type dict, with more than 10,000 items: "),
-            ("x" * 1_100_000, r"type str, of more than 1 MiB: it stays in memory .* every saved state"),
-            (np.zeros(1_000_000), r"type ndarray, of more than 1 MiB: it stays in memory .* every saved state"),
-            ([torch.zeros(1_000_000)], r"type list, of more than 1 MiB: "),
-            (torch.zeros(2, requires_grad=True), r"type \w+, which keeps the graph of its gradient in memory: "),
-            ({1}, r"type set, which is not plain data: a saved run cannot hold it, .* Keep numbers, strings, arrays"),
-            (torch.nn.Linear(1, 1), r"type Linear, which is not plain data: "),
-            ({"a": [Plain()]}, r"type dict, with a Plain, which is not plain data: "),
-            (np.array([{}], object), r"type ndarray, which is not plain data: "),
-        ],
+        "heavy", [[1], {"a": 1}, {1}, np.zeros(2), torch.zeros(2), torch.nn.Linear(1, 1)], ids=lambda x: type(x).__name__
     )
-    def test_keeping_what_is_large_or_no_plain_data_warns_once_with_the_reason(self, heavy, words):
+    def test_keeping_a_container_or_tensor_or_module_warns_once_with_the_reason(self, heavy):
         ctx = Mine(batch=heavy)
-        with pytest.warns(UserWarning, match=rf"Mine keeps 'batch' of {words}.*let a middleware hold such an object") as caught:
+        with pytest.warns(UserWarning, match=r"Mine keeps 'batch', a \w+: it stays in memory .* hides a dependency") as caught:
             renewed = keep_and_renew(ctx, "batch", times=3)
 
         assert len(caught) == 1
@@ -205,33 +186,16 @@ class TestKeep:
     def test_a_container_that_comes_later_warns_at_the_first_renewal_only(self):
         ctx = Mine()
         ctx.keep("batch")
-        ctx.batch = {1}
-        with pytest.warns(UserWarning, match="keeps 'batch' of type set") as caught:
+        ctx.batch = [1]
+        with pytest.warns(UserWarning, match="keeps 'batch', a list") as caught:
             ctx.renew().renew().renew()
-
-        assert len(caught) == 1
-
-    def test_a_list_that_grows_warns_when_it_is_large(self):
-        def grow(ctx, times):
-            for _ in range(times):
-                ctx = ctx.renew()
-                ctx.batch.extend(range(90))
-            return ctx
-
-        ctx = Mine(batch=[])
-        ctx.keep("batch")
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            ctx = grow(ctx, 100)
-        with pytest.warns(UserWarning, match="keeps 'batch' of type list, with more than 10,000 items") as caught:
-            grow(ctx, 200)
 
         assert len(caught) == 1
 
     def test_a_context_with_slots_warns_once_as_well(self):
         @dataclasses.dataclass(slots=True)
         class Slotted(Context):
-            rows: set = dataclasses.field(default_factory=set)
+            rows: list = dataclasses.field(default_factory=list)
 
             def __post_init__(self):
                 self.keep("rows")
@@ -243,15 +207,9 @@ class TestKeep:
         assert len(caught) == 1
 
     @pytest.mark.parametrize(
-        "scalar",
-        [
-            *(1, 1.5, True, None, "text", b"bytes", (1, 2), np.int64(1), np.float32(1), np.bool_(True)),
-            *([], [1, "a"], {"a": {"b": [1, (2, None)]}}, collections.Counter("aab"), np.zeros((3, 4)), torch.zeros(5)),
-            *([np.zeros(2), {"x": torch.zeros(2)}], fractions.Fraction(1, 3), datetime.date(2026, 1, 1), frozenset({1})),
-        ],
-        ids=repr,
+        "scalar", [1, 1.5, True, None, "text", (1, 2), np.int64(1), np.float32(1), np.bool_(True)], ids=repr
     )
-    def test_small_plain_data_is_kept_in_silence(self, scalar):
+    def test_a_scalar_is_kept_in_silence(self, scalar):
         ctx = Mine()
         ctx.batch = scalar
         with warnings.catch_warnings():
