@@ -27,6 +27,7 @@ def base_state(thing: object, state: Any, keys: Collection[str]) -> Any:
 
     Example:
         >>> class Counted:
+        ...     __module__ = "script"
         ...     def state_dict(self): ...
         >>> base_state(Counted(), {"size": 2, "calls": 3}, ("size",))
         {'size': 2}

@@ -6,6 +6,8 @@ import functools
 import sys
 from pathlib import Path
 
+_INSTALLED = {"site-packages", "dist-packages"}
+
 
 def package_of(module: str | None) -> str:
     """The top-level package of a module, by its name; that of Python's own functions if there is none."""
@@ -23,5 +25,9 @@ def is_of_script(module: str | None) -> bool:
     top = package_of(module)
     if top in sys.stdlib_module_names or is_of_ding_lite(module):
         return False
-    file = getattr(sys.modules.get(top), "__file__", None) or ""
-    return not {"site-packages", "dist-packages"}.intersection(Path(file).parts)
+    return not is_installed(getattr(sys.modules.get(top), "__file__", None) or "")
+
+
+def is_installed(file: str) -> bool:
+    """Whether a file is of an installed package."""
+    return not _INSTALLED.isdisjoint(Path(file).parts)

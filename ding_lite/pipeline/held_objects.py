@@ -51,6 +51,11 @@ class Held(NamedTuple):
     """The ids of the objects that it was reached through."""
 
     @property
+    def container(self) -> int | None:
+        """The id of the list, tuple or dict that it is in; None if it is in none."""
+        return self.around[-1] if self.name.endswith("]") and self.around else None
+
+    @property
     def shown(self) -> str:
         """Its name for messages."""
         return f"{self.name} (through {self.through})" if self.through else self.name

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -13,7 +13,7 @@ from ding_lite.basics.configs import Config
 from ding_lite.pipeline.contexts import is_scalar
 from ding_lite.pipeline.contracts import Contract, line_to_add, state_groups
 from ding_lite.pipeline.entries import Entry
-from ding_lite.pipeline.fingerprints import changed, fingerprint
+from ding_lite.pipeline.fingerprints import Print, changed, fingerprint
 from ding_lite.pipeline.held_objects import Held, objects_reached
 
 _NO_STATE = (FunctionType, MethodType, BuiltinFunctionType, ModuleType, type, Config, Contract)
@@ -26,16 +26,21 @@ def unnamed_objects(pipeline: Sequence[Entry]) -> Iterator[str]:
     """Advice for each middleware that reaches an object named by a contract on another lane, but not by its own.
 
     An object and those in its `shares_state_with` count as one: a contract that names one of them names all. Code that reads
-    settings of the object alone, or attributes that its contract names, as in `policy.eval_mode`, does not count.
+    settings of the object alone, or attributes that its contract names, as in `policy.eval_mode`, does not count; nor do
+    objects in a list or dict of which the contract names some.
     """
     groups = _groups_of(pipeline)
     for entry in pipeline:
         terms, told = entry.contract, set[int]()
-        for held in objects_reached(entry.fn) if terms is not None else ():
+        reached = [] if terms is None else list(objects_reached(entry.fn))
+        chosen = {held.container for held in reached if terms is not None and _is_any(terms.uses, (held.thing,))}
+        for held in reached:
             thing = held.thing
             same, leader = groups.get(id(thing), (thing,)), getattr(thing, "leader", None)
             named = same if leader is None else (*same, *groups.get(id(leader), (leader,)))
             if terms is None or id(same[0]) in told or _is_any(terms.uses, named) or _reads_named_alone(held, terms.uses):
+                continue
+            if held.container is not None and held.container in chosen:  # it takes others from the same list or dict
                 continue
             others = (it for it in pipeline if it.contract is not None and it.contract.lane != terms.lane)
             other = next((it for it in others if it.contract is not None and _is_any(it.contract.uses, same)), None)
@@ -137,16 +142,17 @@ class Watched:
     Args:
         thing: the object.
         holders: each middleware that holds it, with its name there.
+        ordered: the ids of objects that contracts name, whose changes inside it do not count.
     """
 
-    def __init__(self, thing: Any, holders: Sequence[tuple[Entry, str]]) -> None:
-        self.thing, self.holders = thing, holders
-        self._print = fingerprint(thing)
+    def __init__(self, thing: Any, holders: Sequence[tuple[Entry, str]], ordered: Container[int]) -> None:
+        self.thing, self.holders, self._ordered = thing, holders, ordered
+        self._print = self._look()
         self._is_reported = False
 
     def warn_if_changed(self) -> None:
         """Warn once if it has changed, and name its holders."""
-        where = None if self._is_reported else changed(self._print, fingerprint(self.thing), "numbers")
+        where = None if self._is_reported else changed(self._print, self._look(), "numbers")
         if where is None:
             return
         self._is_reported = True
@@ -160,6 +166,9 @@ class Watched:
             f"@contract(..., {named}). A decorator above a method cannot name its object: make such middleware in a factory.",
             stacklevel=2,
         )
+
+    def _look(self) -> Print:
+        return fingerprint(self.thing, inside_of=lambda inner: () if id(inner) in self._ordered else None)
 
 
 def watched_objects(pipeline: Sequence[Entry]) -> dict[int, list[Watched]]:
@@ -181,7 +190,7 @@ def watched_objects(pipeline: Sequence[Entry]) -> dict[int, list[Watched]]:
         several = reached[key]
         if all(shared.intersection(held.around) for _, held in several):
             continue  # what holds it is watched
-        watched = Watched(several[0][1].thing, [(entry, held.name) for entry, held in several])
+        watched = Watched(several[0][1].thing, [(entry, held.name) for entry, held in several], groups)
         for one in {id(entry.fn) for entry, _ in several}:
             found.setdefault(one, []).append(watched)
     return found

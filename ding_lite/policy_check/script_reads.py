@@ -10,7 +10,7 @@ from typing import Any
 
 from ding_lite.basics.closures import function_of, parts_of
 from ding_lite.basics.computed_reads import reads_computed_names
-from ding_lite.basics.origins import is_of_ding_lite, is_of_script
+from ding_lite.basics.origins import is_installed, is_of_ding_lite, is_of_script
 from ding_lite.basics.reached_functions import reached_functions
 
 _NOT_CONFIGS = ("self", "policy")  # whose attribute `model` is a network
@@ -46,7 +46,7 @@ def _running_functions() -> Iterator[Any]:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         code, names = frame.f_code, frame.f_globals
-        if is_of_script(names.get("__name__")):
+        if is_of_script(names.get("__name__")) and not is_installed(code.co_filename):  # such as a launcher, as __main__
             cells = tuple(CellType(frame.f_locals.get(name)) for name in code.co_freevars)
             yield FunctionType(code, names, code.co_name, None, cells)
             if code.co_name == "<module>":  # in a notebook, other cells have called them

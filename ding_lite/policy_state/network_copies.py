@@ -23,6 +23,7 @@ def detached_copy(value: Any, memo: dict[int, Any] | None = None) -> Any:
         memo: copies that were made before, by the id of the original, as for `copy.deepcopy`. It is extended.
 
     Example:
+        >>> import torch
         >>> net = nn.Linear(2, 1)
         >>> net.features = net(torch.zeros(2))
         >>> detached_copy(net).features.requires_grad, net.features.requires_grad

@@ -503,3 +503,37 @@ class TestSettings:
 
         settings = policy.cfg
         assert advice(process(lambda ctx: settings.discount_factor and None), policy.learn_mode) == []
+
+
+class TestContainers:
+    """A list or dict that several middleware hold, of which each takes some objects."""
+
+    @pytest.mark.parametrize("wrap", [list, tuple, lambda it: dict(enumerate(it))], ids=["list", "tuple", "dict"])
+    def test_a_middleware_that_names_some_of_it_takes_only_these(self, wrap):
+        things = wrap([Counted(), Counted(), Counted()])
+        takes = [lambda ctx: things[0].count and None, lambda ctx: things[ctx.total_step % 1].count and None]
+
+        for take in takes:
+            assert advice(contract(reads=("count",), uses=(things[0],), stage="process")(take), things[1]) == []
+            (text,) = advice(process(take), things[1])
+            assert "holds things[1], a Counted" in text
+
+    @OVERLAPPING
+    def test_changes_of_objects_that_contracts_name_are_no_changes_of_it(self, mode, recwarn):
+        things = [Counted(), Counted()]
+
+        def step(number, stage, **terms):
+            @contract(uses=(things[number],), stage=stage, **terms)
+            def counts(ctx):
+                things[number].count += 1
+                if "writes" in terms:
+                    ctx.batch = 1
+
+            return counts
+
+        run(step(0, "collect", writes=("batch",)), step(1, "learn", reads=("batch",)), mode=mode, steps=7)
+        assert [str(one.message) for one in recwarn.list if "where iterations overlap" in str(one.message)] == []
+
+
+class Counted:
+    count = 0

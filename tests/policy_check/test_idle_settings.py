@@ -336,3 +336,20 @@ def test_settings_of_a_network_that_the_script_makes_without_them_have_none():
     for make in (typed, by_name, as_settings, with_another):
         with pytest.warns(UserWarning, match=r"encoder_hidden_size_list = \[24\] has no effect: .* a network of your own"):
             make(DQNPolicyConfig())
+
+
+def test_code_of_an_installed_launcher_that_runs_the_script_does_not_count(monkeypatch):
+    """Such as a test runner, which executes a module of its own, whose name is in no package, that reads computed names."""
+
+    def make(cfg):
+        cfg.model.encoder_hidden_size_list = [24]
+        return giving(cfg, MLP([4, 8, 3]))
+
+    code = "def launch(make, cfg, name='__name__'):\n    getattr(make, name)\n    return make(cfg)\n"
+    for file, warns in (("/usr/lib/python3/site-packages/launcher/remote.py", True), ("/home/user/remote.py", False)):
+        names = {"__name__": "__channel__"}
+        exec(compile(code, file, "exec"), names)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            names["launch"](make, DQNPolicyConfig())
+        assert any("encoder_hidden_size_list = [24] has no effect" in str(one.message) for one in caught) == warns

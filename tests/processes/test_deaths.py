@@ -1,5 +1,6 @@
 """Workers that die or hang: noticed in time, and told with the place."""
 
+import gc
 import os
 import signal
 import sys
@@ -209,6 +210,7 @@ def test_a_failing_start_is_a_death_and_leaves_nothing(monkeypatch):
     def refuse(*args):
         raise EOFError("unexpected EOF")
 
+    gc.collect()  # what tests before have left
     before = psutil.Process().num_fds()
     monkeypatch.setattr("ding_lite.processes.children.start", refuse)
     with pytest.raises(WorkerDied, match="worker 'w' could not be started: EOFError: unexpected EOF") as caught:
