@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dis
-from collections.abc import Iterator
+import functools
+from collections.abc import Iterator, Sequence
 from types import CodeType
 from typing import NamedTuple
 
@@ -27,7 +28,8 @@ class Place(NamedTuple):
     """Position of this argument."""
 
 
-def places_of(code: CodeType, name: str, is_attribute: bool = False) -> Iterator[Place]:
+@functools.lru_cache(maxsize=16_384)  # each run of a pipeline asks the same
+def places_of(code: CodeType, name: str, is_attribute: bool = False) -> tuple[Place, ...]:
     """Each place in a function, and in those inside it, that uses a variable.
 
     Args:
@@ -35,7 +37,12 @@ def places_of(code: CodeType, name: str, is_attribute: bool = False) -> Iterator
         name: name of the variable: an argument, a global one, or one of a function around it.
         is_attribute: whether it is the name of an attribute instead, of any object.
     """
-    found = [it for it in dis.get_instructions(code) if it.opname not in _NOTHING]
+    return tuple(_places_in(code, name, is_attribute))
+
+
+def _places_in(code: CodeType, name: str, is_attribute: bool) -> Iterator[Place]:
+    is_there = any(name in names for names in (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars))
+    found = _instructions(code) if is_there else ()
     for index, now in enumerate(found):
         names = now.argval if isinstance(now.argval, tuple) else (now.argval,)
         if name not in names or now.opname in (*_DEFINING, "LOAD_CONST", "KW_NAMES"):
@@ -46,6 +53,11 @@ def places_of(code: CodeType, name: str, is_attribute: bool = False) -> Iterator
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from places_of(constant, name, is_attribute)
+
+
+@functools.lru_cache(maxsize=256)
+def _instructions(code: CodeType) -> tuple[dis.Instruction, ...]:
+    return tuple(it for it in dis.get_instructions(code) if it.opname not in _NOTHING)
 
 
 def attributes_read(code: CodeType, name: str) -> set[str] | None:
@@ -70,7 +82,7 @@ def attributes_read(code: CodeType, name: str) -> set[str] | None:
     return found
 
 
-def _place(code: list[dis.Instruction], index: int) -> Place:
+def _place(code: Sequence[dis.Instruction], index: int) -> Place:
     """What happens to the value that the instruction at this index loads."""
     end = _after_attributes(code, index)
     chain = tuple(str(it.argval) for it in code[index + 1 : end])
@@ -98,7 +110,7 @@ def _place(code: list[dis.Instruction], index: int) -> Place:
     return Place((), code[begin - 1].argval, position)
 
 
-def _after_attributes(code: list[dis.Instruction], index: int) -> int:
+def _after_attributes(code: Sequence[dis.Instruction], index: int) -> int:
     index += 1
     while index < len(code) and code[index].opname in _ATTRIBUTE:
         index += 1
