@@ -44,6 +44,7 @@ def steps(monkeypatch):
         yield found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_an_asynchronous_run_equals_the_one_on_one_thread(name, steps, tmp_path):
     oracle = finished_runs.run(name, tmp_path / "oracle", async_mode=False, max_lag=1, **SETTINGS)

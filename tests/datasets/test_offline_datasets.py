@@ -476,6 +476,7 @@ class TestDamage:
         dataset.rows()
         assert len(verified) == 1
 
+    @pytest.mark.slow
     def test_bits_of_the_archive(self, tmp_path):
         """With the right checksums, so that the archive itself is read: a flag says that it is encrypted, and others."""
         good = self.folder(tmp_path)

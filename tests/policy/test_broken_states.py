@@ -170,6 +170,7 @@ def without_entry(state, path):
     return {**state, path[0]: without_entry(state[path[0]], path[1:])}
 
 
+@pytest.mark.slow
 def test_a_broken_record_of_how_a_policy_was_made_is_refused_by_load_policy(tmp_path):
     whole = made(DQNPolicy).state_dict()
     state = {"model": whole["model"], "made_with": {**whole["made_with"], "config_class": None}}

@@ -139,7 +139,7 @@ WAYS = {
     "skip": {"policy.learn.on_nonfinite": "skip"},
     "restore": {"policy.learn.on_nonfinite": "restore"},
 }
-ways = pytest.mark.parametrize("way", mostly_slow(WAYS, "sync", "async", "workers", "skip"))
+ways = pytest.mark.parametrize("way", mostly_slow(WAYS, "sync", "async"))
 networks = pytest.mark.parametrize("make", [used_before(Keeping), Counting], ids=["kept tensors", "extra state"])
 
 
