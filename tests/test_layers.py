@@ -3,6 +3,7 @@
 import ast
 import functools
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -111,6 +112,13 @@ def test_files_import_only_layers_below_their_own_and_their_own_package():
     ]
     breaches = [f"{where} {breach}" for where, breach in found if breach]
     assert not breaches, "\n".join(breaches)
+
+
+def test_policies_and_environments_do_not_load_the_datasets():
+    """They are for offline pipelines, and take their time."""
+    code = "import sys, ding_lite.policy, ding_lite.envs; print([it for it in sys.modules if '.datasets' in it])"
+    loaded = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert loaded.strip() == "[]"
 
 
 @pytest.mark.parametrize(

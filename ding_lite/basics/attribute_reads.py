@@ -1,12 +1,14 @@
-"""Attribute reads: which attributes of a variable the code of a function reads, and whether it does anything else with it."""
+"""Attribute reads: which attributes code reads and sets, and whether it does anything else with a variable."""
 
 from __future__ import annotations
 
 import dis
 import functools
 from collections.abc import Iterator, Sequence
-from types import CodeType
-from typing import NamedTuple
+from types import CodeType, FunctionType
+from typing import Any, NamedTuple
+
+from ding_lite.basics.closures import function_of, parts_of
 
 _NOTHING = ("PUSH_NULL", "CACHE", "PRECALL", "RESUME", "NOP", "EXTENDED_ARG")
 _DEFINING = ("COPY_FREE_VARS", "MAKE_CELL", "LOAD_CLOSURE")
@@ -42,7 +44,7 @@ def places_of(code: CodeType, name: str, is_attribute: bool = False) -> tuple[Pl
 
 def _places_in(code: CodeType, name: str, is_attribute: bool) -> Iterator[Place]:
     is_there = any(name in names for names in (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars))
-    found = _instructions(code) if is_there else ()
+    found = instructions_of(code) if is_there else ()
     for index, now in enumerate(found):
         names = now.argval if isinstance(now.argval, tuple) else (now.argval,)
         if name not in names or now.opname in (*_DEFINING, "LOAD_CONST", "KW_NAMES"):
@@ -56,7 +58,8 @@ def _places_in(code: CodeType, name: str, is_attribute: bool) -> Iterator[Place]
 
 
 @functools.lru_cache(maxsize=256)
-def _instructions(code: CodeType) -> tuple[dis.Instruction, ...]:
+def instructions_of(code: CodeType) -> tuple[dis.Instruction, ...]:
+    """The instructions of a function that do something, without those of functions inside it."""
     return tuple(it for it in dis.get_instructions(code) if it.opname not in _NOTHING)
 
 
@@ -80,6 +83,20 @@ def attributes_read(code: CodeType, name: str) -> set[str] | None:
             return None
         found.add(place.chain[0])
     return found
+
+
+def attributes_set(function: Any) -> Iterator[str]:
+    """The attributes, of any object, that a function and those inside it set; of anything else, none."""
+    for code in parts_of(function.__code__) if isinstance(function, FunctionType) else ():
+        yield from (it.argval for it in instructions_of(code) if it.opname == "STORE_ATTR")
+
+
+def names_of(classes: Sequence[type]) -> set[str]:
+    """The attributes that these classes define, declare or set."""
+    members = [member for one in classes for member in vars(one).items()]
+    stored = {name for _, it in members for name in attributes_set(function_of(it))}
+    declared = {name for one in classes for name in vars(one).get("__annotations__", ())}
+    return {*(name for name, _ in members), *declared, *stored}
 
 
 def _place(code: Sequence[dis.Instruction], index: int) -> Place:

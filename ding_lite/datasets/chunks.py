@@ -20,16 +20,14 @@ import numpy as np
 
 from ding_lite.basics import unflatten, write_atomically
 from ding_lite.data import Episodes, LeafSpec, flatten
+from ding_lite.data.column_names import LENGTHS, RESERVED
 from ding_lite.data.trees import holds_objects
 
-LENGTHS = "lengths"
 """Name of the array with the steps of each episode."""
 OBS = "obs"
 SCALARS = "reward", "terminated", "truncated", "weight"
 """Columns of one number for each step, as far as a dataset has them."""
 
-RESERVED = (LENGTHS, "valid", "timestep", "return_to_go")
-"""Names that no column may have: that of the lengths in files, and those of what `OfflineDataset.windows` adds."""
 NEEDED = (OBS, "next_obs", "action", "reward", "terminated", "truncated")
 _MANY = 16  # steps
 _PIECE = 1 << 20  # bytes of a file that are read at a time for its checksum

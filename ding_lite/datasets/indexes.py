@@ -15,7 +15,8 @@ import numpy as np
 
 from ding_lite.basics import json_ready, write_atomically
 from ding_lite.data import LeafSpec
-from ding_lite.datasets.chunks import LENGTHS, NEEDED, SCALARS, Chunk, DatasetError, damaged, path_of
+from ding_lite.data.column_names import LENGTHS
+from ding_lite.datasets.chunks import NEEDED, SCALARS, Chunk, DatasetError, damaged, path_of
 from ding_lite.envs.space_records import recorded_space, space_from
 
 INDEX = "dataset.json"

@@ -16,8 +16,9 @@ import numpy as np
 
 from ding_lite.basics import require_extra
 from ding_lite.data import Episodes, LeafSpec, flatten
+from ding_lite.data.column_names import LENGTHS
 from ding_lite.data.trees import map_leaves
-from ding_lite.datasets.chunks import LENGTHS, OBS, DatasetError, flags, packed, require_numbers
+from ding_lite.datasets.chunks import OBS, DatasetError, flags, packed, require_numbers
 from ding_lite.datasets.indexes import INDEX, Index
 from ding_lite.datasets.offline_datasets import OfflineDataset
 from ding_lite.datasets.scores import REFERENCES

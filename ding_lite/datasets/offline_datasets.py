@@ -18,9 +18,9 @@ import torch
 
 from ding_lite.basics import did_you_mean, seed_of, unflatten
 from ding_lite.data import Episodes, LeafSpec, Tree, flatten, tree
+from ding_lite.data.column_names import LENGTHS
 from ding_lite.data.trees import map_leaves
 from ding_lite.datasets.chunks import (
-    LENGTHS,
     OBS,
     SCALARS,
     Arrays,

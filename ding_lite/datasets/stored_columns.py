@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from ding_lite.data.column_names import LENGTHS
 from ding_lite.datasets.chunks import (
-    LENGTHS,
     Arrays,
     Chunk,
     DatasetError,

@@ -16,10 +16,11 @@ import numpy as np
 from ding_lite.basics import RunLock, arrays, base_state, json_ready, plain, remove_leftovers, require_writable, unflatten
 from ding_lite.data import Episodes, LeafSpec, Trajectories, flatten
 from ding_lite.data.column_arrays import spec_like
+from ding_lite.data.column_names import LENGTHS
 from ding_lite.data.episodes import cut_episodes
 from ding_lite.data.restoring import require_integer, require_state, state_error
 from ding_lite.data.trees import map_leaves, merge_leading_dims
-from ding_lite.datasets.chunks import LENGTHS, Chunk, DatasetError, column_specs, native, packed, storable, write_chunk
+from ding_lite.datasets.chunks import Chunk, DatasetError, column_specs, native, packed, storable, write_chunk
 from ding_lite.datasets.indexes import INDEX, Index, read_index, write_index
 from ding_lite.datasets.offline_datasets import OfflineDataset
 from ding_lite.envs.space_records import same_elements

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dis
 import functools
 import itertools
 import re
@@ -13,7 +12,8 @@ from enum import Enum
 from types import BuiltinFunctionType, FunctionType, MethodType, MethodWrapperType, ModuleType
 from typing import Any
 
-from ding_lite.basics.closures import closure_of, function_of, names_in, parts_of
+from ding_lite.basics.attribute_reads import names_of
+from ding_lite.basics.closures import closure_of, function_of, names_in
 from ding_lite.basics.origins import is_of_ding_lite, is_of_script, package_of
 from ding_lite.engine.run_parts import environments_of, has_state, holder_of
 from ding_lite.pipeline.contexts import SCALARS, Context
@@ -291,11 +291,10 @@ def _names_in_inherited_state(kind: Any) -> frozenset[str] | None:
     if not is_of_script(kind.__module__) or not (is_module or is_of_ding_lite(owner.__module__)):
         return None
     bases = [base for base in kind.__mro__ if not is_of_script(base.__module__)]
-    stored = {name for base in bases for it in vars(base).values() for name in _names_stored_by(function_of(it))}
+    known = names_of(bases)
     returned = [function_of(getattr(kind, name, None)) for name in _RETURNING]  # the state has what they return
-    stored |= {name for it in returned if isinstance(it, FunctionType) for name in names_in(it.__code__)}
-    declared = {name for base in bases for name in (*vars(base), *vars(base).get("__annotations__", ()))}
-    return frozenset({*stored, *declared, *(vars(owner()) if is_module else ())})
+    known |= {name for it in returned if isinstance(it, FunctionType) for name in names_in(it.__code__)}
+    return frozenset({*known, *(vars(owner()) if is_module else ())})
 
 
 @functools.cache
@@ -305,12 +304,6 @@ def _names_not_saved(kind: Any) -> frozenset[str]:
     cached = {name for name, member in members if isinstance(member, functools.cached_property)}
     listed = [names for name, names in members if name == "not_saved" and isinstance(names, (tuple, list, set, frozenset))]
     return frozenset({*cached, *(name for names in listed for name in names)})
-
-
-def _names_stored_by(function: Any) -> Iterator[str]:
-    """The attributes that a function sets."""
-    for code in parts_of(function.__code__) if isinstance(function, FunctionType) else ():
-        yield from (it.argval for it in dis.get_instructions(code) if it.opname == "STORE_ATTR")
 
 
 def _state_of(value: Any) -> Any:

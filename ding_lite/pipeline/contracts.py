@@ -509,8 +509,9 @@ def _names(term: str, names: Iterable[str]) -> tuple[str, ...]:
 
 def names_object(thing: Any, terms: Contract) -> bool:
     """Whether a contract names an object, or one that shares its state."""
-    same = (thing, *getattr(thing, "shares_state_with", ()))
-    return any(use is it for use in terms.uses for it in same)
+    if any(use is thing for use in terms.uses):  # most often; of a policy, the others are all its parameters
+        return True
+    return any(use is it for it in getattr(thing, "shares_state_with", ()) for use in terms.uses)
 
 
 def state_groups(uses: Sequence[Any]) -> dict[int, tuple[Any, ...]]:

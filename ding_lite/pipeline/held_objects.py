@@ -18,7 +18,7 @@ from ding_lite.pipeline.contracts import Contract
 
 _MOST_DEPTH, _MOST_SEEN, _MOST_ITEMS = 8, 2_000, 100
 _MOST_CALLS = 3  # helper functions, one in the other, that get an object as an argument
-_NO_STATE = (FunctionType, MethodType, BuiltinFunctionType, ModuleType, type, Config, Contract)
+NO_STATE = (FunctionType, MethodType, BuiltinFunctionType, ModuleType, type, Config, Contract)
 _MADE_TO_BE_SHARED = frozenset({"threading", "_thread", "queue", "_queue"})
 _CONTAINERS = (list, tuple, set, frozenset, deque, dict)
 _ANY_ATTRIBUTE = frozenset({"getattr", "vars", "__dict__", "asdict", "astuple", "copy", "deepcopy", "attrgetter"})
@@ -82,7 +82,7 @@ class _Node(NamedTuple):
 
 def needs_contract(value: object) -> bool:
     """Whether contracts name a value: it may change, and is neither a function, a configuration nor made to be shared."""
-    if is_scalar(value) or isinstance(value, _NO_STATE) or _is_task(value) or type(value).__module__ in _MADE_TO_BE_SHARED:
+    if is_scalar(value) or isinstance(value, NO_STATE) or _is_task(value) or type(value).__module__ in _MADE_TO_BE_SHARED:
         return False
     return isinstance(value, (list, dict, set, deque, bytearray)) or hasattr(value, "__dict__") or hasattr(value, "__array__")
 

@@ -6,17 +6,14 @@ import logging
 import warnings
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-from ding_lite.basics.configs import Config
 from ding_lite.pipeline.contexts import is_scalar
 from ding_lite.pipeline.contracts import Contract, line_to_add, state_groups
 from ding_lite.pipeline.entries import Entry
 from ding_lite.pipeline.fingerprints import Print, changed, fingerprint
-from ding_lite.pipeline.held_objects import Held, objects_reached
+from ding_lite.pipeline.held_objects import NO_STATE, Held, objects_reached
 
-_NO_STATE = (FunctionType, MethodType, BuiltinFunctionType, ModuleType, type, Config, Contract)
 _DATA = (list, dict, set, deque, bytearray)
 _MOST_INSIDE = 5_000  # objects that are looked at
 _ACTING = " If it only acts, let it hold the mode, such as policy.eval_mode, and name that instead."
@@ -131,7 +128,7 @@ def _inside(value: Any) -> list[Any]:
         return list(value.values())
     if isinstance(value, (list, tuple, set, deque)):
         return list(value)
-    if isinstance(value, _NO_STATE) or hasattr(value, "__array__") or hasattr(value, "named_parameters"):
+    if isinstance(value, NO_STATE) or hasattr(value, "__array__") or hasattr(value, "named_parameters"):
         return []
     return list(getattr(value, "__dict__", {}).values())
 

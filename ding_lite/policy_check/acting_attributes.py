@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import dis
 import inspect
 import weakref
 from collections.abc import Iterator
-from types import CodeType, FunctionType
+from types import FunctionType
 from typing import Any
 
-from ding_lite.basics.closures import function_of, names_in, parts_of
+from ding_lite.basics.attribute_reads import attributes_set, instructions_of, names_of
+from ding_lite.basics.closures import names_in, parts_of
 from ding_lite.basics.messages import warn_caller
 from ding_lite.basics.origins import is_of_ding_lite
 from ding_lite.basics.reached_functions import reached_functions
@@ -66,8 +66,10 @@ def changed_by_acting(policy: Any) -> list[str]:
 
 
 def _changed_by_acting(policy: Any) -> list[str]:
-    codes = [part for fn in _of_acting(policy) for part in parts_of(fn.__code__)]
-    read, assigned = ({name for code in codes for name in _attributes(code, op)} for op in ("LOAD_ATTR", "STORE_ATTR"))
+    functions = list(_of_acting(policy))
+    assigned = {name for fn in functions for name in attributes_set(fn)}
+    codes = [part for fn in functions for part in parts_of(fn.__code__)]
+    read = {it.argval for code in codes for it in instructions_of(code) if it.opname == "LOAD_ATTR"}
     return sorted((read & assigned) - _known_to_library(type(policy)))
 
 
@@ -80,17 +82,8 @@ def _of_acting(policy: Any) -> Iterator[FunctionType]:
                 yield fn
 
 
-def _attributes(code: CodeType, op: str) -> Iterator[str]:
-    return (it.argval for it in dis.get_instructions(code) if it.opname == op)
-
-
 def _known_to_library(kind: type) -> set[str]:
-    """Names that the library's classes define, declare or assign."""
-    bases = [base for base in kind.__mro__ if is_of_ding_lite(base.__module__)]
-    members = [(name, function_of(it)) for base in bases for name, it in vars(base).items()]
-    codes = [part for _, it in members if isinstance(it, FunctionType) for part in parts_of(it.__code__)]
-    declared = {name for base in bases for name in vars(base).get("__annotations__", ())}
-    return {*(name for name, _ in members), *declared, *(name for code in codes for name in _attributes(code, "STORE_ATTR"))}
+    return names_of([base for base in kind.__mro__ if is_of_ding_lite(base.__module__)])
 
 
 def _value(policy: Any, name: str) -> Any:

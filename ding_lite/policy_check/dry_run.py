@@ -16,8 +16,8 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from ding_lite.basics.global_random import global_random_states
 from ding_lite.data import Tree, flatten, nested, to_device, tree
+from ding_lite.data.column_names import RESERVED
 from ding_lite.data.trees import map_leaves
-from ding_lite.datasets.chunks import RESERVED
 from ding_lite.envs import RunningEpisode, action_masks
 from ding_lite.envs.action_masks import ACTION_MASK
 from ding_lite.envs.arrays import to_arrays, to_tensors

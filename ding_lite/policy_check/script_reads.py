@@ -8,13 +8,13 @@ from collections.abc import Collection, Iterator
 from types import CellType, CodeType, FrameType, FunctionType
 from typing import Any
 
+from ding_lite.basics.attribute_reads import instructions_of
 from ding_lite.basics.closures import function_of, parts_of
 from ding_lite.basics.computed_reads import reads_computed_names
 from ding_lite.basics.origins import is_installed, is_of_ding_lite, is_of_script
 from ding_lite.basics.reached_functions import reached_functions
 
 _NOT_CONFIGS = ("self", "policy")  # whose attribute `model` is a network
-_LEFT_OUT = ("PUSH_NULL", "CACHE", "PRECALL", "EXTENDED_ARG")
 
 
 def settings_read_by_script(policy: Any, section: str, names: Collection[str]) -> set[str]:
@@ -57,7 +57,7 @@ def _running_functions() -> Iterator[Any]:
 def _read_in(code: CodeType, section: str, names: Collection[str]) -> set[str]:
     """The settings that this code reads by name, without functions inside it."""
     found: set[str] = set()
-    instructions = [it for it in dis.get_instructions(code) if it.opname not in _LEFT_OUT]
+    instructions = instructions_of(code)
     for place, now in enumerate(instructions):
         then = instructions[place + 1 : place + 3]
         if now.opname in ("LOAD_ATTR", "LOAD_METHOD"):

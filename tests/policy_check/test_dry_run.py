@@ -12,8 +12,8 @@ from torch import nn
 from ding_lite.basics.global_random import global_random_states
 from ding_lite.config import PPOConfig
 from ding_lite.data import tree
+from ding_lite.data.column_names import RESERVED
 from ding_lite.data.trees import with_leaves
-from ding_lite.datasets.chunks import RESERVED
 from ding_lite.envs import make_envs
 from ding_lite.middleware import StepCollector, gae_estimator, interaction_evaluator, multistep_trainer
 from ding_lite.nn import RunningNorm

@@ -1,0 +1,8 @@
+"""Column names: those that nothing which a policy, an environment or a user adds may have."""
+
+from __future__ import annotations
+
+LENGTHS = "lengths"
+"""The lengths of the episodes, beside the columns in a file of a dataset."""
+RESERVED = (LENGTHS, "valid", "timestep", "return_to_go")
+"""That of the lengths in files, and those of what `OfflineDataset.windows` adds."""
