@@ -102,6 +102,13 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         share = min(1.0, self._sampled / self._beta_samples)
         return self._beta + share * (self._beta_end - self._beta)
 
+    @beta.setter
+    def beta(self, value: float) -> None:
+        raise AttributeError(
+            f"beta={value!r} of a {type(self).__name__}: it is computed, and goes linearly from beta to beta_end over "
+            "beta_samples batches. Pass these three when you make the buffer; beta_end=beta keeps it constant."
+        )
+
     def bytes_for(self, spec: Spec) -> int:
         """Bytes of a full buffer with transitions of this spec, including priorities."""
         return super().bytes_for(spec) + SumTree.bytes_for(self.capacity)

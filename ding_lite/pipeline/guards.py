@@ -308,7 +308,7 @@ def _all_writes(cls: type[Context], terms: Contract | None) -> frozenset[str]:
     return frozenset[str]().union(*(step_fields(cls, terms, which)[1] for which in (FIRST, SECOND, LATE)))
 
 
-def _no_advice(verb: str, name: str) -> str:
+def _no_advice(verb: str, name: str, is_unset: bool) -> str:
     return ""
 
 
@@ -318,7 +318,7 @@ class _Advice:
     def __init__(self, fn: object, terms: Contract, which: int, late: frozenset[str]) -> None:
         self._fn, self._terms, self._which, self._late = fn, terms, which, late
 
-    def __call__(self, verb: str, name: str) -> str:
+    def __call__(self, verb: str, name: str, is_unset: bool) -> str:
         if name == "total_step":
             return "The task counts iterations there: declare a counter of your own."
         suffix = {FIRST: "", SECOND: "_after", LATE: "_late"}[self._which]
@@ -334,4 +334,7 @@ class _Advice:
         if term == "reads" and not is_added and name in (*self._terms.all_writes, *self._terms.may_write):
             term = "may_read"  # it writes the field itself, now and then: no earlier middleware needs to
         names = (name,) if is_added else (*getattr(self._terms, term), name)
-        return "Add it: " + line_to_add(self._fn, **{term: [f'"{one}"' for one in names]}) + "."
+        advice = "Add it: " + line_to_add(self._fn, **{term: [f'"{one}"' for one in names]}) + "."
+        if term == "reads" and is_unset:  # such as what a property reads if it is there
+            advice += " If it may be None, as it is now, name it in may_read instead."
+        return advice

@@ -30,10 +30,10 @@ def require_middleware(fn: object, call: str = "task.use") -> None:
         TypeError: `fn` is not callable, is a class or an async function, or does not take exactly one argument.
     """
     if not callable(fn):
-        raise TypeError(
-            f"{call}() wants a function of the context, got {fn!r} of type {type(fn).__name__}. "
-            "If a factory made it, end the factory with `return` and the inner function."
-        )
+        fix = "If a factory made it, end the factory with `return` and the inner function."
+        if isinstance(fn, (list, tuple)) and any(map(callable, fn)):
+            fix = f"Pass the functions one by one: `for fn in it: {call}(fn)`." if call == "task.use" else f"Write {call}(*it)."
+        raise TypeError(f"{call}() wants a function of the context, got {fn!r:.200} of type {type(fn).__name__}. {fix}")
     if inspect.isclass(fn):
         raise TypeError(f"{call}({fn.__name__}) got the class itself: make an object of it, {call}({fn.__name__}(...)).")
     if any(inspect.iscoroutinefunction(f) or inspect.isasyncgenfunction(f) for f in (fn, call_of(fn))):

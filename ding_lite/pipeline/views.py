@@ -37,7 +37,7 @@ class RunningStep:
 
     Args:
         who: name and place of the middleware.
-        advice: function of "read" or "write" and a field that returns how to allow the access.
+        advice: function of "read" or "write", a field, and whether it is None now; it returns how to allow the access.
         checker: checker for middleware inside this one; `checker_of` returns it.
         note: called with the context, "read" or "write" and a field instead of raising; None to raise.
     """
@@ -47,7 +47,7 @@ class RunningStep:
     def __init__(
         self,
         who: str,
-        advice: Callable[[str, str], str],
+        advice: Callable[[str, str, bool], str],
         checker: object = None,
         note: Callable[[Any, str, str], None] | None = None,
     ) -> None:
@@ -138,7 +138,7 @@ class View:
             )
         else:
             text = f"{step.who} {verb}s ctx.{name}{way} at {place}, and its contract does not name it. "
-            text += step.advice(verb, name)
+            text += step.advice(verb, name, field_value(ctx, name) is None)
         refusal = ContractError(text)
         if step is not None:
             self.refusal = refusal

@@ -207,7 +207,9 @@ class Policy(PolicyState):
             self.params = list(self.model.parameters())
             if self.params:
                 hook = f"make_optimizer, or the optimizer_fn, of {kind}"
-                self.optimizer = require_optimizer(hook, self.params, self.make_optimizer(self.params))
+                made = self.make_optimizer(self.params)
+                others = [it for it in vars(self).values() if isinstance(it, torch.optim.Optimizer)]
+                self.optimizer = require_optimizer(hook, self.params, made, others)
                 self._group_settings = group_settings(self.optimizer.param_groups)
             self.make_generators("learn")
             self.before_loss_init()

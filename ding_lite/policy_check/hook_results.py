@@ -75,8 +75,16 @@ def require_model(hook: str, model: Any, is_given: bool = False) -> nn.Module:
     return model
 
 
-def require_optimizer(hook: str, params: Sequence[nn.Parameter], optimizer: Any) -> Optimizer:
+def require_optimizer(
+    hook: str, params: Sequence[nn.Parameter], optimizer: Any, others: Sequence[Optimizer] = ()
+) -> Optimizer:
     """Check the optimizer that a hook returned for these parameters, and return it.
+
+    Args:
+        hook: name of the hook and of the policy.
+        params: all parameters of the model.
+        optimizer: what it returned.
+        others: further optimizers of the policy, which may have the other parameters.
 
     Raises:
         TypeError: it is not an optimizer, needs a closure that computes the loss, or has weights outside of the model.
@@ -90,6 +98,7 @@ def require_optimizer(hook: str, params: Sequence[nn.Parameter], optimizer: Any)
             f"{found} with weights that are not in self.model: their gradients would accumulate, and they would not be clipped "
             "or saved. Make them a part of the module that make_model returns."
         )
+    taken |= {id(param) for other in others for group in other.param_groups for param in group["params"]}
     if any(param.requires_grad and id(param) not in taken for param in params):
         warnings.warn(
             f"{found} without some of the model's weights, which will not learn: add them, or set requires_grad of them to "

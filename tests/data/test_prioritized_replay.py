@@ -167,6 +167,8 @@ def test_beta_goes_linearly_to_its_end_and_stays_there():
         assert batch.weight[batch.index == 1].numpy() == pytest.approx(expected)
 
     assert betas == pytest.approx([0.4, 0.5, 0.6, 0.7, 0.8, 0.8])
+    with pytest.raises(AttributeError, match=r"beta=1.0 of a PrioritizedReplayBuffer: .*Pass these three when you make"):
+        buffer.beta = 1.0
 
 
 def test_with_alpha_0_all_are_alike():

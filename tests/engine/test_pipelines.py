@@ -128,7 +128,11 @@ class TestUse:
 
         assert trace == ["first", "first", "second", "second"]
 
-    @pytest.mark.parametrize("fn", [None, 3, "collect", [plain]])
+    def test_a_list_of_middleware_is_refused_with_the_loop_to_write(self):
+        with Task().start() as loop, pytest.raises(TypeError, match=r"got \[.*\] of type list\. .* `for fn in it: task\.use\(fn\)`"):
+            loop.use([plain, plain])
+
+    @pytest.mark.parametrize("fn", [None, 3, "collect", [3]])
     def test_what_cannot_be_called_is_refused_with_the_likely_cause(self, fn):
         match = rf"task\.use\(\) wants a function of the context, got .* of type {type(fn).__name__}\. .* with `return`"
         with Task().start() as loop, pytest.raises(TypeError, match=match):

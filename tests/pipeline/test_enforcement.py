@@ -40,6 +40,20 @@ class TestRefusals:
         assert f"reads ctx.batch at {__file__}:{where[0]}, and its contract does not name it." in str(caught.value)
         assert 'Add it: @contract(..., reads=("count", "batch")).' in str(caught.value)
 
+    def test_a_field_that_the_pipeline_leaves_none_may_be_read_with_the_advice_of_the_error(self):
+        class Whole(Data):
+            @property
+            def both(self):
+                return self.rows, self.more
+
+        outer = contract(reads=("rows",), stage="learn")(lambda ctx: ctx.both)
+        with pytest.raises(ContractError, match=r"If it may be None, as it is now, name it in may_read instead\."):
+            run(outer, mode={}, ctx=Whole())
+        run(contract(reads=("rows",), may_read=("more",), stage="learn")(lambda ctx: ctx.both), mode={}, ctx=Whole())
+        with pytest.raises(ContractError) as caught:
+            run(outer, mode={}, ctx=Whole(more=1))
+        assert "may_read" not in str(caught.value)
+
     @MODES
     def test_a_read_by_a_thread_of_the_script_is_not_blamed_on_the_middleware_that_runs(self, mode):
         kept, errors = [], []
