@@ -212,7 +212,8 @@ def _unprovided(used: UsedMiddleware, need: str, all_used: Sequence[UsedMiddlewa
     field, _, key = need.partition(".")
     start = f"{used.name} needs {used.field_start}{field}[{key!r}], and no earlier middleware sets it: "
     for other in all_used:
-        if other is not used and _provides(other, need, used) and not other.is_opaque:
+        needs_it_too = other.contract is not None and need in other.contract.needs  # such as the same one, used twice
+        if not needs_it_too and _provides(other, need, used) and not other.is_opaque:
             return start + used.where_to_move(other)
     hint = used.contract.hints.get(need) if used.contract is not None else None
     return start + (hint or f'add one that does before it, with provides=("{need}",) in its contract.')
