@@ -441,6 +441,20 @@ def _span(begin: int, shape: Sequence[int], strides: Sequence[int]) -> tuple[int
     return begin + sum(step for step in steps if step < 0), begin + sum(step for step in steps if step > 0)
 
 
+def bounds_of_memory(array: Any) -> tuple[int, int] | None:
+    """The addresses where the memory of an array or tensor begins and ends; None if it is empty, or not in one memory."""
+    if hasattr(array, "__array_interface__") and not hasattr(array, "untyped_storage"):
+        if not array.size:
+            return None
+        begin, end = _span(array.__array_interface__["data"][0], array.shape, array.strides)
+        return begin, end + array.itemsize
+    if not _is_numbers_alone(array) or not array.numel():
+        return None
+    size = array.element_size()
+    begin, end = _span(array.data_ptr(), array.shape, [stride * size for stride in array.stride()])
+    return begin, end + size
+
+
 def _every_other(shape: Sequence[int]) -> tuple[slice, ...]:
     longest = max(range(len(shape)), key=lambda axis: shape[axis])
     return tuple(slice(None, None, 2) if axis == longest else slice(None) for axis in range(len(shape)))
