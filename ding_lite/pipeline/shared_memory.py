@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import mmap
+import sys
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-import numpy as np
-import torch
-
-from ding_lite.pipeline.value_kinds import bounds_of_memory
+from ding_lite.pipeline.value_kinds import bounds_of_memory, is_array_or_tensor
 
 _MOST_WORK = 10_000  # of numpy's search for an element that two arrays share
 
@@ -26,7 +24,7 @@ class _Span(NamedTuple):
 
 def is_array(value: object) -> bool:
     """Whether a value is an array, a tensor or a bytearray."""
-    return isinstance(value, (np.ndarray, torch.Tensor, bytearray))
+    return is_array_or_tensor(value) or (isinstance(value, bytearray) and "numpy" in sys.modules)
 
 
 def arrays_with_shared_memory(things: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
@@ -46,6 +44,7 @@ def arrays_with_shared_memory(things: Iterable[Any]) -> Iterator[tuple[Any, Any]
 
 
 def _spans_of(array: Any) -> Iterator[_Span]:
+    np: Any = sys.modules.get("numpy")  # not imported here, because the engine runs without it
     if isinstance(array, bytearray):
         array, key = np.frombuffer(array, np.uint8), id(array)
     else:
@@ -54,7 +53,12 @@ def _spans_of(array: Any) -> Iterator[_Span]:
     if bounds is None:
         return
     yield _Span("", *bounds, key)
-    if isinstance(array, np.memmap) and array.filename is not None and isinstance(array.base, (mmap.mmap, np.ndarray)):
+    if (
+        np is not None
+        and isinstance(array, np.memmap)
+        and array.filename is not None
+        and isinstance(array.base, (mmap.mmap, np.ndarray))
+    ):
         mapped: Any = getattr(array, "_mmap")  # noqa: B009  unknown to type checkers
         start = array.offset - array.offset % mmap.ALLOCATIONGRANULARITY
         shift = start - np.frombuffer(mapped, np.uint8).__array_interface__["data"][0]
@@ -64,13 +68,12 @@ def _spans_of(array: Any) -> Iterator[_Span]:
 def _share_an_element(one: Any, two: Any) -> bool:
     """Whether two arrays whose spans overlap share an element. Some are taken to, because it cannot be found out fast."""
     try:
-        limit: Any = _MOST_WORK
-        return bool(np.shares_memory(_as_numpy(one), _as_numpy(two), max_work=limit))
-    except (TypeError, RuntimeError):  # a tensor that numpy cannot show, or too much work
+        return bool(sys.modules["numpy"].shares_memory(_as_numpy(one), _as_numpy(two), max_work=_MOST_WORK))
+    except (KeyError, TypeError, RuntimeError):  # no numpy, a tensor that numpy cannot show, or too much work
         return True
 
 
 def _as_numpy(array: Any) -> Any:
     if isinstance(array, bytearray):
-        return np.frombuffer(array, np.uint8)
-    return array.detach().numpy() if isinstance(array, torch.Tensor) else array
+        return sys.modules["numpy"].frombuffer(array, "uint8")
+    return array.detach().numpy() if hasattr(array, "untyped_storage") else array

@@ -254,10 +254,13 @@ def _memory_of_call(value: Any) -> _Parts:
     found = [(f".<closure>.{name}", inner) for name, inner in closure_of(value)]
     found += [(f".<defaults>[{index}]", inner) for index, inner in enumerate(value.__defaults__ or ())]
     found += [(f".<defaults>.{name}", inner) for name, inner in (value.__kwdefaults__ or {}).items()]
-    return [(name, inner) for name, inner in found if is_scalar(inner) or isinstance(inner, _MEMORY) or _is_array(inner)]
+    return [
+        (name, inner) for name, inner in found if is_scalar(inner) or isinstance(inner, _MEMORY) or is_array_or_tensor(inner)
+    ]
 
 
-def _is_array(value: Any) -> bool:
+def is_array_or_tensor(value: Any) -> bool:
+    """Whether a value is an array of numpy or a tensor of torch."""
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
     return (numpy is not None and isinstance(value, numpy.ndarray)) or (torch is not None and isinstance(value, torch.Tensor))
 

@@ -334,6 +334,12 @@ class TestSharedMemory:
         assert "share memory, first and second" in text
         assert warned(*two_arrays(lambda: (memmaps(tmp_path / "file")[0], memmaps(tmp_path / "other")[0]))) == []
 
+    def test_a_bytearray_shares_memory_with_an_array_of_it(self):
+        held = bytearray(4)
+        array = np.frombuffer(held, np.uint8)
+        (text,) = warned(*two_lanes(lambda: held.__setitem__(0, held[0] + 1), lambda: array[0]))
+        assert "hold a bytearray and a ndarray that share memory, held and array" in text
+
     def test_one_that_nobody_changes_is_fine(self):
         array = np.zeros(3)
         tensor = torch.from_numpy(array)
