@@ -282,7 +282,8 @@ def _named(fn: FunctionType, owner: Any) -> Iterator[_Found]:
             asked = _names_asked(fn, name)
             if asked is None and isinstance(value, type):  # it is called: the methods of the new object
                 asked = frozenset(names_in(fn.__code__))
-            yield value, asked, None
+            if asked is None or not isinstance(value, FunctionType):  # of a function, attributes alone call nothing
+                yield value, asked, None
     yield from ((it, _ALL, None) for it in (*(fn.__defaults__ or ()), *(fn.__kwdefaults__ or {}).values()))
     if owner is not None and fn.__code__.co_argcount:
         own = _names_asked(fn, fn.__code__.co_varnames[0])

@@ -258,6 +258,14 @@ class TestVariables:
         assert warned(lambda ctx: setattr(ctx, "batch", made.look()), lambda ctx: Made.count and made and None) == []
         assert len(warned(lambda ctx: setattr(ctx, "batch", Made().look()), lambda ctx: Made.count and None)) == 1
 
+    def test_a_function_of_which_only_an_attribute_is_read_does_not_run(self):
+        def collects(ctx):
+            collects.n = 1
+            ctx.batch = 1
+
+        (text,) = warned(collects, lambda ctx: collects.n and None)
+        assert re.search(r"sets collects.n, which .* reads, and their contracts", text)
+
     def test_of_functions_in_a_table_each_middleware_may_call_another(self):
         def count():
             global total
