@@ -231,4 +231,6 @@ def onpolicy_data_fetcher(cfg: RunConfig) -> Callable[[OnlineRLContext], None]:
         found = collected_data(ctx, "onpolicy_data_fetcher", episodes_first=True, wants="pieces")
         ctx.train_data = copied_batch(found) if len(found) else None
 
+    estimator = "replace it by gae_estimator(cfg, policy.collect_mode) or montecarlo_return_estimator"
+    fetch.__dict__.update(data_lacks={"advantage": estimator, "return_": estimator})
     return fetch

@@ -110,7 +110,9 @@ def _trainer(name: str, cfg: object, policy: LearnMode) -> Callable[[AnyRLContex
             _require_finite(policy)
         metrics.append(ctx.train_output, ctx, policy.train_iter - before)
 
-    train.begin_run = partial(warn_of_later_settings, name, policy)  # type: ignore[attr-defined]
+    train.__dict__.update(
+        begin_run=partial(warn_of_later_settings, name, policy), data_wanted=getattr(policy, "data_wanted", None)
+    )
     train.__qualname__ = f"{name}.<locals>.train"  # its name in messages
     return train
 
@@ -212,6 +214,7 @@ class OffPolicyLearner:
         if prefetch not in (True, False, None):
             raise TypeError(f"{who}(prefetch={prefetch!r}) wants True, False, or None for True if the policy learns on a GPU.")
         self._policy, self._settings = policy, policy_settings(cfg).learn
+        self.data_wanted = getattr(policy, "data_wanted", None)
         self._reward_model = reward_model
         self._replay = Replay(cfg, buffer_, policy, reward_model, prefetch)
         self._metrics = _Metrics(who, policy)

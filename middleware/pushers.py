@@ -45,6 +45,7 @@ def data_pusher(cfg: RunConfig, buffer_: ReplayBuffer) -> Callable[[OnlineRLCont
             is_whole = isinstance(found, Trajectories) or isinstance(buffer_, EpisodeReplayBuffer)
             buffer_.push(found if is_whole else found.rows())
 
+    push.__dict__.update(data_lacks={"sequences": "replace it by sequence_pusher(cfg, buffer_)"})
     return push
 
 

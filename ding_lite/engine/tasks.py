@@ -42,7 +42,7 @@ from ding_lite.pipeline.contracts import names_object
 from ding_lite.pipeline.guards import Checker
 from ding_lite.pipeline.pipeline_checks import check_pipeline
 from ding_lite.pipeline.pools import Pool
-from ding_lite.pipeline.shared_objects import objects_inside_others, unnamed_objects
+from ding_lite.pipeline.shared_objects import reached_by, sharing_advice
 from ding_lite.pipeline.suggestions import Touches
 from ding_lite.pipeline.used_middleware import methods_of
 from ding_lite.pipeline.views import ContractError
@@ -464,10 +464,17 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
         plan = make_plan(self.ctx, self._entries, self.max_lag)
         if self.async_mode:
             _warn_of_barriers(plan)
-        for problem in (*unnamed_objects(self._entries), *objects_inside_others(self._entries)):
+        reached = reached_by(self._entries)
+        for problem in sharing_advice(self._entries, reached):
             warnings.warn(f"where iterations overlap, {problem}", stacklevel=4)
         checker = Checker(
-            self.ctx, self._entries, self.max_lag, has_lanes=True, is_threaded=self.async_mode, touches=self._touches
+            self.ctx,
+            self._entries,
+            self.max_lag,
+            has_lanes=True,
+            is_threaded=self.async_mode,
+            touches=self._touches,
+            reached=reached,
         )
         return Network(plan, self.ctx, Timeline(), checker, self._deferrals, is_threaded=self.async_mode)
 

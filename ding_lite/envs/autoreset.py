@@ -345,6 +345,8 @@ class VectorEnvAdapter:
         return self._resetting
 
     def _finals(self, ended: np.ndarray[Any, Any], indices: list[int], infos: dict[str, Any], out: Any) -> dict[int, Any]:
+        if self.mode is not AutoresetMode.SAME_STEP:
+            self._refuse_reset_in_same_step(indices, infos, out)
         if self.mode is AutoresetMode.NEXT_STEP:
             self._resetting = ended
             return {}
@@ -377,6 +379,35 @@ class VectorEnvAdapter:
                 self._refuse_overwritten(index, finals[index], out)
                 self._lent.append((lent, map_leaves(np.array, lent)))
         return finals
+
+    def _refuse_reset_in_same_step(self, indices: list[int], infos: dict[str, Any], out: Any) -> None:
+        """Raise an error if the infos hold another final observation than the step returned: then it returned one of a reset.
+
+        Without it, the first step of each episode would be left out, or each episode would be reset twice, and the last step
+        would have a wrong next observation. An environment may well give the observation that it returned there.
+        """
+        key = next((name for name in _FINAL[:2] if isinstance(infos, dict) and infos.get(name) is not None), None)
+        if key is None:
+            return
+        found, mask = infos[key], infos.get(f"_{key}")
+        for index in indices:
+            if mask is not None and not mask[index]:
+                continue
+            try:
+                final = found[index]
+                if final is None:
+                    continue
+                leaves = flatten(to_nested(self.single_observation_space, final))
+                is_returned = all(np.array_equal(leaf, dict(flatten(out))[path][index]) for path, leaf in leaves)
+            except (SpaceError, KeyError, IndexError, TypeError):  # no such observation at all
+                is_returned = False
+            if not is_returned:
+                raise EnvDataError(
+                    f"environment {index} of {self.env} has autoreset mode {self.mode.name}, but in the step that ends its "
+                    f"episode, the infos have {key!r}, which is not the observation that the step returned. So it was reset in "
+                    "the same step: set env.metadata['autoreset_mode'] = AutoresetMode.SAME_STEP.",
+                    index,
+                )
 
     def _may_be_overwritten(self, index: int, lent: Any) -> bool:
         """Whether the reset in the last step may have written into the arrays of the final observation.

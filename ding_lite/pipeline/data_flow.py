@@ -9,10 +9,12 @@ from typing import Any
 
 from ding_lite.basics.closures import content_of
 from ding_lite.basics.messages import name_of
+from ding_lite.basics.origins import is_of_ding_lite
 from ding_lite.pipeline.contexts import Context
 from ding_lite.pipeline.contracts import Contract
 from ding_lite.pipeline.used_middleware import Scope, UsedMiddleware, maker_of
 
+_DATA = frozenset({"trajectories", "episodes", "train_data", "parts"})
 _DEPTH = 4  # levels of nested objects, when two middleware are compared
 
 
@@ -116,6 +118,50 @@ def owner_problems(all_used: Sequence[UsedMiddleware]) -> Iterator[tuple[UsedMid
                 break
 
 
+def lacking_problems(ctx: Context, all_used: Sequence[UsedMiddleware]) -> Iterator[tuple[UsedMiddleware, str]]:
+    """Each step that learns from data without what it needs, with the fix.
+
+    A learner has a method `data_wanted`, such as that of `policy.learn_mode`. What gives it data has an attribute `data_lacks`:
+    a dict with the fix for each thing that its data does not have. Where a user's middleware may add it, nothing is said.
+    """
+    for used in all_used:
+        wanted = getattr(used.fn, "data_wanted", None)
+        if used.contract is None or not callable(wanted) or not _is_ours(used) or any(map(_may_add_columns, used.earlier)):
+            continue
+        drawn = used.contract.draws
+        given = [it for it in used.earlier if it.contract and it.scope == used.scope and _gives(it, used.contract.reads, drawn)]
+        if any(not getattr(it.fn, "data_lacks", None) for it in given) or not given:
+            continue
+        lacks: list[Mapping[str, str]] = [getattr(it.fn, "data_lacks", {}) for it in given]
+        missing = [name for name in wanted() if all(name in it for it in lacks)]
+        if missing:
+            yield (
+                used,
+                f"{used.name} learns from {' and '.join(missing)}, which the data that {given[-1].name}{given[-1].at} gives "
+                f"does not have: {lacks[-1][missing[0]]}.",
+            )
+
+
+def _gives(other: UsedMiddleware, reads: Sequence[str], drawn: Sequence[Any]) -> bool:
+    """Whether a step fills an object that is drawn from, or writes the training data that is read."""
+    terms = other.contract
+    return terms is not None and (
+        any(_has(terms.fills, thing) for thing in drawn) or "train_data" in {*reads} & {*other.writes}
+    )
+
+
+def _may_add_columns(other: UsedMiddleware) -> bool:
+    """Whether a step is a user's and may change data on its way to the learner."""
+    if other.is_opaque:
+        return True
+    return not _is_ours(other) and (bool(other.scope) or not _DATA.isdisjoint(other.writes))
+
+
+def _is_ours(used: UsedMiddleware) -> bool:
+    """Whether a middleware is of this library."""
+    return is_of_ding_lite((used.fn if isinstance(used.fn, FunctionType) else type(used.fn)).__module__)
+
+
 def _is_empty(thing: Any) -> bool:
     return hasattr(type(thing), "__len__") and len(thing) == 0
 
@@ -212,7 +258,8 @@ def _unprovided(used: UsedMiddleware, need: str, all_used: Sequence[UsedMiddlewa
     field, _, key = need.partition(".")
     start = f"{used.name} needs {used.field_start}{field}[{key!r}], and no earlier middleware sets it: "
     for other in all_used:
-        if other is not used and _provides(other, need, used) and not other.is_opaque:
+        needs_it_too = other.contract is not None and need in other.contract.needs  # such as the same one, used twice
+        if not needs_it_too and _provides(other, need, used) and not other.is_opaque:
             return start + used.where_to_move(other)
     hint = used.contract.hints.get(need) if used.contract is not None else None
     return start + (hint or f'add one that does before it, with provides=("{need}",) in its contract.')

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
-from ding_lite.pipeline.contracts import Contract
+from ding_lite.pipeline.contracts import Contract, names_object
 
 
 @dataclasses.dataclass
@@ -32,3 +32,11 @@ class Entry:
 
     lock: AbstractContextManager[Any] | None = None
     """Lock that is held while each step runs."""
+
+
+def take_turns(one: Entry, other: Entry) -> bool:
+    """Whether two middleware share a lock, or their contracts name the same object, so that they take turns."""
+    if one.lock is not None and one.lock is other.lock:
+        return True
+    pairs = ((one.contract, other.contract), (other.contract, one.contract))
+    return any(names_object(use, their) for mine, their in pairs if mine and their for use in mine.uses)

@@ -18,7 +18,7 @@ from ding_lite.pipeline.generators import WaitingGenerator, backward_step, forwa
 from ding_lite.pipeline.in_place_changes import Handovers
 from ding_lite.pipeline.pending_work import PendingWork
 from ding_lite.pipeline.properties import expand_reads, expand_writes, is_property
-from ding_lite.pipeline.shared_objects import watched_objects
+from ding_lite.pipeline.shared_objects import Reached, watched_objects
 from ding_lite.pipeline.suggestions import Touches
 from ding_lite.pipeline.views import Reach, RunningStep, become, checker_of, field_value, real_class_of
 
@@ -36,10 +36,18 @@ class Checker:
         has_lanes: whether each lane has a context of its own.
         is_threaded: whether lanes run at the same time.
         touches: takes what functions without a contract touch in the checked iterations.
+        reached: the objects that middleware reach; needed if each lane has a context of its own.
     """
 
     def __init__(
-        self, ctx: Context, entries: Sequence[Entry], max_lag: int, has_lanes: bool, is_threaded: bool, touches: Touches
+        self,
+        ctx: Context,
+        entries: Sequence[Entry],
+        max_lag: int,
+        has_lanes: bool,
+        is_threaded: bool,
+        touches: Touches,
+        reached: Reached | None = None,
     ) -> None:
         self.end = ctx.total_step + CHECKED_ITERATIONS
         """The first iteration in which nothing is compared."""
@@ -48,7 +56,7 @@ class Checker:
         counted = entries if is_threaded else ()  # only there it matters who else writes a field
         writers = Counter(name for entry in counted for name in _all_writes(type(ctx), entry.contract))
         self.handovers = Handovers(ctx, max_lag, has_lanes, is_threaded, writers)
-        self.watched = watched_objects(entries) if has_lanes else {}
+        self.watched = {} if reached is None else watched_objects(entries, reached)
         """What contracts leave out, by id of each function that holds it."""
         self.ended = EndedContexts() if has_lanes else None
         """Contexts of earlier iterations, which middleware are not to read."""

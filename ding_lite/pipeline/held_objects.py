@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import io
 from collections import deque
 from collections.abc import Iterator
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType, SimpleNamespace
@@ -84,7 +85,14 @@ def needs_contract(value: object) -> bool:
     """Whether contracts name a value: it may change, and is neither a function, a configuration nor made to be shared."""
     if is_scalar(value) or isinstance(value, NO_STATE) or _is_task(value) or type(value).__module__ in _MADE_TO_BE_SHARED:
         return False
-    return isinstance(value, (list, dict, set, deque, bytearray)) or hasattr(value, "__dict__") or hasattr(value, "__array__")
+    if isinstance(value, (list, dict, set, deque, bytearray)) or hasattr(value, "__dict__") or hasattr(value, "__array__"):
+        return True
+    return is_iterator(value)
+
+
+def is_iterator(value: object) -> bool:
+    """Whether a value is an iterator, such as a generator, which each use advances; not one with attributes, or a file."""
+    return isinstance(value, Iterator) and not hasattr(value, "__dict__") and not isinstance(value, io.IOBase)
 
 
 def objects_held(fn: Any) -> Iterator[tuple[str, Any]]:
@@ -199,6 +207,27 @@ def _in_function(node: _Node, around: tuple[int, ...]) -> Iterator[_Node]:
         elif not is_scalar(it):
             places = tuple((place, fn) for place in places_of(fn.__code__, name))
             yield _Node(name, through, it, places, around, is_leaf=is_leaf)
+            known = _data_of(it) if isinstance(it, (type, FunctionType)) else {}
+            for one in {place.chain[0] for place, _ in places if place.chain} & known.keys():
+                yield _Node(f"{name}.{one}", through, known[one], None, around)
+
+
+def _data_of(it: type | FunctionType) -> dict[str, Any]:
+    """The objects that are attributes of a class or function of the script."""
+    if isinstance(it, FunctionType):
+        held = vars(it) if is_of_script(it.__module__) else {}
+    else:
+        held = {name: one for base in reversed(it.__mro__) if is_of_script(base.__module__) for name, one in vars(base).items()}
+    return {
+        name: one for name, one in held.items() if not name.startswith("__") and needs_contract(one) and not _is_member(one)
+    }
+
+
+def _is_member(value: object) -> bool:
+    """Whether it is part of a class, such as a property, and no data."""
+    return isinstance(value, (property, staticmethod, classmethod, functools.cached_property)) or hasattr(
+        type(value), "__get__"
+    )
 
 
 def _in_object(node: _Node, around: tuple[int, ...], code: _Code | None) -> Iterator[_Node]:
@@ -208,6 +237,7 @@ def _in_object(node: _Node, around: tuple[int, ...], code: _Code | None) -> Iter
     for base in kind.__mro__:
         slots = vars(base).get("__slots__", ())
         held.update((it, getattr(value, it)) for it in ([slots] if isinstance(slots, str) else slots) if hasattr(value, it))
+    held = {**_data_of(kind), **held}
     used = None if node.is_top else _names_used(node)
     is_leaf = not is_of_script(kind.__module__) and kind is not SimpleNamespace
     for name, it in held.items():

@@ -13,7 +13,7 @@ from ding_lite.basics.messages import call_of, describe_call, did_you_mean, name
 from ding_lite.basics.signatures import signature_of
 from ding_lite.pipeline.contexts import Context, declared_fields, fields_at_start, foreign_field_advice, kept_fields
 from ding_lite.pipeline.contracts import Contract
-from ding_lite.pipeline.data_flow import flow_problems, owner_problems, settings_problems, sharing_problems
+from ding_lite.pipeline.data_flow import flow_problems, lacking_problems, owner_problems, settings_problems, sharing_problems
 from ding_lite.pipeline.entries import Entry
 from ding_lite.pipeline.properties import expand_reads, fields_behind, is_property
 from ding_lite.pipeline.used_middleware import Scope, UsedMiddleware, context_classes_of, maker_of, middleware_of
@@ -315,8 +315,13 @@ def _undeclared(used: UsedMiddleware, verb: str, ctx: Context, name: str) -> str
 def _unwritten(used: UsedMiddleware, ctx: Context, name: str, all_used: Sequence[UsedMiddleware]) -> str:
     start = f"{used.name} reads {used.field_start}{name}, but no earlier middleware writes it: "
     is_late = used.contract is not None and name not in used.contract.reads
-    for other in () if is_late else all_used:
-        if other is not used and other.scope == used.scope and other.contract and name in other.contract.all_writes:
+    writers = [
+        other
+        for other in ([] if is_late else all_used)
+        if other.scope == used.scope and other.contract and name in other.contract.all_writes
+    ]
+    for other in writers:
+        if other.contract and name not in other.contract.reads:  # one that reads it cannot be the first
             return start + used.where_to_move(other)
     for other in used.earlier:
         for made in other.contract.creates if other.contract and other.scope == used.scope else ():
@@ -325,7 +330,8 @@ def _unwritten(used: UsedMiddleware, ctx: Context, name: str, all_used: Sequence
                 return f"{start}{other.name} writes it in ctx.{made.field}[{made.name!r}]; write {call}."
     provider = {f.name: f.metadata.get("provider") for f in dataclasses.fields(ctx)}.get(name)
     if not provider:
-        return start + "add one that does before it, or give the field a default."
+        is_used_again = any(it.fn is used.fn and it is not used for it in writers)
+        return f"{start}add one that does before {'its first place' if is_used_again else 'it'}, or give the field a default."
     found = maker_of(used.scope, used.earlier)
     return f"{start}add {provider} before it{f', inside {found[1].call}' if found else ''}."
 
@@ -355,4 +361,4 @@ def _fields_of(cls: type[Context]) -> set[str]:
     return {f.name for f in dataclasses.fields(cls)} | {name for name in dir(cls) if isinstance(getattr(cls, name), property)}
 
 
-_CHECKS = (_field_problems, settings_problems, flow_problems, _object_problems)
+_CHECKS = (_field_problems, settings_problems, flow_problems, lacking_problems, _object_problems)

@@ -10,26 +10,50 @@ from typing import Any
 
 from ding_lite.pipeline.contexts import is_scalar
 from ding_lite.pipeline.contracts import Contract, line_to_add, state_groups
-from ding_lite.pipeline.entries import Entry
+from ding_lite.pipeline.entries import Entry, take_turns
 from ding_lite.pipeline.fingerprints import Print, changed, fingerprint
-from ding_lite.pipeline.held_objects import NO_STATE, Held, objects_reached
+from ding_lite.pipeline.held_objects import NO_STATE, Held, is_iterator, objects_reached
+from ding_lite.pipeline.shared_memory import arrays_with_shared_memory, is_array
+from ding_lite.pipeline.shared_variables import shared_variables
 
 _DATA = (list, dict, set, deque, bytearray)
 _MOST_INSIDE = 5_000  # objects that are looked at
 _ACTING = " If it only acts, let it hold the mode, such as policy.eval_mode, and name that instead."
 
 
-def unnamed_objects(pipeline: Sequence[Entry]) -> Iterator[str]:
+Reached = Mapping[int, Sequence[Held]]
+"""The objects that each middleware with a contract reaches, by the id of its function."""
+
+
+def reached_by(pipeline: Sequence[Entry]) -> Reached:
+    """The objects that each middleware of a pipeline reaches; the search takes most of the time of these checks."""
+    return {id(entry.fn): list(objects_reached(entry.fn)) for entry in pipeline if entry.contract is not None}
+
+
+def sharing_advice(pipeline: Sequence[Entry], found: Reached) -> Iterator[str]:
+    """Advice for all that middleware of two lanes share and that can be found before the run."""
+    yield from unnamed_objects(pipeline, found)
+    yield from objects_inside_others(pipeline)
+    yield from shared_iterators(pipeline, found)
+    yield from shared_memory(pipeline, found)
+    yield from shared_variables(pipeline)
+
+
+def unnamed_objects(pipeline: Sequence[Entry], found: Reached) -> Iterator[str]:
     """Advice for each middleware that reaches an object named by a contract on another lane, but not by its own.
 
     An object and those in its `shares_state_with` count as one: a contract that names one of them names all. Code that reads
     settings of the object alone, or attributes that its contract names, as in `policy.eval_mode`, does not count; nor do
     objects in a list or dict of which the contract names some.
+
+    Args:
+        pipeline: the middleware.
+        found: what they reach, from `reached_by`.
     """
     groups = _groups_of(pipeline)
     for entry in pipeline:
         terms, told = entry.contract, set[int]()
-        reached = [] if terms is None else list(objects_reached(entry.fn))
+        reached = () if terms is None else found[id(entry.fn)]
         chosen = {held.container for held in reached if terms is not None and _is_any(terms.uses, (held.thing,))}
         for held in reached:
             thing = held.thing
@@ -79,6 +103,74 @@ def _reads_named_alone(held: Held, uses: Sequence[Any]) -> bool:
 
 def _is_any(uses: Sequence[Any], things: Sequence[Any]) -> bool:
     return any(use is thing for use in uses for thing in things)
+
+
+def shared_iterators(pipeline: Sequence[Entry], found: Reached) -> Iterator[str]:
+    """Advice for each iterator that middleware of two lanes reach, and neither contract names. Every use advances it."""
+    known = [entry for entry in pipeline if entry.contract is not None]
+    holders: dict[int, list[tuple[Entry, Held]]] = {}
+    for entry in known:
+        for held in found[id(entry.fn)]:
+            if is_iterator(held.thing):
+                holders.setdefault(id(held.thing), []).append((entry, held))
+    for several in holders.values():
+        if any(_knows(entry, several[0][1].thing) for entry in known):
+            continue
+        first, held = several[0]
+        second = next((entry for entry, _ in several if _are_beside(first, entry)), None)
+        if second is not None:
+            yield (
+                f"{first.name} ({first.location}) and {second.name} ({second.location}) hold the same "
+                f"{type(held.thing).__name__}, {held.shown}, an iterator, and neither contract names it. Nothing orders the "
+                "two, so which one gets which item depends on which is faster: add it to both, "
+                f"@contract(..., uses=({_as_code(held.name)},)), or give each its own."
+            )
+
+
+def shared_memory(pipeline: Sequence[Entry], found: Reached) -> Iterator[str]:
+    """Advice for each array that shares memory with another one that a contract on another lane names."""
+    known = [entry for entry in pipeline if entry.contract is not None]
+    holders = _holders_of_arrays(known, found)
+    if not holders:
+        return
+    groups = _groups_of(pipeline)
+    named: dict[int, list[tuple[Entry, Any]]] = {}
+    for entry in known:
+        for use in entry.contract.uses if entry.contract is not None else ():
+            for thing in groups.get(id(use), (use,)):
+                if is_array(thing):
+                    named.setdefault(id(thing), []).append((entry, thing))
+    told = set[frozenset[int]]()
+    for one, two in arrays_with_shared_memory(
+        [*(it[0][1].thing for it in holders.values()), *(it[0][1] for it in named.values())]
+    ):
+        for array, other in ((one, two), (two, one)):
+            for entry, held in holders.get(id(array), ()):
+                user = next((it for it, _ in named.get(id(other), ()) if _are_beside(entry, it)), None)
+                if user is None or frozenset((id(one), id(two))) in told:
+                    continue
+                told.add(frozenset((id(one), id(two))))
+                yield (
+                    f"{entry.name} ({entry.location}) holds {held.shown}, a {type(array).__name__} that shares memory with a "
+                    f"{type(other).__name__} that {user.name} ({user.location}) uses. Nothing orders the two, because "
+                    "contracts name objects, not memory: if one of them changes it, name the same object in both, "
+                    f"@contract(..., uses=({_as_code(held.name)},))."
+                )
+
+
+def _holders_of_arrays(known: Sequence[Entry], found: Reached) -> dict[int, list[tuple[Entry, Held]]]:
+    """The middleware that reach each array, by its id."""
+    holders: dict[int, list[tuple[Entry, Held]]] = {}
+    for entry in known:
+        for held in found[id(entry.fn)]:
+            if is_array(held.thing):
+                holders.setdefault(id(held.thing), []).append((entry, held))
+    return holders
+
+
+def _are_beside(one: Entry, other: Entry) -> bool:
+    """Whether two middleware are on different lanes, and nothing that both name orders them."""
+    return _lane_of(one) != _lane_of(other) and not take_turns(one, other)
 
 
 def objects_inside_others(pipeline: Sequence[Entry]) -> Iterator[str]:
@@ -137,60 +229,92 @@ class Watched:
     """An object that middleware of two lanes hold and no contract names: harmless as long as it does not change.
 
     Args:
-        thing: the object.
+        things: the object; or two arrays that share memory, which change together.
         holders: each middleware that holds it, with its name there.
         ordered: the ids of objects that contracts name, whose changes inside it do not count.
     """
 
-    def __init__(self, thing: Any, holders: Sequence[tuple[Entry, str]], ordered: Container[int]) -> None:
-        self.thing, self.holders, self._ordered = thing, holders, ordered
-        self._print = self._look()
+    def __init__(self, things: Sequence[Any], holders: Sequence[tuple[Entry, str]], ordered: Container[int]) -> None:
+        self.things, self.holders, self._ordered = things, holders, ordered
+        self._prints = self._look()
         self._is_reported = False
 
     def warn_if_changed(self) -> None:
         """Warn once if it has changed, and name its holders."""
-        where = None if self._is_reported else changed(self._print, self._look(), "numbers")
-        if where is None:
+        if self._is_reported:
+            return
+        places = [changed(before, now, "numbers") for before, now in zip(self._prints, self._look())]
+        if None in places:
             return
         self._is_reported = True
+        where = places[0] if len(places) == 1 else ""
         first, name = self.holders[0]
-        second, _ = next((entry, it) for entry, it in self.holders if _lane_of(entry) != _lane_of(first))
-        named = f"uses=({_as_code(name)},)"
+        second, other = next((entry, it) for entry, it in self.holders if _lane_of(entry) != _lane_of(first))
+        if len(places) == 1:
+            what = f"the same {type(self.things[0]).__name__}, {name}, which changes{f' (at {where})' if where else ''}"
+            fix = f"add it to both, @contract(..., uses=({_as_code(name)},))"
+        else:
+            kinds = " and a ".join(type(it).__name__ for it in self.things)
+            what = f"a {kinds} that share memory, {name} and {other}, which change,"
+            fix = f"add one of them, the same, to both, @contract(..., uses=({_as_code(name)},))"
         warnings.warn(
-            f"where iterations overlap, {first.name} ({first.location}) and {second.name} ({second.location}) hold the same "
-            f"{type(self.thing).__name__}, {name}, which changes{f' (at {where})' if where else ''}, and neither contract "
-            "names it. Nothing orders the two, so the result depends on which is faster: add it to both, "
-            f"@contract(..., {named}). A decorator above a method cannot name its object: make such middleware in a factory.",
+            f"where iterations overlap, {first.name} ({first.location}) and {second.name} ({second.location}) hold {what}, and "
+            f"neither contract names it. Nothing orders the two, so the result depends on which is faster: {fix}. A decorator "
+            "above a method cannot name its object: make such middleware in a factory.",
             stacklevel=2,
         )
 
-    def _look(self) -> Print:
-        return fingerprint(self.thing, inside_of=lambda inner: () if id(inner) in self._ordered else None)
+    def _look(self) -> list[Print]:
+        return [fingerprint(it, inside_of=lambda inner: () if id(inner) in self._ordered else None) for it in self.things]
 
 
-def watched_objects(pipeline: Sequence[Entry]) -> dict[int, list[Watched]]:
-    """Objects that middleware of two lanes reach and no contract names, by id of each function that reaches them."""
+def watched_objects(pipeline: Sequence[Entry], found: Reached) -> dict[int, list[Watched]]:
+    """Objects that middleware of two lanes reach and no contract names, by id of each function that reaches them.
+
+    Args:
+        pipeline: the middleware.
+        found: what they reach, from `reached_by`.
+    """
     known = [entry for entry in pipeline if entry.contract is not None]
     groups = _groups_of(pipeline)
     reached: dict[int, list[tuple[Entry, Held]]] = {}
     for entry in known:
-        for held in objects_reached(entry.fn):
-            if id(held.thing) not in groups and held.attributes() != set():
+        for held in found[id(entry.fn)]:
+            if id(held.thing) not in groups and held.attributes() != set() and not is_iterator(held.thing):
                 reached.setdefault(id(held.thing), []).append((entry, held))
     shared = {
         key
         for key, several in reached.items()
         if len({_lane_of(entry) for entry, _ in several}) > 1 and not any(_knows(entry, several[0][1].thing) for entry in known)
     }
-    found: dict[int, list[Watched]] = {}
+    watched: list[Watched] = []
     for key in reached.keys() & shared:
         several = reached[key]
         if all(shared.intersection(held.around) for _, held in several):
             continue  # what holds it is watched
-        watched = Watched(several[0][1].thing, [(entry, held.name) for entry, held in several], groups)
-        for one in {id(entry.fn) for entry, _ in several}:
-            found.setdefault(one, []).append(watched)
-    return found
+        watched.append(Watched([several[0][1].thing], [(entry, held.name) for entry, held in several], groups))
+    watched += _watched_arrays(known, {key: several for key, several in reached.items() if key not in shared}, groups)
+    by_function: dict[int, list[Watched]] = {}
+    for one in watched:
+        for fn in {id(entry.fn) for entry, _ in one.holders}:
+            by_function.setdefault(fn, []).append(one)
+    return by_function
+
+
+def _watched_arrays(
+    known: Sequence[Entry], reached: Mapping[int, Sequence[tuple[Entry, Held]]], ordered: Container[int]
+) -> Iterator[Watched]:
+    """Arrays that share memory, of which each is reached by middleware of another lane, and that no contract names."""
+    arrays = [several[0][1].thing for several in reached.values() if is_array(several[0][1].thing)]
+    if len(arrays) < 2:
+        return
+    free = [it for it in arrays if not any(_knows(entry, it) for entry in known)]
+    for one, two in arrays_with_shared_memory(free):
+        pairs = ((mine, other) for mine in reached[id(one)] for other in reached[id(two)] if _are_beside(mine[0], other[0]))
+        pair = next(pairs, None)
+        if pair is not None:
+            holders = sorted(pair, key=lambda it: known.index(it[0]))
+            yield Watched([held.thing for _, held in holders], [(entry, held.name) for entry, held in holders], ordered)
 
 
 def _lane_of(entry: Entry) -> str:

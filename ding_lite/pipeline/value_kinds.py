@@ -254,10 +254,13 @@ def _memory_of_call(value: Any) -> _Parts:
     found = [(f".<closure>.{name}", inner) for name, inner in closure_of(value)]
     found += [(f".<defaults>[{index}]", inner) for index, inner in enumerate(value.__defaults__ or ())]
     found += [(f".<defaults>.{name}", inner) for name, inner in (value.__kwdefaults__ or {}).items()]
-    return [(name, inner) for name, inner in found if is_scalar(inner) or isinstance(inner, _MEMORY) or _is_array(inner)]
+    return [
+        (name, inner) for name, inner in found if is_scalar(inner) or isinstance(inner, _MEMORY) or is_array_or_tensor(inner)
+    ]
 
 
-def _is_array(value: Any) -> bool:
+def is_array_or_tensor(value: Any) -> bool:
+    """Whether a value is an array of numpy or a tensor of torch."""
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
     return (numpy is not None and isinstance(value, numpy.ndarray)) or (torch is not None and isinstance(value, torch.Tensor))
 
@@ -439,6 +442,20 @@ def _span(begin: int, shape: Sequence[int], strides: Sequence[int]) -> tuple[int
     """The addresses of the first and the last element in memory."""
     steps = [(size - 1) * stride for size, stride in zip(shape, strides)]
     return begin + sum(step for step in steps if step < 0), begin + sum(step for step in steps if step > 0)
+
+
+def bounds_of_memory(array: Any) -> tuple[int, int] | None:
+    """The addresses where the memory of an array or tensor begins and ends; None if it is empty, or not in one memory."""
+    if hasattr(array, "__array_interface__") and not hasattr(array, "untyped_storage"):
+        if not array.size:
+            return None
+        begin, end = _span(array.__array_interface__["data"][0], array.shape, array.strides)
+        return begin, end + array.itemsize
+    if not _is_numbers_alone(array) or not array.numel():
+        return None
+    size = array.element_size()
+    begin, end = _span(array.data_ptr(), array.shape, [stride * size for stride in array.stride()])
+    return begin, end + size
 
 
 def _every_other(shape: Sequence[int]) -> tuple[slice, ...]:

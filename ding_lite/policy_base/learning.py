@@ -45,6 +45,9 @@ class LearningPolicy(Protocol):
     def columns(self) -> tuple[str, ...] | None:
         """The columns of a batch that the hooks read; None if unknown."""
 
+    def has_hooks_of_users(self) -> bool:
+        """Whether its class is defined outside of the library."""
+
     @property
     def learns_from(self) -> str:
         """ "rollouts" or "transitions"."""
@@ -151,6 +154,14 @@ class LearnMode:
     def columns(self) -> tuple[str, ...] | None:
         """The columns of a batch that the policy's hooks read; None if unknown."""
         return self._policy.columns
+
+    def data_wanted(self) -> tuple[str, ...]:
+        """What training data must have that collectors do not give: "advantage" and "return_", as estimators add them, or
+        "sequences". Empty if unknown, because hooks of a user may add it themselves."""
+        policy = self._policy
+        read = () if policy.has_hooks_of_users() else policy.columns or ()
+        added = [name for name in ("advantage", "return_") if name in read]
+        return (*added, "sequences") if read and hasattr(policy.cfg.learn, "burn_in") else tuple(added)
 
     def trains(self, other: object) -> bool:
         """Whether learning changes the networks of a policy, or of the policy that another mode belongs to."""

@@ -43,6 +43,7 @@ from ding_lite.policy_check import (
     HookReads,
     are_finite,
     explain_learning,
+    explained_size,
     idle_for_optimizer,
     idle_for_rollouts,
     is_read_by_users,
@@ -53,6 +54,7 @@ from ding_lite.policy_check import (
     require_methods,
     require_model,
     require_optimizer,
+    require_real,
     try_out,
     warn_of_idle_settings,
     warn_of_misfit,
@@ -112,7 +114,8 @@ class Policy(PolicyState):
 
     Raises:
         TypeError: an argument has the wrong type; or the model lacks a method that the policy calls.
-        SpaceError: the algorithm does not support the spaces, or the `action_mask` of observations does not fit the actions.
+        SpaceError: the algorithm does not support the spaces; or they have so many elements that there is no memory for the
+            networks; or the `action_mask` of observations does not fit the actions.
         ValueError: the device is not available.
     """
 
@@ -198,7 +201,7 @@ class Policy(PolicyState):
             require_model(f"{kind}(model=...)", model, is_given=True)
         self.given_model = None if model is None else f"{type(model).__module__}:{type(model).__qualname__}"
         """The class of the argument `model`, as module:name; None if the policy has made its networks."""
-        with seeded(self.seed):  # also for networks that hooks add
+        with seeded(self.seed), explained_size(kind, observation_space, action_space):  # also for networks that hooks add
             if model is not None:
                 model = self.take_model(model)
             else:
@@ -421,6 +424,8 @@ class Policy(PolicyState):
         skipped, before, self.num_steps = self._skipped, self.train_iter, {}
         self._attributes_of_acting = self._attributes_of_acting or AttributesOfActing(self)
         self._require_equal_weights()
+        if self._is_first_batch:
+            require_real(type(self).__name__, self.model)
         try:
             processed = self.postprocess(tree(nested(batch)))  # a tree of its own, so that it may assign columns
             require_batch(f"postprocess of {type(self).__name__}", processed)

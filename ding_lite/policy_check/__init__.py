@@ -19,6 +19,7 @@ from ding_lite.policy_check.hook_results import (
     require_mapping,
     require_model,
     require_optimizer,
+    require_real,
     with_stats,
 )
 from ding_lite.policy_check.idle_settings import (
@@ -27,6 +28,7 @@ from ding_lite.policy_check.idle_settings import (
     is_read_by_users,
     warn_of_idle_settings,
 )
+from ding_lite.policy_check.network_sizes import explained_size
 from ding_lite.policy_check.observations import ObservationError, may_be_wrong, misfit_of
 from ding_lite.policy_check.recurrent_states import like_before, own_object, state_like_before
 
@@ -43,6 +45,7 @@ __all__ = [
     "described",
     "dummy_elements",
     "explain_learning",
+    "explained_size",
     "idle_for_optimizer",
     "idle_for_rollouts",
     "is_read_by_users",
@@ -61,6 +64,7 @@ __all__ = [
     "require_model",
     "require_optimizer",
     "require_output",
+    "require_real",
     "require_shapes",
     "state_like_before",
     "try_out",

@@ -30,6 +30,7 @@ from ding_lite.policy_check.hook_results import (
     require_as_long,
     require_batch,
     require_mapping,
+    require_real,
     require_rows,
     require_scalar,
     with_stats,
@@ -274,6 +275,7 @@ def _learned(policy: DryRunPolicy, columns: dict[str, Any]) -> HookReads:
     with _watched(policy, f"loss of {kind}"), _explained(f"loss of {kind}", lambda: described(rows)):
         loss, outputs = with_stats(policy.loss(for_loss))
     require_scalar(f"loss of {kind}", loss)
+    require_real(kind, policy.model)
     with (
         _watched(policy, f"gradients of {kind}"),
         require_gradients(policy),

@@ -75,6 +75,21 @@ def require_model(hook: str, model: Any, is_given: bool = False) -> nn.Module:
     return model
 
 
+def require_real(policy: str, model: nn.Module) -> None:
+    """Refuse complex parameters: optimizers with `fused=True` and the check for finite weights take real numbers alone.
+
+    Raises:
+        HookError: a parameter of the model is complex; the message has its name.
+    """
+    for name, param in model.named_parameters():
+        if param.is_complex():
+            raise HookError(
+                f"{policy} cannot learn the parameter {name!r} of its {type(model).__name__}, which is {param.dtype} of shape "
+                f"{tuple(param.shape)}, expected real numbers: make it real, with a last dimension for the real and the "
+                f"imaginary part, nn.Parameter(torch.view_as_real(...)), and call torch.view_as_complex in forward."
+            )
+
+
 def require_optimizer(
     hook: str, params: Sequence[nn.Parameter], optimizer: Any, others: Sequence[Optimizer] = ()
 ) -> Optimizer:

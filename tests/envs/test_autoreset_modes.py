@@ -111,6 +111,44 @@ def test_the_older_name_of_the_final_observation_is_understood():
     assert {index: obs.tolist() for index, obs in step.final_obs.items()} == {1: [7.0, 7.0, 7.0]}
 
 
+@pytest.mark.parametrize("key", ["final_obs", "final_observation"])
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED])
+def test_an_environment_that_resets_in_the_same_step_and_declares_another_mode_is_refused_at_the_first_end(
+    mode, key, counting_env, rule_policy
+):
+    env = SyncVectorEnv([partial(counting_env, i, [(3 + i, "terminated")]) for i in range(2)], autoreset_mode="SameStep")
+    env.metadata = {**env.metadata, "autoreset_mode": mode}
+    step = env.step
+
+    def renamed(actions):
+        *result, infos = step(actions)
+        return (*result, {name.replace("final_obs", key): value for name, value in infos.items()})
+
+    env.step = renamed
+    with pytest.raises(
+        EnvDataError, match=f"environment 0 .*mode {mode.name}, .*infos have '{key}'.*= AutoresetMode.SAME_STEP"
+    ):
+        LocalWorker(env, rule_policy(env).collect_mode).collect(3)
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED])
+@pytest.mark.parametrize(
+    "infos",
+    [
+        {"final_obs": np.array([None, None])},
+        {"final_obs": np.array([None, np.ones(3, np.float32)], object)},
+        {"final_obs": np.array([[0, 0, 0], [1, 1, 1]], np.float32), "_final_obs": np.array([False, True])},
+        {"final_obs": np.zeros((2, 3), np.float32), "_final_obs": np.array([False, False])},
+    ],
+    ids=["none", "the returned one", "an array", "masked"],
+)
+def test_a_final_observation_that_the_step_returned_too_contradicts_no_mode(mode, infos):
+    env = Scripted(terminated=np.array([False, True]), infos=infos)
+    env.metadata = {"autoreset_mode": mode}
+
+    assert one_step(env).terminated.tolist() == [False, True]
+
+
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("faults", [{"obs": np.array([0, np.nan], np.float32)}, {"reward": np.inf}], ids=["obs", "reward"])
 def test_what_is_not_finite_at_the_end_of_an_episode_is_refused_in_every_mode(mode, faults, faulty_env):

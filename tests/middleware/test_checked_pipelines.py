@@ -31,6 +31,7 @@ from ding_lite.middleware import (
     nstep_reward_enhancer,
     offpolicy_data_fetcher,
     online_logger,
+    onpolicy_data_fetcher,
     sequence_pusher,
     termination_checker,
     trainer,
@@ -191,6 +192,63 @@ class TestReplay:
 
         assert "fills ReplayBuffer" in table
         assert "draws ReplayBuffer" in table
+
+
+class TestDataWithoutWhatIsLearnedFrom:
+    @pytest.fixture
+    def ppo(self):
+        cfg = PPOConfig().override({"policy.collect.n_sample": 64, "policy.learn.batch_size": 32})
+        envs = make_envs("CartPole-v1", 2, seed=0)
+        return cfg, envs, PPOPolicy
+
+    @staticmethod
+    def pipeline(cfg, envs, kind, *between):
+        policy = kind(cfg.policy, envs.single_observation_space, envs.single_action_space)
+        collector = StepCollector(cfg, policy.collect_mode, envs)
+        return collector, *(it(cfg, policy) for it in between), multistep_trainer(cfg, policy.learn_mode)
+
+    def test_a_fetcher_in_place_of_an_estimator_is_refused_before_the_run(self, ppo):
+        (problem,) = problems_of(*self.pipeline(*ppo, lambda cfg, policy: onpolicy_data_fetcher(cfg)))
+
+        assert re.fullmatch(
+            r"multistep_trainer learns from advantage and return_, which the data that onpolicy_data_fetcher \(.*\) gives does "
+            r"not have: replace it by gae_estimator\(cfg, policy.collect_mode\) or montecarlo_return_estimator.",
+            problem,
+        )
+        assert problems_of(*self.pipeline(*ppo, lambda cfg, policy: gae_estimator(cfg, policy.collect_mode))) == []
+
+    def test_where_a_users_code_adds_it_nothing_is_refused(self, ppo):
+        def with_advantage(policy, batch, other_agent_batches=None, episode=None):
+            for name in ("value", "advantage", "return_"):
+                batch[name] = batch.reward
+            return batch
+
+        def adds(cfg, policy):
+            @contract(reads=("trajectories",), writes=("trajectories",), stage="process")
+            def add(ctx):
+                rewards = ctx.trajectories.columns["reward"]
+                ctx.trajectories = ctx.trajectories.with_columns(value=rewards, advantage=rewards, return_=rewards)
+
+            return add
+
+        cfg, envs, kind = ppo
+        fetcher = lambda cfg, policy: onpolicy_data_fetcher(cfg)  # noqa: E731
+        assert problems_of(*self.pipeline(*ppo, adds, fetcher)) == []
+        assert problems_of(*self.pipeline(cfg, envs, kind.with_updates(postprocess_fn=with_advantage), fetcher)) == []
+
+    def test_single_steps_in_place_of_sequences_are_refused_before_the_run(self):
+        cfg, buffer_ = R2D2Config(), ReplayBuffer(100, seed=0)
+        envs = make_envs("CartPole-v1", 2, seed=0)
+        policy = R2D2Policy(cfg.policy, envs.single_observation_space, envs.single_action_space)
+        start = eps_greedy_handler(cfg), StepCollector(cfg, policy.collect_mode, envs)
+        learner = OffPolicyLearner(cfg, policy.learn_mode, buffer_)
+        (problem,) = problems_of(*start, data_pusher(cfg, buffer_), learner)
+
+        assert re.fullmatch(
+            r"OffPolicyLearner learns from sequences, which the data that data_pusher \(.*\) gives does not have: "
+            r"replace it by sequence_pusher\(cfg, buffer_\).",
+            problem,
+        )
 
 
 class TestActing:

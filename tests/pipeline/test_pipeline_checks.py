@@ -105,6 +105,25 @@ class TestReads:
     def test_what_a_middleware_writes_itself_does_not_serve_its_own_reading(self):
         assert len(problems_of(middleware("both", reads=("data",), writes=("data",)))) == 1
 
+    def test_one_that_reads_the_field_itself_is_not_the_one_to_move_before(self):
+        both, other = (
+            middleware("both", reads=("data",), writes=("data",)),
+            middleware("other", reads=("data",), writes=("data",)),
+        )
+        start = "both reads ctx.data, but no earlier middleware writes it: "
+
+        assert problems_of(both, both) == [f"{start}add one that does before its first place, or give the field a default."]
+        assert problems_of(both, other) == [f"{start}add one that does before it, or give the field a default."]
+        assert problems_of(both, both, middleware("writes", writes=("data",))) == [
+            f"{start}move writes, which does, before it."
+        ]
+
+    def test_nor_for_a_setting_that_it_needs_itself(self):
+        terms = {"reads": ("rows",), "writes": ("rows",), "needs": ("rows.eps",), "provides": ("rows.eps",)}
+        (problem,) = problems_of(*[middleware("both", **terms)] * 2)
+
+        assert "no earlier middleware sets it: add one that does before it" in problem
+
     @pytest.mark.parametrize("name", ["kept", "zero", "rows", "total_step"])
     def test_a_field_that_is_kept_or_has_a_value_to_start_with_may_be_read(self, name):
         run_of(middleware("learn", reads=(name,)))

@@ -2,12 +2,14 @@
 
 import collections
 import functools
+import itertools
 import re
 import types
 import warnings
 
 import numpy as np
 import pytest
+import torch
 from contract_runs import OVERLAPPING, run
 from gymnasium import spaces
 
@@ -221,6 +223,144 @@ def test_data_that_both_name_or_that_is_not_inside_is_fine(recwarn):
         loop.use(contract(uses=(level, other), stage="learn")(lambda ctx: level.update(n=1)))
         loop.run(2)
     assert not [one for one in recwarn if "that holds a" in str(one.message)]
+
+
+def two_lanes(change, read, uses=((), ()), stages=("collect", "learn")):
+    """Middleware of two lanes: one calls `change`, the other `read`."""
+
+    @contract(writes=("batch",), uses=uses[0], stage=stages[0])
+    def collects(ctx):
+        change()
+        ctx.batch = 1
+
+    @contract(reads=("batch",), uses=uses[1], stage=stages[1])
+    def learns(ctx):
+        return read() and None
+
+    return collects, learns
+
+
+def warned(*middleware, mode=None):
+    """The warnings of a run that tell of what its lanes share."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        run(*middleware, mode={"max_lag": 1} if mode is None else mode, steps=7)
+    return [text for text in (str(one.message) for one in caught) if "which is faster" in text or "Nothing orders" in text]
+
+
+ITERATORS = {
+    "generator": lambda: (number for number in range(99)),
+    "count": itertools.count,
+    "cycle": lambda: itertools.cycle([1, 2]),
+    "map": lambda: map(int, range(1, 99)),
+    "zip": lambda: zip(range(99)),
+    "enumerate": lambda: enumerate(range(99)),
+    "list": lambda: iter([1] * 99),
+}
+
+
+class TestIterators:
+    @OVERLAPPING
+    @pytest.mark.parametrize("make", ITERATORS.values(), ids=ITERATORS)
+    def test_one_on_two_lanes_is_warned_of(self, make, mode):
+        source = make()
+        (text,) = warned(*two_lanes(lambda: next(source), lambda: next(source)), mode=mode)
+
+        assert re.search(
+            r"two_lanes .* and two_lanes .* hold the same \w+, source \(through \w+\), an iterator, .*uses=\(source,\)", text
+        )
+
+    def test_it_is_not_if_both_name_it_or_each_has_its_own_or_the_run_is_plain(self, tmp_path):
+        source, other = itertools.count(), itertools.count()
+        assert warned(*two_lanes(lambda: next(source), lambda: next(source), uses=((source,), (source,)))) == []
+        assert warned(*two_lanes(lambda: next(source), lambda: next(other))) == []
+        assert warned(*two_lanes(lambda: next(source), lambda: next(source)), mode={}) == []
+        assert warned(*two_lanes(lambda: next(source), lambda: next(source), stages=("learn", "learn"))) == []
+        with (tmp_path / "log").open("w") as file:
+            assert warned(*two_lanes(lambda: file.name, lambda: file.name)) == []
+
+    def test_one_that_a_single_contract_names_is_warned_of(self):
+        source = itertools.count()
+        (text,) = warned(*two_lanes(lambda: next(source), lambda: next(source), uses=((source,), ())))
+
+        assert re.search(r"two_lanes .* holds source \(through \w+\), a count that two_lanes uses", text)
+
+
+def two_arrays(make):
+    """Two middleware of which one adds to the first array that `make` returns, and the other reads the second."""
+    first, second = make()
+    return two_lanes(lambda: first.__iadd__(1), lambda: float(second.reshape(-1)[0]))
+
+
+def memmaps(path):
+    first = np.memmap(path, dtype=np.float64, mode="w+", shape=(4,))
+    return first, np.memmap(path, dtype=np.float64, mode="r+", offset=8, shape=(2,))
+
+
+def with_views(array, one, two):
+    return array[one], array[two]
+
+
+SHARED = {
+    "tensor": lambda: (array := np.zeros(3), torch.from_numpy(array)),
+    "array": lambda: (tensor := torch.zeros(3), tensor.numpy()),
+    "views": lambda: with_views(np.zeros(6), slice(0, 4), slice(2, 6)),
+    "tensors": lambda: with_views(torch.zeros(6), slice(0, 4), slice(2, 6)),
+    "half": lambda: (tensor := torch.zeros(3, dtype=torch.bfloat16), tensor[:2]),
+    "shape": lambda: (array := np.zeros((2, 3)), array.reshape(-1)),
+}
+APART = {
+    "arrays": lambda: (np.zeros(3), np.zeros(3)),
+    "views": lambda: with_views(np.zeros(6), slice(0, 3), slice(3, 6)),
+    "tensors": lambda: with_views(torch.zeros(6), slice(0, 3), slice(3, 6)),
+    "strides": lambda: with_views(np.zeros(6), slice(0, None, 2), slice(1, None, 2)),
+}
+
+
+class TestSharedMemory:
+    @OVERLAPPING
+    @pytest.mark.parametrize("make", SHARED.values(), ids=SHARED)
+    def test_arrays_that_share_memory_are_warned_of_where_it_changes(self, make, mode):
+        (text,) = warned(*two_arrays(make), mode=mode)
+
+        assert re.search(r"two_lanes .* and two_lanes .* hold a \w+ and a \w+ that share memory, first and second", text)
+
+    @pytest.mark.parametrize("make", APART.values(), ids=APART)
+    def test_disjoint_ones_are_not(self, make):
+        assert warned(*two_arrays(make)) == []
+
+    def test_a_file_that_is_mapped_twice_is_one_memory(self, tmp_path):
+        (text,) = warned(*two_arrays(lambda: memmaps(tmp_path / "file")))
+        assert "share memory, first and second" in text
+        assert warned(*two_arrays(lambda: (memmaps(tmp_path / "file")[0], memmaps(tmp_path / "other")[0]))) == []
+
+    def test_a_bytearray_shares_memory_with_an_array_of_it(self):
+        held = bytearray(4)
+        array = np.frombuffer(held, np.uint8)
+        (text,) = warned(*two_lanes(lambda: held.__setitem__(0, held[0] + 1), lambda: array[0]))
+        assert "hold a bytearray and a ndarray that share memory, held and array" in text
+
+    def test_one_that_nobody_changes_is_fine(self):
+        array = np.zeros(3)
+        tensor = torch.from_numpy(array)
+        assert warned(*two_lanes(lambda: array[0], lambda: tensor[0])) == []
+
+    def test_contracts_name_the_same_object_for_it(self):
+        array = np.zeros(3)
+        tensor = torch.from_numpy(array)
+        change, read = lambda: array.__iadd__(1), lambda: float(tensor[0])
+        for uses in (((array,), ()), ((), (tensor,)), ((array,), (tensor,))):
+            (text,) = warned(*two_lanes(change, read, uses=uses))
+            assert re.search(
+                r"holds (array|tensor) .* a (ndarray|Tensor) that shares memory with a .* uses.*the same object", text
+            )
+        assert warned(*two_lanes(change, read, uses=((array,), (array,)))) == []
+
+    def test_a_view_of_a_parameter_shares_memory_with_its_policy(self, policy):
+        view = next(iter(policy.model.parameters())).detach().numpy()
+        (text,) = advice(process(lambda ctx: view.sum() and None), policy.learn_mode)
+
+        assert "holds view, a ndarray that shares memory with a Parameter that" in text
 
 
 class Norm:

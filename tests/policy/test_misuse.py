@@ -6,6 +6,7 @@ import pytest
 from gymnasium import spaces
 
 from ding_lite.basics import ConfigError, save_checkpoint
+from ding_lite.envs import SpaceError
 from ding_lite.policy import (
     A2CPolicy,
     C51Policy,
@@ -19,7 +20,32 @@ from ding_lite.policy import (
 from ding_lite.policy_check import ObservationError
 
 OBS, TWO = spaces.Box(-1.0, 1.0, (4,), np.float32), spaces.Discrete(2)
+HUGE = spaces.Discrete(2**40)
 ZEROS = np.zeros(4, np.float32)
+
+
+@pytest.mark.parametrize("kind", [DQNPolicy, PPOPolicy])
+@pytest.mark.parametrize(
+    ("obs", "action", "words"),
+    [
+        (HUGE, TWO, r"the 1,099,511,627,776 elements of observations Discrete\(1099511627776\): return a few"),
+        (spaces.MultiDiscrete([2**40, 2]), TWO, r"the 1,099,511,627,778 elements of observations MultiDiscrete"),
+        (spaces.Dict({"x": OBS, "k": HUGE}), TWO, r"the 1,099,511,627,776 elements of observations Discrete\("),
+        (OBS, HUGE, r"the 1,099,511,627,776 elements of actions Discrete\(1099511627776\): choose from fewer"),
+    ],
+    ids=["obs", "several", "part", "action"],
+)
+def test_a_space_with_too_many_elements_for_a_network_is_named(kind, obs, action, words):
+    with pytest.raises(SpaceError, match=f"{kind.__name__} has no memory for networks with weights for each of {words}"):
+        kind(None, obs, action)
+
+
+def test_another_lack_of_memory_is_raised_as_it_is():
+    def make_model(policy, observation_space, action_space, config):
+        raise MemoryError("of the hook")
+
+    with pytest.raises(MemoryError, match="of the hook"):
+        DQNPolicy.with_updates(make_model=make_model)(None, OBS, TWO)
 
 
 @pytest.mark.parametrize("kind", [DQNPolicy, C51Policy, R2D2Policy])

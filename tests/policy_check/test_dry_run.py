@@ -668,3 +668,30 @@ def test_it_calls_the_hooks_in_the_order_that_the_documents_give():
     policy.dry_run()
 
     assert list(dict.fromkeys(order)) == ["check_model", "compute_actions", "dummy_batch", "postprocess", "loss"]
+
+
+class Turned(nn.Module):
+    """A Q-network with complex weights."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(4, 2)
+        self.turns = nn.ModuleList([nn.Linear(4, 4, dtype=torch.complex64)])
+
+    def forward(self, obs):
+        return self.head(self.turns[0](obs.to(torch.complex64)).abs())
+
+
+@pytest.mark.parametrize("optimizer", [None, torch.optim.Adam])
+def test_complex_weights_are_refused_by_name_before_learning(optimizer):
+    hooks = {} if optimizer is None else {"optimizer_fn": lambda policy, config: optimizer(policy.params)}
+    policy = DQNPolicy.with_updates(**hooks)(None, spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(2), model=Turned())
+    words = r"DQNPolicy cannot learn the parameter 'turns.0.weight' of its Turned, which is torch.complex64 .*view_as_real"
+    batch = {"obs": torch.zeros(3, 4), "next_obs": torch.zeros(3, 4), "reward": torch.zeros(3)}
+    batch |= {"action": torch.zeros(3, dtype=torch.int64), "terminated": torch.zeros(3, dtype=torch.bool)}
+
+    with pytest.raises(HookError, match=words):
+        policy.dry_run()
+    with pytest.raises(HookError, match=words):
+        policy.learn_mode.forward(tree(batch))
+    assert policy.predict(np.zeros(4, np.float32))[0] in (0, 1)
