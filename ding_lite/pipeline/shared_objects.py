@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import warnings
 from collections import deque
@@ -230,7 +231,7 @@ class Watched:
 
     Args:
         things: the object; or two arrays that share memory, which change together.
-        holders: each middleware that holds it, with its name there.
+        holders: two middleware that hold it, and that nothing orders, each with its name there.
         ordered: the ids of objects that contracts name, whose changes inside it do not count.
     """
 
@@ -248,8 +249,7 @@ class Watched:
             return
         self._is_reported = True
         where = places[0] if len(places) == 1 else ""
-        first, name = self.holders[0]
-        second, other = next((entry, it) for entry, it in self.holders if _lane_of(entry) != _lane_of(first))
+        (first, name), (second, other) = self.holders
         if len(places) == 1:
             what = f"the same {type(self.things[0]).__name__}, {name}, which changes{f' (at {where})' if where else ''}"
             fix = f"add it to both, @contract(..., uses=({_as_code(name)},))"
@@ -285,14 +285,15 @@ def watched_objects(pipeline: Sequence[Entry], found: Reached) -> dict[int, list
     shared = {
         key
         for key, several in reached.items()
-        if len({_lane_of(entry) for entry, _ in several}) > 1 and not any(_knows(entry, several[0][1].thing) for entry in known)
+        if _first_pair(several) is not None and not any(_knows(entry, several[0][1].thing) for entry in known)
     }
     watched: list[Watched] = []
     for key in reached.keys() & shared:
         several = reached[key]
         if all(shared.intersection(held.around) for _, held in several):
             continue  # what holds it is watched
-        watched.append(Watched([several[0][1].thing], [(entry, held.name) for entry, held in several], groups))
+        pair = _first_pair(several) or ()
+        watched.append(Watched([several[0][1].thing], [(entry, held.name) for entry, held in pair], groups))
     watched += _watched_arrays(known, {key: several for key, several in reached.items() if key not in shared}, groups)
     by_function: dict[int, list[Watched]] = {}
     for one in watched:
@@ -315,6 +316,11 @@ def _watched_arrays(
         if pair is not None:
             holders = sorted(pair, key=lambda it: known.index(it[0]))
             yield Watched([held.thing for _, held in holders], [(entry, held.name) for entry, held in holders], ordered)
+
+
+def _first_pair(holders: Sequence[tuple[Entry, Held]]) -> tuple[tuple[Entry, Held], tuple[Entry, Held]] | None:
+    """Two of the middleware that hold an object which nothing orders; None if there are no such ones."""
+    return next((pair for pair in itertools.combinations(holders, 2) if _are_beside(pair[0][0], pair[1][0])), None)
 
 
 def _lane_of(entry: Entry) -> str:

@@ -129,7 +129,8 @@ class TestUse:
         assert trace == ["first", "first", "second", "second"]
 
     def test_a_list_of_middleware_is_refused_with_the_loop_to_write(self):
-        with Task().start() as loop, pytest.raises(TypeError, match=r"got \[.*\] of type list\. .* `for fn in it: task\.use\(fn\)`"):
+        match = r"got \[.*\] of type list\. .* `for fn in it: task\.use\(fn\)`"
+        with Task().start() as loop, pytest.raises(TypeError, match=match):
             loop.use([plain, plain])
 
     @pytest.mark.parametrize("fn", [None, 3, "collect", [3]])

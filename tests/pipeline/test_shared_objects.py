@@ -35,6 +35,56 @@ class TestObjectsThatAreNotNamed:
             run(collects, peeks, mode=mode)
 
 
+class Writer:
+    """Holds lists in dicts, and has a method for each lane."""
+
+    def __init__(self):
+        self.history = {"collected": [], "learned": []}
+
+    def add(self, key):
+        self.history[key].append(1)
+
+
+class TestObjectsInsideNamedOnes:
+    """Both contracts name what holds them, so the two take turns."""
+
+    @OVERLAPPING
+    def test_nothing_is_said_of_what_two_lanes_reach_through_an_object_that_both_name(self, mode, recwarn):
+        history, writer = {"collected": [], "learned": []}, Writer()
+
+        @contract(writes=("batch",), uses=(history, writer), stage="collect")
+        def collects(ctx):
+            ctx.batch = 1
+            history["collected"].append(1)
+            writer.add("collected")
+
+        @contract(("batch",), uses=(history, writer), stage="learn")
+        def learns(ctx):
+            history["learned"].append(1)
+            writer.add("learned")
+
+        run(collects, learns, mode=mode)
+        assert [str(it.message) for it in recwarn] == []
+        assert len(history["learned"]) == len(writer.history["learned"]) == 3
+
+    @OVERLAPPING
+    def test_what_only_one_of_them_names_is_watched(self, mode):
+        one, other, both = {"numbers": []}, {}, []
+        one["numbers"] = other["numbers"] = both
+
+        @contract(writes=("batch",), uses=(one,), stage="collect")
+        def collects(ctx):
+            ctx.batch = 1
+            one["numbers"].append(1)
+
+        @contract(("batch",), uses=(other,), stage="learn")
+        def learns(ctx):
+            other["numbers"].append(1)
+
+        with pytest.warns(UserWarning, match=r"hold the same list, one\['numbers'\], which changes"):
+            run(collects, learns, mode=mode)
+
+
 class Learner:
     """Changes a model."""
 
