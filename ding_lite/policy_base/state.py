@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from ding_lite.envs.spaces import load_random_state, random_state
 from ding_lite.metrics import MetricsLogger
 from ding_lite.policy_base.acting import ActMode, CollectMode, EvalMode
-from ding_lite.policy_base.acting_copies import ROLES, acting_copy
+from ding_lite.policy_base.acting_copies import ROLES, acting_copy, holds_weights
 from ding_lite.policy_base.constructions import Construction
 from ding_lite.policy_base.learner_groups import LearnerGroup
 from ding_lite.policy_base.learning import LearnMode
@@ -117,9 +117,12 @@ class PolicyState(PolicyWeights):
         return [kind.__name__ for kind in kinds[:-2]] or [cls.__name__]  # the last two are `Policy` and `PolicyState`
 
     def changed_by_acting(self) -> dict[str, Any]:
-        """By name, the values of the attributes that the copy that collects changes by itself. No state has them."""
+        """By name, the values of the attributes that the copy that collects may change by itself. No state has them."""
         copy = getattr(vars(self).get("collect_mode"), "actor", None)
-        return {} if copy is None else {name: vars(copy)[name] for name in changed_by_acting(self) if name in vars(copy)}
+        held = {} if copy is None else vars(copy)
+        return {
+            name: held[name] for name in changed_by_acting(self) if name in held and not holds_weights(vars(self).get(name))
+        }
 
     def actor(self, role: str, index: int = 0, device: torch.device | None = None) -> Any:
         """An acting copy of this policy; see `acting_copy`."""
