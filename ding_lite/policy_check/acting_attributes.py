@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import weakref
+from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import FunctionType
 from typing import Any, NamedTuple
@@ -30,6 +31,7 @@ _GENERATORS = ("generator_state", "load_generator_state")
 _BY_TEXT = frozenset({"getattr", "setattr", "vars", "__dict__"})  # what takes the name of an attribute as a string
 _NOTED = "changed_by_acting"  # key in the results of the dry run
 _MOST_CALLS = 1024  # of `learn` between two comparisons of contents
+_MOST_ITEMS = 200  # that are compared of a list, dict or deque
 _NOTHING = object()
 _uses: weakref.WeakKeyDictionary[type, _Uses] = weakref.WeakKeyDictionary()
 _ADVICE = (
@@ -269,10 +271,14 @@ def _print(policy: Any, value: Any) -> Print:
 
 
 def _inside(weights: Mapping[int, Any], value: Any) -> Sequence[tuple[str, Any]] | None:
-    """Nothing inside of weights, policies, and objects of libraries, which may be large, such as buffers; else the usual."""
+    """Nothing inside of weights, policies, and objects of libraries, which may be large, such as buffers; some items of a long
+    list or dict, whose length counts too; else the usual."""
     kind = type(value)
     if id(value) in weights or isinstance(value, Optimizer) or hasattr(kind, "learn_mode"):
         return ()
+    if kind in (list, tuple, deque, dict) and len(value) > _MOST_ITEMS:
+        items = [*(list(value.items()) if kind is dict else enumerate(list(value)))]  # another thread may append meanwhile
+        return [(f"[{key!r:.40}]", inner) for key, inner in items[:: len(items) // _MOST_ITEMS + 1]]
     return None if is_data(value) or is_of_script(kind.__module__) or holds_data_alone(kind) else ()
 
 
