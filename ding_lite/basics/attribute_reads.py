@@ -99,6 +99,15 @@ def names_of(classes: Sequence[type]) -> set[str]:
     return {*(name for name, _ in members), *declared, *stored}
 
 
+@functools.cache
+def names_not_saved(kind: Any) -> frozenset[str]:
+    """The attributes that a class of the script lists in `not_saved`, and its cached properties."""
+    members = [member for base in kind.__mro__ for member in vars(base).items()]
+    cached = {name for name, member in members if isinstance(member, functools.cached_property)}
+    listed = [names for name, names in members if name == "not_saved" and isinstance(names, (tuple, list, set, frozenset))]
+    return frozenset({*cached, *(name for names in listed for name in names)})
+
+
 def _place(code: Sequence[dis.Instruction], index: int) -> Place:
     """What happens to the value that the instruction at this index loads."""
     end = _after_attributes(code, index)

@@ -12,9 +12,9 @@ from enum import Enum
 from types import BuiltinFunctionType, FunctionType, MethodType, MethodWrapperType, ModuleType
 from typing import Any
 
-from ding_lite.basics.attribute_reads import names_of
+from ding_lite.basics.attribute_reads import names_not_saved, names_of
 from ding_lite.basics.closures import closure_of, function_of, names_in
-from ding_lite.basics.origins import is_of_ding_lite, is_of_script, package_of
+from ding_lite.basics.origins import is_of_ding_lite, is_of_script
 from ding_lite.engine.run_parts import environments_of, has_state, holder_of
 from ding_lite.pipeline.contexts import SCALARS, Context
 from ding_lite.pipeline.contracts import state_groups
@@ -22,7 +22,7 @@ from ding_lite.pipeline.entries import Entry
 from ding_lite.pipeline.fingerprints import Print, changes, fingerprint
 from ding_lite.pipeline.shared_objects import objects_inside
 from ding_lite.pipeline.used_middleware import UsedMiddleware, middleware_of
-from ding_lite.pipeline.value_kinds import MOST_PARTS, is_data, usual_parts
+from ding_lite.pipeline.value_kinds import MOST_PARTS, holds_data_alone, is_data, may_change, usual_parts
 
 Parts = Sequence[tuple[str, Any]]
 
@@ -39,11 +39,6 @@ class Kind(Enum):
 Key = tuple[Kind, int, str]
 """What remembers something, its number among those of its kind, and its name."""
 
-_PLAIN_MODULES = {
-    *("builtins", "types", "collections", "functools", "itertools", "random", "array", "_io", "datetime", "queue"),
-    *("numpy", "torch", "treetensor"),
-}
-"""Top-level modules whose objects hold data, or random numbers."""
 _RETURNING = ("get_weights", "set_weights", "get_extra_state", "set_extra_state")  # of a policy, and of a torch module
 _MOST_PLACES = 4  # in one warning
 _MOST_ITEMS = 100  # of a list or dict in an object with a state, where such objects are looked for
@@ -109,9 +104,9 @@ def _warning(name: str, places: Sequence[str], kind: Kind) -> str:
     leave_out = "If it does not matter, as in a cache, ignore this, or list the attribute in not_saved of its class."
     if kind is Kind.ACTING:
         return (
-            f"{begin}, in the copy that collects, so neither the policy nor a resumed run has it. Compute it from "
+            f"{begin}, in the copy that collects, and no state has it, so a resumed run begins without it. Compute it from "
             "self.train_iter, which a copy has with its weights, or make it part of the recurrent state (get_initial_state). "
-            f"{leave_out}"
+            f"Draw random numbers from self.rng or self.generator, which are saved. {leave_out}"
         )
     if kind is Kind.DERIVED:
         return (
@@ -178,7 +173,7 @@ class _Acting:
     def parts(self) -> Parts:
         kind: Any = type(self.policy)
         changed = self.policy.changed_by_acting()
-        named = [(f".{name}", inner) for name, inner in changed.items() if name not in _names_not_saved(kind)]
+        named = [(f".{name}", inner) for name, inner in changed.items() if name not in names_not_saved(kind)]
         return [("", None), *named]  # not empty, because a value without parts is left out
 
 
@@ -191,13 +186,19 @@ class _Own:
     def parts(self) -> Parts:
         kind: Any = type(self.thing)
         known = _names_in_inherited_state(kind) or frozenset()
-        known = known | _names_not_saved(kind)
+        known = known | names_not_saved(kind) | self._shared_with_copies()
         own = [(f".{name}", inner) for name, inner in vars(self.thing).items() if name not in known]
         # Copies, because the buffers of a torch module count as saved.
         left_out = sorted(getattr(self.thing, "_non_persistent_buffers_set", ()))
         held = [(f".{name}", getattr(self.thing, name)) for name in left_out]
         buffers = [(place, None if buffer is None else buffer.detach().clone()) for place, buffer in held]
         return [*own, *buffers, ("", type(self.thing))]
+
+    def _shared_with_copies(self) -> set[str]:
+        """Attributes of a policy that the copy that collects has too, as the same objects: see `_Acting`."""
+        held = vars(self.thing)
+        acting = self.thing.changed_by_acting() if hasattr(type(self.thing), "changed_by_acting") else {}
+        return {name for name, it in acting.items() if held.get(name) is it and may_change(it)}
 
 
 def _owners(used: Sequence[UsedMiddleware]) -> list[Any]:
@@ -217,7 +218,7 @@ def _objects_in(without: Container[int], value: Any) -> list[Any]:
         inside = value[:MOST_PARTS]
     elif type(value) is dict:
         inside = [*list(value.values())[:MOST_PARTS], *list(value)[:MOST_PARTS]]
-    elif (known := _names_in_inherited_state(value.__class__)) is not None:
+    elif (known := _names_in_state(value)) is not None:
         inside = [inner for name, inner in vars(value).items() if name in known]
     else:
         inside = [inner for _, inner in usual_parts(value)]
@@ -242,7 +243,7 @@ def _inside(saved: Container[int], value: Any) -> Parts | None:
     kind = type(value).__module__
     if is_of_script(kind):
         of_script: Any = type(value)
-        left_out = {f".{name}" for name in _names_not_saved(of_script)}
+        left_out = {f".{name}" for name in names_not_saved(of_script)}
         return [*(it for it in usual_parts(value) if it[0] not in left_out), ("", type(value))]
     if is_data(value):
         return None
@@ -255,7 +256,7 @@ def _inside(saved: Container[int], value: Any) -> Parts | None:
         return [("", value.__wrapped__)]
     if kind.startswith("torch.distributions"):  # they compute attributes when these are first read
         return ()
-    return None if kind.startswith("gymnasium.spaces") or package_of(kind) in _PLAIN_MODULES else ()
+    return None if holds_data_alone(type(value)) else ()
 
 
 def _in_function(fn: FunctionType) -> Parts:
@@ -297,13 +298,13 @@ def _names_in_inherited_state(kind: Any) -> frozenset[str] | None:
     return frozenset({*known, *(vars(owner()) if is_module else ())})
 
 
-@functools.cache
-def _names_not_saved(kind: Any) -> frozenset[str]:
-    """The attributes that a class of the script lists in `not_saved`, and its cached properties."""
-    members = [member for base in kind.__mro__ for member in vars(base).items()]
-    cached = {name for name, member in members if isinstance(member, functools.cached_property)}
-    listed = [names for name, names in members if name == "not_saved" and isinstance(names, (tuple, list, set, frozenset))]
-    return frozenset({*cached, *(name for names in listed for name in names)})
+def _names_in_state(value: Any) -> frozenset[str] | None:
+    """The attributes that the state of an object has; None if they are unknown. Of a copy of a policy that acts, those of the
+    library's classes, because no `state_dict` of the script is called for it."""
+    kind: Any = value.__class__
+    if hasattr(kind, "changed_by_acting") and value.is_copy:
+        return frozenset(names_of([base for base in kind.__mro__ if not is_of_script(base.__module__)]))
+    return _names_in_inherited_state(kind)
 
 
 def _state_of(value: Any) -> Any:

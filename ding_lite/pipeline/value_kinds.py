@@ -22,6 +22,7 @@ from types import BuiltinFunctionType, FunctionType, GeneratorType, MemberDescri
 from typing import Any
 
 from ding_lite.basics.closures import closure_of
+from ding_lite.basics.origins import package_of
 from ding_lite.pipeline.contexts import Context, is_scalar
 
 MOST_PARTS = 20_000
@@ -32,6 +33,11 @@ _PLAIN = (
     *(numbers.Number, str, bytes, enum.Enum, type(None), range, slice, re.Pattern, pathlib.PurePath, uuid.UUID),
     *(datetime.date, datetime.time, datetime.timedelta, datetime.tzinfo),
 )
+_PLAIN_MODULES = {
+    *("builtins", "types", "collections", "functools", "itertools", "random", "array", "_io", "datetime", "queue"),
+    *("numpy", "torch", "treetensor"),
+}
+"""Top-level modules whose objects hold data, or random numbers."""
 _SKIPPED = (FunctionType, MethodType, BuiltinFunctionType, ModuleType, type)
 # Objects of a class with `changes_by_itself`, such as deferred work, are left out.
 _MEMORY = (list, dict, set, deque, bytearray, array.array)
@@ -61,6 +67,11 @@ def usual_parts(value: Any) -> list[tuple[str, Any]]:
 def is_data(value: Any) -> bool:
     """Whether a value is a number, a string, a container, an array or a torch module."""
     return is_scalar(value) or kind_of(type(value)).is_data
+
+
+def holds_data_alone(cls: type) -> bool:
+    """Whether objects of a class of a library hold data or random numbers alone: of Python's, numpy's, torch's, and spaces."""
+    return cls.__module__.startswith("gymnasium.spaces") or package_of(cls.__module__) in _PLAIN_MODULES
 
 
 def may_change(value: Any) -> bool:

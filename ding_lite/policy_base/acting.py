@@ -288,6 +288,11 @@ class ActMode:
         """Whether a snapshot is loaded, so that it does not act with the newest weights."""
         return self._given is not None
 
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether it acts in other iterations than the one that learns, or in worker processes."""
+        return self.is_led or self._remote is not None
+
     def worker_copy(self, index: int, name: str | None = None) -> ActMode:
         """A mode for worker `index`, with its own copy on the CPU. The worker copies new weights into it.
 

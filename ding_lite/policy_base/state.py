@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from ding_lite.envs.spaces import load_random_state, random_state
 from ding_lite.metrics import MetricsLogger
 from ding_lite.policy_base.acting import ActMode, CollectMode, EvalMode
-from ding_lite.policy_base.acting_copies import ROLES, acting_copy
+from ding_lite.policy_base.acting_copies import ROLES, acting_copy, holds_weights
 from ding_lite.policy_base.constructions import Construction
 from ding_lite.policy_base.learner_groups import LearnerGroup
 from ding_lite.policy_base.learning import LearnMode
@@ -37,11 +37,15 @@ from ding_lite.policy_state import (
     require_part,
     require_random_state,
     require_state,
+    with_added_settings,
     with_moments,
 )
 from ding_lite.policy_state.network_copies import detached_copy
 
-_OWN = ("optimizer", "train_iter", "version", "learn", "collect", "evaluate", "metrics", "settings", "attached", "made_with")
+_OWN = (
+    *("optimizer", "train_iter", "version", "learn", "collect", "evaluate", "metrics", "settings", "attached", "networks"),
+    "made_with",
+)
 """Entries of a state that `load_learned_state` does not take as they are."""
 
 _SPACE = 1  # makes the seed of the action space differ from those of the generators
@@ -113,9 +117,12 @@ class PolicyState(PolicyWeights):
         return [kind.__name__ for kind in kinds[:-2]] or [cls.__name__]  # the last two are `Policy` and `PolicyState`
 
     def changed_by_acting(self) -> dict[str, Any]:
-        """By name, the values of the attributes that the copy that collects changes by itself. No state has them."""
+        """By name, the values of the attributes that the copy that collects may change by itself. No state has them."""
         copy = getattr(vars(self).get("collect_mode"), "actor", None)
-        return {} if copy is None else {name: vars(copy)[name] for name in changed_by_acting(self) if name in vars(copy)}
+        held = {} if copy is None else vars(copy)
+        return {
+            name: held[name] for name in changed_by_acting(self) if name in held and not holds_weights(vars(self).get(name))
+        }
 
     def actor(self, role: str, index: int = 0, device: torch.device | None = None) -> Any:
         """An acting copy of this policy; see `acting_copy`."""
@@ -155,18 +162,21 @@ class PolicyState(PolicyWeights):
     @staticmethod
     def _load_attached(name: str, thing: Any, state: Any) -> None:
         require_part(f'state["attached"][{name!r}]', thing, state)
-        thing.load_state_dict(detached_copy(state))  # it may keep the extra states of modules
+        _load(thing, detached_copy(state))  # it may keep the extra states of modules
 
     @property
     def attachments(self) -> Mapping[str, Any]:
         """The attached objects by name, and the networks and optimizers outside of the model, as in `networks_of`."""
+        return {**self._attached, **self._networks()}
+
+    def _networks(self) -> dict[str, Any]:
+        """The networks and optimizers outside of the model that are saved as attachments, though no one has attached them."""
         attached = {id(thing) for thing in self._attached.values()}
-        networks = {
+        return {
             name: network
             for name, network in networks_of(self).items()
             if name.partition("/")[0] not in self.saved_networks and id(network) not in attached
         }
-        return {**self._attached, **networks}
 
     @property
     def made_with(self) -> dict[str, Any]:
@@ -197,6 +207,7 @@ class PolicyState(PolicyWeights):
             "learn": self.generator_state(),
             "metrics": self.hook_metrics.get_state(),
             "attached": {**copy.deepcopy(self._loaded), **{name: _state_of(it) for name, it in self.attachments.items()}},
+            **({"networks": networks} if (networks := [*self._networks()]) else {}),
             "made_with": self.made_with,
             **({"settings": values_of(self.cfg, self._settings_before)} if self._settings_before else {}),
             **({"learners": self.learners.generators} if self.learners is not None and self.learners.generators else {}),
@@ -230,7 +241,7 @@ class PolicyState(PolicyWeights):
         if "optimizer" not in state:
             return
         if self.params:
-            self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))  # it would change these moments in place
+            _load(self.optimizer, state["optimizer"])
         self.train_iter, self.version = operator.index(state["train_iter"]), operator.index(state["version"])
         self.load_generator_state(state["learn"])
         if self.learners is not None and "learners" in state:
@@ -240,7 +251,7 @@ class PolicyState(PolicyWeights):
         self._loaded = dict(copy.deepcopy(state.get("attached", {})))
         for name, thing in self.attachments.items():
             if name in self._loaded:
-                thing.load_state_dict(self._loaded.pop(name))
+                _load(thing, self._loaded.pop(name))
         for mode in (self.collect_mode, self.eval_mode):
             if mode.role in state:
                 mode.load_state_dict(state[mode.role])
@@ -364,7 +375,8 @@ class PolicyState(PolicyWeights):
         attached = {name: _state_of(it) for name, it in self.attachments.items()}
         own: dict[str, Any] = {"settings": values_of(self.cfg, self._settings_before)} if self._settings_before else {}
         attached = {**copy.deepcopy(self._loaded), **attached, **state["attached"]}
-        self.load_state_dict({**own, **state, "attached": attached})
+        taken = {name: part for name, part in state.items() if name != "networks"}  # a learner may make one on first use
+        self.load_state_dict({**own, **taken, "attached": attached})
 
     def state_to_learn_from(self) -> dict[str, Any]:
         """The state that learners begin with: without what acts, and without metrics."""
@@ -414,6 +426,11 @@ class PolicyState(PolicyWeights):
         self.generator.set_state(state["generator"].cpu())
         if "action_space" in state:  # older states do not have it
             load_random_state(self.action_space, state["action_space"])
+
+
+def _load(thing: Any, state: Any) -> None:
+    """Load the state of an attached object or of the policy's optimizer, which would change the given moments in place."""
+    thing.load_state_dict(with_added_settings(state, thing) if isinstance(thing, Optimizer) else state)
 
 
 def _state_of(thing: Any) -> Any:

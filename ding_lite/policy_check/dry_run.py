@@ -22,6 +22,7 @@ from ding_lite.envs import RunningEpisode, action_masks
 from ding_lite.envs.action_masks import ACTION_MASK
 from ding_lite.envs.arrays import to_arrays, to_tensors
 from ding_lite.envs.spaces import space_spec, subspaces
+from ding_lite.policy_check.acting_attributes import ChangesByActing
 from ding_lite.policy_check.columns import ColumnError, HookReads, columns_read, described, leaves_of, read_batch
 from ding_lite.policy_check.gradients import PolicyWithModel, require_gradients
 from ding_lite.policy_check.hook_results import (
@@ -43,6 +44,10 @@ _STEPS, _ENVS = 2, 3  # sizes of the dummy rollout: small, and different, to fin
 
 class DryRunMode(Protocol):
     """The interface that the dry run needs from the policy's mode that acts."""
+
+    @property
+    def actor(self) -> Any:
+        """The acting copy."""
 
     @property
     def previous(self) -> tuple[str, ...]:
@@ -163,7 +168,10 @@ def try_out(policy: P, make_mode: Callable[[P], DryRunMode]) -> HookReads:
         if policy.given_model is not None:
             _check_model(policy)
         try:
-            columns, outputs = _acted(policy, make_mode(policy))
+            mode = make_mode(policy)
+            changes = ChangesByActing(policy, mode.actor)
+            columns, outputs = _acted(policy, mode)
+            changes.note()
         except HookCallError:
             # A rule-based policy may need real observations of its environment. If it fails on these too, acting raises.
             if _only_acts(policy):

@@ -18,6 +18,7 @@ from ding_lite.policy_state.optimizer_states import (
     moments_of,
     optimizer_state,
     require_optimizer_state,
+    with_added_settings,
     with_group_settings,
     with_moments,
 )
@@ -45,6 +46,7 @@ __all__ = [
     "require_weights",
     "settings_in",
     "tensors_in",
+    "with_added_settings",
     "with_group_settings",
     "with_moments",
 ]

@@ -275,13 +275,14 @@ def require_loadable(policy: LoadablePolicy, state: Mapping[str, Any], before: M
     for name in ("train_iter", "version"):
         require_count(f"state[{name!r}]", state[name])
     _require_random_numbers(policy, state)
-    _require_attached(policy, state.get("attached", {}))
+    _require_attached(policy, state.get("attached", {}), state.get("networks", []), saved)
     _require_metrics(state.get("metrics", {"stats": []}))
     known = {
         "model",
         "optimizer",
         "made_with",
         "attached",
+        "networks",
         "collect",
         "evaluate",
         "metrics",
@@ -421,9 +422,26 @@ def _ranges_in(module: nn.Module) -> dict[str, tuple[float, float]]:
     return found
 
 
-def _require_attached(policy: LoadablePolicy, states: object) -> None:
+def _require_attached(policy: LoadablePolicy, states: object, networks: object, saved: Any) -> None:
+    """Check the states of attached objects, and of the networks and optimizers outside of the model.
+
+    Args:
+        policy: the policy that loads them.
+        states: the states by name.
+        networks: the names of those that were not attached by `attach`, which may be called later.
+        saved: the identity of the policy that saved them; None if unknown. A base class does without networks of a derived one.
+    """
     if not isinstance(states, Mapping):
         raise StateError(f'state["attached"] is a {type(states).__name__}, expected a dict by name.')
+    if not isinstance(networks, (list, tuple)) or not all(isinstance(name, str) for name in networks):
+        raise StateError(f'state["networks"] is {networks!r:.80}, expected a list of names.')
+    is_same = isinstance(saved, Mapping) and saved.get("algorithm") == policy.made_with["algorithm"]
+    lost = [name for name in networks if name in states and name not in policy.attachments] if is_same else []
+    if lost:
+        raise StateError(
+            f'state["attached"] has {lost[0]!r}, a network or optimizer that this {type(policy).__name__} does not have: make '
+            f"self.{lost[0].partition('/')[0]} in after_init, and not on first use, so that it is there when a state is loaded."
+        )
     own = {id(value) for value in vars(policy).values()}
     for name, thing in policy.attachments.items():
         if name in states:

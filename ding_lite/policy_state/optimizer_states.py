@@ -27,6 +27,9 @@ _KEPT = "kept"  # key in a saved state: indices of the parameters with moments, 
 _MADE = "made"  # key in a saved state: settings of each group as the configuration gives them
 _PLACES = "places"  # key in a saved state: of each index, the place of its parameter among those of the policy
 _OF_SCHEDULE = frozenset({"lr_schedule", "lr_ratio"})  # settings that give the learning rate
+_OF_SCHEDULERS = frozenset({"initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum", "swa_lr"})  # torch's add them
+_OPTIMIZERS = [it for it in vars(torch.optim).values() if isinstance(it, type) and issubclass(it, Optimizer)]
+_OF_OPTIMIZERS = frozenset({"params", *(name for kind in _OPTIMIZERS for name in inspect.signature(kind).parameters)})
 
 
 def optimizer_state(
@@ -99,6 +102,24 @@ def group_settings(groups: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
+def _is_added(name: str, optimizer: Optimizer | None = None) -> bool:
+    """Whether no optimizer has such a setting, so that something else has added it to a group: a scheduler of torch adds
+    initial_lr, max_lr and others, and may be made after a state is loaded."""
+    return name not in _OF_OPTIMIZERS and name not in _OF_SCHEDULE and (optimizer is None or name not in optimizer.defaults)
+
+
+def with_added_settings(state: Mapping[str, Any], optimizer: Optimizer) -> dict[str, Any]:
+    """A copy of a saved state that fits, with the settings that something has added to this optimizer's groups where the saved
+    groups lack them, because loading replaces the groups."""
+    copied = copy.deepcopy(dict(state))
+    groups = zip(optimizer.param_groups, copied["param_groups"])
+    copied["param_groups"] = [
+        {**{name: it for name, it in own.items() if name not in given and _is_added(name, optimizer)}, **given}
+        for own, given in groups
+    ]
+    return copied
+
+
 def _is_setting(value: object) -> bool:
     if isinstance(value, (list, tuple)):
         return all(_is_number(one) for one in value)
@@ -129,7 +150,8 @@ def with_group_settings(
     groups, found = [], []
     for index, (own, given) in enumerate(zip(made, state["param_groups"])):
         saved = state[_MADE][index] if _MADE in state else own if is_made_alike else _plain_group(given)
-        others = {name for name in {**own, **saved} if own.get(name) != saved.get(name)}
+        names = [name for name in {**own, **saved} if (name in own and name in saved) or not _is_added(name)]
+        others = {name for name in names if own.get(name) != saved.get(name)}
         place = f" of parameter group {index}" if index else ""
         found += [f"{name}{place} is {own.get(name)!r}, and was {saved.get(name)!r}" for name in sorted(others)]
         changed = {"lr", *others} if others & _OF_SCHEDULE else others
@@ -221,13 +243,16 @@ def _is_group(group: object) -> bool:
 
 
 def _require_settings(place: str, trial: Optimizer, own: Mapping[str, Any], given: Mapping[str, Any]) -> None:
-    """Raise StateError for settings of a group that are missing, unknown, of another type, or not allowed."""
+    """Raise StateError for settings of a group that are missing, unknown, of another type, or not allowed. Those that something
+    has added here may be missing, and those that a scheduler of torch has added there may be unknown."""
     kind = type(trial).__name__
-    if unknown := [name for name in given if name not in own]:
+    if unknown := [name for name in given if name not in own and name not in _OF_SCHEDULERS]:
         raise StateError(f"{place} has {unknown[0]!r}, which {kind} does not have: it was saved by another optimizer.")
     defaults = inspect.signature(type(trial)).parameters
     for name in own:
         if name not in given:
+            if _is_added(name, trial):
+                continue
             raise StateError(f"{place} lacks {name!r}, which {kind} has: it was saved by another optimizer.")
         if name != "params":
             may_lack = own[name] is None or (name in defaults and defaults[name].default is None)
@@ -327,6 +352,7 @@ def _require_made(where: str, state: Mapping[str, Any], trial: Optimizer, own: S
     for index, (group, given, mine) in enumerate(zip(groups, made, own)):
         place, points = f'{where}["{_MADE}"][{index}]', given.get("lr_schedule")
         optional = {"lr"} if points is not None else set()
+        optional |= {name for name in mine if _is_added(name, trial)}
         if missing := [name for name in group_settings([mine])[0] if name not in given and name not in optional]:
             raise StateError(f"{place} lacks {missing[0]!r}, it has {sorted(map(str, given))}.")
         _require_settings(place, trial, mine, {**group, **{name: given[name] for name in given if name not in _OF_SCHEDULE}})

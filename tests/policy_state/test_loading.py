@@ -640,6 +640,57 @@ def test_networks_and_optimizers_beside_the_model_are_looked_at(path, to, words)
     assert taken(policy) == before
 
 
+class OnFirstUse(DQNPolicy):
+    """Makes a network when it learns."""
+
+    aux, critics = None, ()
+
+    def after_step(self):
+        super().after_step()
+        if self.aux is None:
+            self.aux, self.critics = nn.Linear(4, 1), [nn.Linear(4, 1)]
+
+
+class InAfterInit(OnFirstUse):
+    """Does what the error advises."""
+
+    def after_init(self):
+        super().after_init()
+        self.aux, self.critics = nn.Linear(4, 1), [nn.Linear(4, 1)]
+
+
+@pytest.mark.parametrize("name", ["aux", "critics"])
+def test_a_network_that_is_made_on_first_use_is_named_where_it_would_be_lost(name, tmp_path):
+    policy = learned(OnFirstUse)
+    if name == "critics":
+        del policy.aux
+    save_checkpoint(policy.state_dict(), tmp_path / "policy.pt")
+    state, again = load_checkpoint(tmp_path / "policy.pt"), OnFirstUse({"seed": 1}, BOX, DISCRETE)
+    before = taken(again)
+    with pytest.raises(
+        StateError, match=rf"has '{name}[^']*', a network or optimizer .*: make self.{name} in after_init, and not"
+    ):
+        again.load_state_dict(state)
+    assert taken(again) == before
+
+    again.load_state_dict({"model": state["model"]})  # only weights
+    DQNPolicy({"seed": 1}, BOX, DISCRETE).load_state_dict(state)  # a base class does without it
+    policy.load_state_dict(state)
+    with pytest.raises(StateError, match=r'state\["networks"\] is 3, expected a list of names'):
+        policy.load_state_dict({**state, "networks": 3})
+
+
+def test_what_is_attached_later_and_networks_of_after_init_are_taken():
+    policy, again = learned(InAfterInit), InAfterInit({"seed": 1}, BOX, DISCRETE)
+    policy.attach("later", nn.Linear(2, 1))
+    again.load_state_dict(policy.state_dict())
+    again.attach("later", nn.Linear(2, 1))
+
+    pairs = zip(policy.attachments.values(), again.attachments.values(), strict=True)
+    assert all(torch.equal(one.weight, other.weight) for one, other in pairs if isinstance(one, nn.Linear))
+    again.load_learned_state(policy.learned_state())
+
+
 class Own(EntropyCoeffSchedule, DQNPolicy):
     """Says itself what more is in its state, and refuses some of it when the rest is loaded."""
 
