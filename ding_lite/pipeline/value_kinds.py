@@ -34,10 +34,11 @@ _PLAIN = (
     *(datetime.date, datetime.time, datetime.timedelta, datetime.tzinfo),
 )
 _PLAIN_MODULES = {
-    *("builtins", "types", "collections", "functools", "itertools", "random", "array", "_io", "datetime", "queue"),
+    *("builtins", "types", "collections", "functools", "itertools", "random", "array", "_io", "datetime", "queue", "argparse"),
     *("numpy", "torch", "treetensor"),
 }
 """Top-level modules whose objects hold data, or random numbers."""
+_OF_GYMNASIUM = ("gymnasium.spaces", "gymnasium.wrappers.utils")  # the latter has RunningMeanStd
 _SKIPPED = (FunctionType, MethodType, BuiltinFunctionType, ModuleType, type)
 # Objects of a class with `changes_by_itself`, such as deferred work, are left out.
 _MEMORY = (list, dict, set, deque, bytearray, array.array)
@@ -70,8 +71,8 @@ def is_data(value: Any) -> bool:
 
 
 def holds_data_alone(cls: type) -> bool:
-    """Whether objects of a class of a library hold data or random numbers alone: of Python's, numpy's, torch's, and spaces."""
-    return cls.__module__.startswith("gymnasium.spaces") or package_of(cls.__module__) in _PLAIN_MODULES
+    """Whether objects of a class of a library hold data or random numbers alone: of Python's, numpy's, torch's, gymnasium's."""
+    return cls.__module__.startswith(_OF_GYMNASIUM) or package_of(cls.__module__) in _PLAIN_MODULES
 
 
 def may_change(value: Any) -> bool:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from torch import nn
 from torch.optim import Optimizer
 
-from ding_lite.basics.attribute_reads import attributes_set, instructions_of, names_not_saved, names_of
+from ding_lite.basics.attribute_reads import attributes_set, instructions_of, names_not_saved, names_of, places_of
 from ding_lite.basics.closures import function_of, names_in, parts_of
 from ding_lite.basics.messages import warn_caller
 from ding_lite.basics.origins import is_of_ding_lite, is_of_script
@@ -134,12 +134,7 @@ def _warn_of_contents(what: str) -> None:
 
 def read_by_acting(policy: Any) -> list[str]:
     """The attributes, not of the library's classes, that the script's acting hooks read, and that are not parts of weights."""
-    functions = list(_of_script(policy, _ACTING))
-    if not functions:
-        return []
-    names = {name for fn in functions for name in names_in(fn.__code__)} - _known_to_library(type(policy))
-    names -= _names_of_weights(policy)
-    return sorted(name for name in names if _value(policy, name) is not _NOTHING)
+    return sorted(name for name in _uses_of(policy).read if _value(policy, name) is not _NOTHING)
 
 
 def changed_by_acting(policy: Any) -> list[str]:
@@ -193,11 +188,32 @@ def _uses_of(policy: Any) -> _Uses:
         acting = list(_of_script(policy, _ACTING))
         left_out = _known_to_library(kind) | _names_of_weights(policy) | _names_in(_overrides(kind, *_GENERATORS))
         _uses[kind] = _Uses(
-            frozenset(name for fn in acting for name in _read_in(fn)) - left_out,
+            _attributes_read(kind, acting) - left_out,
             frozenset(name for fn in acting for name in attributes_set(fn)),
             _names_in(_of_script(policy, _LEARNING)) if acting else frozenset(),
         )
     return _uses[kind]
+
+
+def _attributes_read(kind: type, functions: Sequence[FunctionType]) -> frozenset[str]:
+    """The attributes of a policy that these functions may read.
+
+    Methods that only ask for attributes, `self.scale`, read no others. If one passes `self` on, any attribute that any of the
+    functions reads, of any object, may be meant.
+    """
+    own = [_asked(fn) if _is_method(fn, kind) else frozenset() for fn in functions]
+    found: frozenset[str] = frozenset().union(*(it for it in own if it is not None))
+    return found if None not in own else found.union(*map(_read_in, functions))
+
+
+def _is_method(fn: FunctionType, kind: type) -> bool:
+    return any(vars(base).get(fn.__name__) is fn for base in kind.__mro__) and fn.__code__.co_argcount > 0
+
+
+def _asked(fn: FunctionType) -> frozenset[str] | None:
+    """The attributes of its first argument that a method reads; None if it does more with it."""
+    places = places_of(fn.__code__, fn.__code__.co_varnames[0])
+    return frozenset(place.chain[0] for place in places) if all(place.chain for place in places) else None
 
 
 def _read_in(fn: FunctionType) -> Iterator[str]:
@@ -214,7 +230,7 @@ def _names_in(functions: Iterator[FunctionType]) -> frozenset[str]:
 
 def _spaces_read(policy: Any) -> Collection[str]:
     """The observation space, if acting and learning use it, since a script may set attributes of it."""
-    is_read = any("observation_space" in _read_in(fn) for fn in _of_script(policy, _ACTING))
+    is_read = "observation_space" in _attributes_read(type(policy), list(_of_script(policy, _ACTING)))
     return ("observation_space",) if is_read and "observation_space" in _uses_of(policy).learned else ()
 
 

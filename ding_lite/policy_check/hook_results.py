@@ -90,9 +90,7 @@ def require_real(policy: str, model: nn.Module) -> None:
             )
 
 
-def require_optimizer(
-    hook: str, params: Sequence[nn.Parameter], optimizer: Any, others: Sequence[Optimizer] = ()
-) -> Optimizer:
+def require_optimizer(hook: str, params: Sequence[nn.Parameter], optimizer: Any, others: Sequence[Optimizer] = ()) -> Optimizer:
     """Check the optimizer that a hook returned for these parameters, and return it.
 
     Args:

@@ -1,5 +1,6 @@
 """Memories: a middleware that remembers something, in any form, and has no state is named in a warning."""
 
+import argparse
 import collections
 import dataclasses
 import datetime
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from gymnasium.wrappers.utils import RunningMeanStd
 
 from ding_lite import Context, Task, contract
 from ding_lite.middleware import CkptSaver
@@ -118,6 +120,24 @@ def closure_optimizer():
         optimizer.step()
 
     return step, "optimizer"
+
+
+def closure_arguments():
+    args = argparse.Namespace(global_step=0)
+
+    def step(ctx):
+        args.global_step += 1
+
+    return step, "args.global_step"
+
+
+def closure_statistics():
+    rewards = RunningMeanStd()
+
+    def step(ctx):
+        rewards.update(np.ones(2))
+
+    return step, "rewards"
 
 
 class Box:
@@ -346,6 +366,8 @@ FORMS = [
     closure_count,
     closure_module,
     closure_optimizer,
+    closure_arguments,
+    closure_statistics,
     closure_object,
     bound_method,
     held_method,

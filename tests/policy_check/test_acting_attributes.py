@@ -88,6 +88,22 @@ class NotRead(Acting):
         self.turns += 1
 
 
+class NotReadOfItself(Acting):
+    """Acting reads an attribute of another object with the name of one that learning changes."""
+
+    temperature = 1.0
+
+    def share_of_random(self):
+        return SETTINGS.temperature
+
+    def after_step(self):
+        super().after_step()
+        self.temperature *= 0.9
+
+
+SETTINGS = SimpleNamespace(temperature=0.5)
+
+
 class Counting(Acting):
     """Acting changes what it reads."""
 
@@ -155,7 +171,7 @@ def test_what_acting_reads_and_learning_changes_is_named_once(kind, mode, tmp_pa
     assert "Compute it from self.train_iter" in found
 
 
-@pytest.mark.parametrize("kind", [Acting, InWeights, InBuffer, ByTrainIter, NotRead, Counting, Caching])
+@pytest.mark.parametrize("kind", [Acting, InWeights, InBuffer, ByTrainIter, NotRead, NotReadOfItself, Counting, Caching])
 def test_what_the_copies_get_or_do_not_read_is_not(kind, tmp_path):
     assert warned(kind, tmp_path, "acting hooks read it") == []
 
