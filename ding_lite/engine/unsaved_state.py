@@ -14,6 +14,7 @@ from typing import Any
 
 from ding_lite.basics.attribute_reads import names_of
 from ding_lite.basics.closures import closure_of, function_of, names_in
+from ding_lite.basics.optional_attributes import attribute_of, has_attribute
 from ding_lite.basics.origins import is_of_ding_lite, is_of_script, package_of
 from ding_lite.engine.run_parts import environments_of, has_state, holder_of
 from ding_lite.pipeline.contexts import SCALARS, Context
@@ -140,7 +141,7 @@ def _prints_of(pipeline: Sequence[Entry]) -> dict[Key, Print]:
     objects_in = functools.partial(_objects_in, unsaved.keys())
     saved = {} if is_of_library else objects_inside([*owners, *environments_of(pipeline)], objects_in)
     found |= {(Kind.DERIVED, number, type(one).__name__): _Own(one) for number, one in enumerate(derived)}
-    policies = {id(one): one for one in owners if hasattr(one, "changed_by_acting")}.values()
+    policies = {id(one): one for one in owners if has_attribute(one, "changed_by_acting")}.values()
     acting = [one for one in policies if is_of_script(type(one).__module__)]
     found |= {(Kind.ACTING, number, type(one).__name__): _Acting(one) for number, one in enumerate(acting)}
     # While `saved` holds them, no other object gets their id.
@@ -149,19 +150,19 @@ def _prints_of(pipeline: Sequence[Entry]) -> dict[Key, Print]:
 
 def _used_without_state(used: UsedMiddleware) -> list[Any]:
     """Objects of the script without a state that a middleware of the library uses, such as a reward model."""
-    if used.is_around or used.contract is None or not is_of_ding_lite(getattr(holder_of(used.fn), "__module__", None)):
+    if used.is_around or used.contract is None or not is_of_ding_lite(attribute_of(holder_of(used.fn), "__module__")):
         return []
     return [thing for thing in used.contract.uses if is_of_script(type(thing).__module__) and not has_state(thing)]
 
 
 def _derived_in(owners: Sequence[Any]) -> list[Any]:
     """The objects of classes of the script with an inherited `state_dict`: these objects, modules and attributes of them."""
-    inside = [inner for one in owners for inner in getattr(one, "__dict__", {}).values()]
+    inside = [inner for one in owners for inner in attribute_of(one, "__dict__", {}).values()]
     several = [it.values() if type(it) is dict else it for it in inside if type(it) in (list, tuple, dict)]
     inside += [inner for it in several for inner in itertools.islice(it, _MOST_ITEMS)]
-    modules = [module for one in owners if hasattr(one, "named_parameters") for module in one.modules()]
+    modules = [module for one in owners if has_attribute(one, "named_parameters") for module in one.modules()]
     every = {id(one): one for one in (*owners, *modules, *inside)}
-    return [one for one in every.values() if _is_derived(one) and not getattr(one, "is_copy", False)]  # see _Acting
+    return [one for one in every.values() if _is_derived(one) and not attribute_of(one, "is_copy", False)]  # see _Acting
 
 
 def _is_derived(thing: Any) -> bool:
@@ -194,7 +195,7 @@ class _Own:
         known = known | _names_not_saved(kind)
         own = [(f".{name}", inner) for name, inner in vars(self.thing).items() if name not in known]
         # Copies, because the buffers of a torch module count as saved.
-        left_out = sorted(getattr(self.thing, "_non_persistent_buffers_set", ()))
+        left_out = sorted(attribute_of(self.thing, "_non_persistent_buffers_set", ()))
         held = [(f".{name}", getattr(self.thing, name)) for name in left_out]
         buffers = [(place, None if buffer is None else buffer.detach().clone()) for place, buffer in held]
         return [*own, *buffers, ("", type(self.thing))]
@@ -204,10 +205,10 @@ def _owners(used: Sequence[UsedMiddleware]) -> list[Any]:
     """Objects with a state, which is saved, and the objects that share it."""
     named = [thing for it in used if it.contract is not None for thing in it.contract.uses]
     groups = state_groups(named)
-    leaders = [thing.leader for thing in named if getattr(thing, "leader", None) is not None]
+    leaders = [thing.leader for thing in named if attribute_of(thing, "leader") is not None]
     owners = [one for one in (*named, *leaders, *(holder_of(it.fn) for it in used)) if has_state(one)]
     shared = [thing for owner in owners for thing in groups.get(id(owner), (owner,))]
-    return [*shared, *(it for one in shared for it in getattr(one, "attachments", {}).values())]  # attachments of policies
+    return [*shared, *(it for one in shared for it in attribute_of(one, "attachments", {}).values())]  # attachments of policies
 
 
 def _objects_in(without: Container[int], value: Any) -> list[Any]:
@@ -230,12 +231,12 @@ def _inside(saved: Container[int], value: Any) -> Parts | None:
         return value.parts()
     if id(value) in saved:
         return ()
-    if isinstance(value, (ModuleType, Context)) or hasattr(value, "between_iterations"):  # a task
+    if isinstance(value, (ModuleType, Context)) or has_attribute(value, "between_iterations"):  # a task
         return ()
     if isinstance(value, FunctionType):
         return _in_function(value)
     if isinstance(value, (MethodType, BuiltinFunctionType, MethodWrapperType)):
-        inner = {"": getattr(value, "__self__", None), ".__func__": getattr(value, "__func__", None)}
+        inner = {"": attribute_of(value, "__self__"), ".__func__": attribute_of(value, "__func__")}
         return [(name, one) for name, one in inner.items() if one is not None]
     if isinstance(value, type):
         return _in_class(value)
@@ -251,7 +252,7 @@ def _inside(saved: Container[int], value: Any) -> Parts | None:
         return [("", state)]
     if is_of_ding_lite(kind):
         return [(name, inner) for name, inner in usual_parts(value) if _has_code_of_script(inner)]
-    if hasattr(value, "cache_info"):  # of functools.lru_cache
+    if has_attribute(value, "cache_info"):  # of functools.lru_cache
         return [("", value.__wrapped__)]
     if kind.startswith("torch.distributions"):  # they compute attributes when these are first read
         return ()
@@ -319,7 +320,7 @@ def _has_code_of_script(value: Any) -> bool:
     """Whether it is a function, a method or an object of a class of the script."""
     if isinstance(value, functools.partial):
         return _has_code_of_script(value.func)
-    owner = value if isinstance(value, FunctionType) else type(getattr(value, "__self__", value))
+    owner = value if isinstance(value, FunctionType) else type(attribute_of(value, "__self__", value))
     return is_of_script(owner.__module__)
 
 
@@ -327,5 +328,5 @@ def _reaches_script(fn: Any) -> bool:
     """Whether a middleware, or something that one of the library's functions or objects holds, is of the script."""
     if _has_code_of_script(fn):
         return True
-    held = closure_of(fn) if isinstance(fn, FunctionType) else getattr(fn, "__dict__", {}).items()
+    held = closure_of(fn) if isinstance(fn, FunctionType) else attribute_of(fn, "__dict__", {}).items()
     return any(_has_code_of_script(inner) for _, inner in held)
