@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from typing import Any
 
 from ding_lite.engine import Task, current_task
 from ding_lite.policy import ActMode, CollectMode, LearnMode, Policy
@@ -82,4 +83,5 @@ def _trained_policies() -> list[LearnMode]:
 
 def _is_untrained(mode: CollectMode) -> bool:
     """Whether a policy could learn, and its weights are those that it was made with."""
-    return (mode.actor.has_loss or mode.actor.has_own_learning) and mode.learner.version == 0
+    actor: Any = mode.actor
+    return (actor.has_loss or actor.has_own_learning) and mode.learner.version == 0
