@@ -12,18 +12,18 @@ from enum import Enum
 from types import BuiltinFunctionType, FunctionType, MethodType, MethodWrapperType, ModuleType
 from typing import Any
 
-from ding_lite.basics.attribute_reads import names_of
 from ding_lite.basics.closures import closure_of, function_of, names_in
 from ding_lite.basics.optional_attributes import attribute_of, has_attribute
 from ding_lite.basics.origins import is_of_ding_lite, is_of_script, package_of
 from ding_lite.engine.run_parts import environments_of, has_state, holder_of
+from ding_lite.engine.state_names import StateNames, state_names
 from ding_lite.pipeline.contexts import SCALARS, Context
 from ding_lite.pipeline.contracts import state_groups
 from ding_lite.pipeline.entries import Entry
 from ding_lite.pipeline.fingerprints import Print, changes, fingerprint
 from ding_lite.pipeline.shared_objects import objects_inside
 from ding_lite.pipeline.used_middleware import UsedMiddleware, middleware_of
-from ding_lite.pipeline.value_kinds import MOST_PARTS, is_data, usual_parts
+from ding_lite.pipeline.value_kinds import MOST_PARTS, is_data, slots_of, usual_parts
 
 Parts = Sequence[tuple[str, Any]]
 
@@ -34,6 +34,7 @@ class Kind(Enum):
     MIDDLEWARE = "a middleware"
     USED = "an object of the script that a middleware of the library uses"
     DERIVED = "an object with an inherited `state_dict`"
+    FORGETTING = "an object with a `state_dict` of its own class"
     ACTING = "a copy of a policy that acts"
 
 
@@ -45,7 +46,6 @@ _PLAIN_MODULES = {
     *("numpy", "torch", "treetensor"),
 }
 """Top-level modules whose objects hold data, or random numbers."""
-_RETURNING = ("get_weights", "set_weights", "get_extra_state", "set_extra_state")  # of a policy, and of a torch module
 _MOST_PLACES = 4  # in one warning
 _MOST_ITEMS = 100  # of a list or dict in an object with a state, where such objects are looked for
 _NO_OBJECTS = frozenset({*SCALARS, ModuleType, FunctionType})
@@ -60,8 +60,8 @@ class Memories:
     numbers, containers, arrays, torch modules, optimizers, iterators and random generators; at most at 20,000 values for each
     middleware. It does not look at objects that are saved, at environments, at files, or at objects of other libraries without
     a `state_dict`. But of saved objects, it looks at the attributes that a class of the script adds to an inherited
-    `state_dict`; and at objects of the script without a state that a middleware of ding_lite uses. It leaves out attributes
-    that a class lists in `not_saved`, and values of cached properties.
+    `state_dict`, or that its own `state_dict` does not name; and at objects of the script without a state that a middleware of
+    ding_lite uses. It leaves out attributes that a class lists in `not_saved`, and values of cached properties.
     """
 
     def __init__(self) -> None:
@@ -114,6 +114,11 @@ def _warning(name: str, places: Sequence[str], kind: Kind) -> str:
             "self.train_iter, which a copy has with its weights, or make it part of the recurrent state (get_initial_state). "
             f"{leave_out}"
         )
+    if kind is Kind.FORGETTING:
+        return (
+            f"{begin}, and its state_dict does not have it, so a resumed run begins without it. Add it to state_dict(), and "
+            f"restore it in load_state_dict(state). {leave_out}"
+        )
     if kind is Kind.DERIVED:
         return (
             f"{begin}, which its inherited state_dict does not have, so a resumed run begins without it. Override state_dict() "
@@ -140,7 +145,8 @@ def _prints_of(pipeline: Sequence[Entry]) -> dict[Key, Print]:
     is_of_library = not (derived or any(map(_reaches_script, found.values())))
     objects_in = functools.partial(_objects_in, unsaved.keys())
     saved = {} if is_of_library else objects_inside([*owners, *environments_of(pipeline)], objects_in)
-    found |= {(Kind.DERIVED, number, type(one).__name__): _Own(one) for number, one in enumerate(derived)}
+    for kind in (Kind.DERIVED, Kind.FORGETTING):
+        found |= {(kind, number, type(one).__name__): _Own(one, kind) for number, one in enumerate(derived) if _has(one, kind)}
     policies = {id(one): one for one in owners if has_attribute(one, "changed_by_acting")}.values()
     acting = [one for one in policies if is_of_script(type(one).__module__)]
     found |= {(Kind.ACTING, number, type(one).__name__): _Acting(one) for number, one in enumerate(acting)}
@@ -156,7 +162,8 @@ def _used_without_state(used: UsedMiddleware) -> list[Any]:
 
 
 def _derived_in(owners: Sequence[Any]) -> list[Any]:
-    """The objects of classes of the script with an inherited `state_dict`: these objects, modules and attributes of them."""
+    """The objects of classes of the script whose `state_dict` may leave something out: these objects, modules and attributes of
+    them."""
     inside = [inner for one in owners for inner in attribute_of(one, "__dict__", {}).values()]
     several = [it.values() if type(it) is dict else it for it in inside if type(it) in (list, tuple, dict)]
     inside += [inner for it in several for inner in itertools.islice(it, _MOST_ITEMS)]
@@ -166,8 +173,22 @@ def _derived_in(owners: Sequence[Any]) -> list[Any]:
 
 
 def _is_derived(thing: Any) -> bool:
+    return _names_of(thing) is not None
+
+
+def _names_of(thing: Any) -> StateNames | None:
+    """What the `state_dict` of an object knows; None if it may know all, also because the object has one for itself alone."""
     kind: Any = type(thing)
-    return _names_in_inherited_state(kind) is not None
+    names = state_names(kind)
+    return None if names is None or "state_dict" in attribute_of(thing, "__dict__", ()) else names
+
+
+def _has(thing: Any, kind: Kind) -> bool:
+    """Whether an object may have attributes of this kind: added to an inherited `state_dict`, or forgotten by its own."""
+    names = _names_of(thing)
+    if names is None or names.added is None:
+        return names is not None and kind is Kind.DERIVED
+    return kind is Kind.FORGETTING or bool(names.added)
 
 
 class _Acting:
@@ -184,21 +205,42 @@ class _Acting:
 
 
 class _Own:
-    """What a class of the script adds to an object whose `state_dict` it has inherited."""
+    """What the `state_dict` of an object of the script does not have: what a class adds to an inherited one, or what the class
+    with the `state_dict` leaves out."""
 
-    def __init__(self, thing: Any) -> None:
-        self.thing = thing
+    def __init__(self, thing: Any, kind: Kind) -> None:
+        self.thing, self.kind = thing, kind
 
     def parts(self) -> Parts:
-        kind: Any = type(self.thing)
-        known = _names_in_inherited_state(kind) or frozenset()
-        known = known | _names_not_saved(kind)
-        own = [(f".{name}", inner) for name, inner in vars(self.thing).items() if name not in known]
+        of_script: Any = type(self.thing)
+        names = _names_of(self.thing) or StateNames(frozenset(), None)
+        known = names.saved | _names_not_saved(of_script)
+        own = {} if names.added is None else _data_in_class(of_script)
+        own |= _attributes_of(self.thing)
+        own = {name: inner for name, inner in own.items() if name not in known}
         # Copies, because the buffers of a torch module count as saved.
-        left_out = sorted(attribute_of(self.thing, "_non_persistent_buffers_set", ()))
-        held = [(f".{name}", getattr(self.thing, name)) for name in left_out]
-        buffers = [(place, None if buffer is None else buffer.detach().clone()) for place, buffer in held]
-        return [*own, *buffers, ("", type(self.thing))]
+        for name in sorted(attribute_of(self.thing, "_non_persistent_buffers_set", ())):
+            if names.added is None or name not in known:
+                buffer = getattr(self.thing, name)
+                own[name] = None if buffer is None else buffer.detach().clone()
+        if names.added is None:
+            return [*((f".{name}", inner) for name, inner in own.items()), ("", of_script)]
+        is_added = self.kind is Kind.DERIVED
+        wanted = [(f".{name}", inner) for name, inner in own.items() if (name in names.added) == is_added]
+        return [("", None), *wanted]  # not empty, because a value without parts is left out
+
+
+def _attributes_of(thing: Any) -> dict[str, Any]:
+    """The attributes of an object, also those in slots."""
+    held = {name: inner for name, inner in attribute_of(thing, "__dict__", {}).items() if name != "__contract__"}
+    return held | {name: getattr(thing, name) for name in slots_of(type(thing)) if has_attribute(thing, name)}
+
+
+def _data_in_class(cls: type) -> dict[str, Any]:
+    """The data in the classes of the script from which an object is derived."""
+    bases = [base for base in cls.__mro__ if is_of_script(base.__module__)]
+    members = {name: member for base in reversed(bases) for name, member in vars(base).items()}
+    return {name: value for name, value in members.items() if is_data(value) and not name.startswith("__")}
 
 
 def _owners(used: Sequence[UsedMiddleware]) -> list[Any]:
@@ -217,12 +259,21 @@ def _objects_in(without: Container[int], value: Any) -> list[Any]:
     if type(value) in (list, tuple):  # most are such, and the names that `usual_parts` makes are not needed
         inside = value[:MOST_PARTS]
     elif type(value) is dict:
-        inside = [*list(value.values())[:MOST_PARTS], *list(value)[:MOST_PARTS]]
-    elif (known := _names_in_inherited_state(value.__class__)) is not None:
-        inside = [inner for name, inner in vars(value).items() if name in known]
+        left_out = ("params",) if _is_parameter_group(value) else ()
+        items = [item for item in itertools.islice(value.items(), MOST_PARTS) if item[0] not in left_out]
+        inside = [one for item in items for one in item]
+    elif has_attribute(value, "param_groups") and has_attribute(value, "state"):  # an optimizer, which saves no parameters
+        inside = [*value.param_groups, *value.state.values()]
+    elif (names := _names_of(value)) is not None:
+        inside = [inner for name, inner in _attributes_of(value).items() if name in names.saved]
     else:
         inside = [inner for _, inner in usual_parts(value)]
     return [it for it in inside if not (type(it) in _NO_OBJECTS or isinstance(it, type) or id(it) in without)]
+
+
+def _is_parameter_group(value: dict[Any, Any]) -> bool:
+    """Whether a dict is a group of parameters of an optimizer."""
+    return isinstance(value.get("params"), list) and "lr" in value
 
 
 def _inside(saved: Container[int], value: Any) -> Parts | None:
@@ -281,21 +332,6 @@ def _in_class(cls: type) -> Parts:
             if isinstance(inner, FunctionType) or (is_data(inner) and not name.startswith("__")):
                 found.append((f".{name}", inner))
     return found
-
-
-@functools.cache
-def _names_in_inherited_state(kind: Any) -> frozenset[str] | None:
-    """The attributes of the library's classes from which a class of the script has its `state_dict`, which knows no others;
-    None if the script has written the `state_dict`, or an object of this class has none."""
-    owner = next((base for base in kind.__mro__ if "state_dict" in vars(base)), kind)
-    is_module = owner.__module__ == "torch.nn.modules.module"
-    if not is_of_script(kind.__module__) or not (is_module or is_of_ding_lite(owner.__module__)):
-        return None
-    bases = [base for base in kind.__mro__ if not is_of_script(base.__module__)]
-    known = names_of(bases)
-    returned = [function_of(getattr(kind, name, None)) for name in _RETURNING]  # the state has what they return
-    known |= {name for it in returned if isinstance(it, FunctionType) for name in names_in(it.__code__)}
-    return frozenset({*known, *(vars(owner()) if is_module else ())})
 
 
 @functools.cache

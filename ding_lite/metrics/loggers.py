@@ -318,7 +318,7 @@ class MetricsLogger:
         if not has_rate and isinstance(name, str) and name.endswith(RATE):
             base = (*path[:-1], name.removesuffix(RATE))
             counted = new.get(base) or self._stats.get(base)
-            if getattr(counted, "clock", None) is not None:
+            if counted is not None and getattr(counted, "clock", None) is not None:
                 require_one_owner(path, incoming, counted)
 
     def _merge(self, path: Path, found: Sequence[Any], as_own: bool) -> None:

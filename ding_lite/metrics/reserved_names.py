@@ -21,7 +21,7 @@ def require_own_names(logs: str, names: Iterable[object], reserved: Iterable[str
     Raises:
         ValueError: one of them is reserved.
     """
-    taken = sorted(set(reserved).intersection(names))  # type: ignore[arg-type]  # anything may be a key of a dict
+    taken = sorted(set(reserved).intersection(names))
     if taken:
         raise ValueError(
             f"{logs} {taken[0]!r}, a name under which ding_lite logs a value of its own, so one of the two would be lost: use "
