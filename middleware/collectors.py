@@ -25,6 +25,7 @@ from ding_lite.middleware.arguments import (
     require_same_algorithm,
 )
 from ding_lite.middleware.foreign_names import ARGUMENTS
+from ding_lite.middleware.own_runs import IdleCollectorCheck
 from ding_lite.policy import CollectMode
 from ding_lite.ranks import total
 from ding_lite.rollout import (
@@ -144,6 +145,7 @@ class StepCollector:
         require_same_algorithm("StepCollector", cfg, policy)
         require_info_columns("StepCollector", cfg, env)
         require_count("StepCollector", "random_collect_size", random_collect_size, low=0)
+        self._check_policies = IdleCollectorCheck("StepCollector", [policy])
         self._settings = ActingSettings("StepCollector", [policy], collect_kwargs)
         self._acting: Acting[LocalWorker, SplitWorker] = Acting(make_worker(env, policy))
         self._num_envs: int = env.num_envs
@@ -162,6 +164,10 @@ class StepCollector:
             exclusive=(env,),
             stage="collect",
         )(self)
+
+    def begin_run(self) -> None:
+        """In the first run, warn if collectors act only with policies that it does not train. The task calls it."""
+        self._check_policies()
 
     def __call__(self, ctx: OnlineRLContext) -> PendingWork | None:
         random = not self._has_collected and ctx.env_step < self._random_steps * self._num_envs
@@ -247,6 +253,7 @@ class EpisodeCollector:
         require_mode("EpisodeCollector", policy, "collect_mode")
         require_same_algorithm("EpisodeCollector", cfg, policy)
         require_info_columns("EpisodeCollector", cfg, env)
+        self._check_policies = IdleCollectorCheck("EpisodeCollector", [policy])
         self._settings = ActingSettings("EpisodeCollector", [policy], collect_kwargs)
         self._acting: Acting[LocalWorker, SplitWorker] = Acting(make_worker(env, policy))
         self._count: int = getattr(cfg.policy.collect, setting)
@@ -263,6 +270,10 @@ class EpisodeCollector:
             exclusive=(env,),
             stage="collect",
         )(self)
+
+    def begin_run(self) -> None:
+        """In the first run, warn if collectors act only with policies that it does not train. The task calls it."""
+        self._check_policies()
 
     def __call__(self, ctx: OnlineRLContext) -> PendingWork | None:
         kwargs = self._settings.at(ctx)

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from ding_lite.basics import base_state, command_line, foreign_arguments, library_versions
+from ding_lite.basics.optional_attributes import has_attribute
 from ding_lite.config import RunConfig
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
 from ding_lite.data import Episodes, Trajectories, Tree, flatten, nested
@@ -95,7 +96,7 @@ class OfflineDataSaver:
     def begin_run(self) -> None:
         """Open the dataset. The task calls it."""
         task = own_run()
-        envs = [thing for stage, thing in task.used_objects() if stage == "collect" and hasattr(thing, "num_envs")]
+        envs = [thing for stage, thing in task.used_objects() if stage == "collect" and has_attribute(thing, "num_envs")]
         spaces = [getattr(envs[0], f"single_{name}_space", None) if envs else None for name in ("observation", "action")]
         run = describe_run(task)
         source = {

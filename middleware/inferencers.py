@@ -20,6 +20,7 @@ from ding_lite.middleware.acting_settings import ActingSettings
 from ding_lite.middleware.arguments import require_mode
 from ding_lite.middleware.collectors import ROLLOUT_DATA, total_steps, write_rollout
 from ding_lite.middleware.foreign_names import ARGUMENTS
+from ding_lite.middleware.own_runs import IdleCollectorCheck
 from ding_lite.policy import CollectMode
 from ding_lite.rollout import LocalWorker
 
@@ -69,6 +70,7 @@ def inferencer(
         ctx.inference_output = {index: _row(outputs, index) for index in range(worker.num_envs)}
         ctx.action = [output["action"] for output in ctx.inference_output.values()]
 
+    infer.begin_run = IdleCollectorCheck("inferencer", [policy])  # type: ignore[attr-defined]
     return with_state_of(worker, infer)
 
 

@@ -18,6 +18,7 @@ from ding_lite.data.trees import has_leaf, is_tree
 from ding_lite.engine import contract
 from ding_lite.metrics import MetricsLogger
 from ding_lite.metrics.outputs import Outputs, append_metrics
+from ding_lite.metrics.reserved_names import LEARNING, require_own_names
 from ding_lite.middleware.arguments import (
     policy_settings,
     require,
@@ -104,7 +105,7 @@ def _trainer(name: str, cfg: object, policy: LearnMode) -> Callable[[AnyRLContex
         _require_single_steps(name, policy, batch)
         lag, before = _lag(policy, ctx), policy.train_iter
         with metrics.own.log_time(_TIME, reduce="mean"):
-            ctx.train_output = TrainOutput([{**policy.forward(batch), **lag}])
+            ctx.train_output = TrainOutput([_with_lag(policy, policy.forward(batch), lag)])
             ctx.train_output.num_steps = [_num_steps(policy)]
             ctx.train_iter += policy.train_iter - before
             _require_finite(policy)
@@ -166,6 +167,13 @@ def _lag(policy: LearnMode, ctx: AnyRLContext) -> dict[str, torch.Tensor]:
     """The difference of versions between the weights that learn from this iteration's data and those that collected it."""
     version = getattr(ctx, "policy_version", -1)
     return {} if version < 0 else {"policy_lag": torch.tensor(float(policy.version - version))}
+
+
+def _with_lag(policy: LearnMode, output: Mapping[str, Any], lag: Mapping[str, Any]) -> dict[str, Any]:
+    """The output of a gradient step with the lag of its data; names that the learner uses itself are refused."""
+    if not LEARNING.isdisjoint(output):
+        require_own_names(f"{getattr(policy, 'name', type(policy).__name__)} returns", output, LEARNING)
+    return {**output, **lag}
 
 
 class OffPolicyLearner:
@@ -247,7 +255,7 @@ class OffPolicyLearner:
                         sent = data
                         of_rewards.append(output)
                     before = self._policy.train_iter
-                    train_output.append({**self._policy.forward(sent), **lag})
+                    train_output.append(_with_lag(self._policy, self._policy.forward(sent), lag))
                     num_steps.append(_num_steps(self._policy))
                     ctx.train_iter += self._policy.train_iter - before
                     self._replay.learned(batch.data, train_output[-1])

@@ -31,6 +31,7 @@ from ding_lite.basics import (
     write_atomically,
     writing,
 )
+from ding_lite.basics.optional_attributes import has_attribute
 from ding_lite.config import LogConfig, RunConfig
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
 from ding_lite.engine import Task, contract, current_task
@@ -260,7 +261,7 @@ class RunLogger:
 
     def _require_saver(self, task: Task) -> None:
         """Raise an error if the folder is to be copied, but nothing saves the run."""
-        if self.storage is not None and not any(hasattr(thing, "run_copy") for _, thing in task.used_objects()):
+        if self.storage is not None and not any(has_attribute(thing, "run_copy") for _, thing in task.used_objects()):
             raise ValueError(
                 f"cfg.storage_path is {self.storage.shown!r}, and no CkptSaver in the pipeline saves the run that is to be "
                 "copied there: add CkptSaver(policy, cfg.exp_name, train_freq=...), or set storage_path to None."

@@ -18,6 +18,7 @@ from ding_lite.middleware.acting_settings import ActingSettings
 from ding_lite.middleware.arguments import RUN_CONFIG, require, require_evaluations, require_info_columns, require_modes
 from ding_lite.middleware.collectors import Acting, total_steps
 from ding_lite.middleware.evaluators import InteractionEvaluator, mean_return
+from ding_lite.middleware.own_runs import IdleCollectorCheck
 from ding_lite.policy import CollectMode, EvalMode
 from ding_lite.rollout import AgentRollout, AgentWorker, SplitAgentWorker, make_agent_worker
 
@@ -66,6 +67,7 @@ class AgentsCollector:
         require("AgentsCollector", cfg, "policy.collect.n_sample", RUN_CONFIG)
         require_modes("AgentsCollector", policies, "collect_mode")
         require_info_columns("AgentsCollector", cfg, env)
+        self._check_policies = IdleCollectorCheck("AgentsCollector", tuple(policies.values()))
         self._settings = ActingSettings("AgentsCollector", policies.values(), collect_kwargs)
         self._acting: Acting[AgentWorker, SplitAgentWorker] = Acting(make_agent_worker(env, policies, policy_of))
         self._num_envs, self._names = env.num_envs, tuple(policies)
@@ -83,6 +85,10 @@ class AgentsCollector:
             creates=[_made(name, policy) for name, policy in policies.items()],
             stage="collect",
         )(self)
+
+    def begin_run(self) -> None:
+        """In the first run, warn if collectors act only with policies that it does not train. The task calls it."""
+        self._check_policies()
 
     def __call__(self, ctx: AgentsContext) -> PendingWork | None:
         kwargs, num_steps = self._settings.at(ctx), self._num_steps

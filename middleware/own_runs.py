@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from typing import Any
 
 from ding_lite.engine import Task, current_task
-from ding_lite.policy import ActMode, LearnMode, Policy
+from ding_lite.policy import ActMode, CollectMode, LearnMode, Policy
 
 
 def own_run() -> Task:
@@ -27,10 +28,7 @@ def warn_of_idle_policies(who: str, what: str, policies: Sequence[object]) -> No
         what: what it does with them, such as "evaluates".
         policies: policies, or modes of policies. Those of other libraries are not checked.
     """
-    task = own_run()
-    if task.may_use_anything():
-        return
-    trained = [used for stage, used in task.used_objects() if stage == "learn" and isinstance(used, LearnMode)]
+    trained = _trained_policies()
     known = [one for one in policies if isinstance(one, (ActMode, LearnMode, Policy))]
     if not trained or not known or len(known) < len(policies):
         return
@@ -41,3 +39,49 @@ def warn_of_idle_policies(who: str, what: str, policies: Sequence[object]) -> No
             "learn_mode the learner has.",
             stacklevel=3,
         )
+
+
+class IdleCollectorCheck:
+    """Warns once if the run trains policies, and its collectors act only with others, which could learn and never have.
+
+    Rule-based policies and trained ones, such as experts, may collect for others. The first collector of a run warns for all.
+
+    Args:
+        who: name of the collector.
+        policies: the modes with which it collects.
+    """
+
+    def __init__(self, who: str, policies: Sequence[object]) -> None:
+        self._who, self._policies, self._is_done = who, policies, False
+
+    def __call__(self) -> None:
+        if self._is_done:
+            return
+        self._is_done = True
+        trained, used = _trained_policies(), own_run().used_objects()
+        acting = [thing for stage, thing in used if stage == "collect" and isinstance(thing, CollectMode)]
+        if not trained or not acting or not any(acting[0] is one for one in self._policies):
+            return
+        if any(mode.trains(one) for mode in trained for one in acting) or not all(map(_is_untrained, acting)):
+            return
+        names = ", ".join(dict.fromkeys(mode.name for mode in trained))
+        warnings.warn(
+            f"{self._who} collects with a policy that no learner of this run trains, and so does every other collector: the "
+            f"{names} that learns never acts, and the policy that acts does not improve. Pass the collect_mode of the policy "
+            "whose learn_mode the learner has. For demonstrations of another policy, add a second collector.",
+            stacklevel=2,
+        )
+
+
+def _trained_policies() -> list[LearnMode]:
+    """The policies that this run trains; none if this is unknown, because a function without a contract may train any."""
+    task = own_run()
+    if task.may_use_anything():
+        return []
+    return [used for stage, used in task.used_objects() if stage == "learn" and isinstance(used, LearnMode)]
+
+
+def _is_untrained(mode: CollectMode) -> bool:
+    """Whether a policy could learn, and its weights are those that it was made with."""
+    actor: Any = mode.actor
+    return (actor.has_loss or actor.has_own_learning) and mode.learner.version == 0

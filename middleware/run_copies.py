@@ -8,6 +8,7 @@ import warnings
 from os import PathLike
 
 from ding_lite.basics import RunCopy, Storage, UnsavedError, place_in_storage
+from ding_lite.basics.optional_attributes import attribute_of
 from ding_lite.engine import Task
 
 LAST_UPLOAD_S = 120.0
@@ -27,7 +28,7 @@ def begun_copy(task: Task, folder: str | PathLike[str], continued: bool) -> RunC
     Raises:
         StorageError: the storage cannot be written to; the copy is one of another run, or is ahead of the folder.
     """
-    given = [task.storage, *(getattr(thing, "storage", None) for _, thing in task.used_objects())]
+    given = [task.storage, *(attribute_of(thing, "storage") for _, thing in task.used_objects())]
     storage = next((one for one in given if isinstance(one, Storage)), None)
     if storage is None:
         return None
@@ -38,7 +39,7 @@ def begun_copy(task: Task, folder: str | PathLike[str], continued: bool) -> RunC
 
 def copy_of(task: Task, folder: str | PathLike[str]) -> RunCopy | None:
     """The copy that a saver of the pipeline makes of this folder; None if there is none."""
-    found = [getattr(thing, "run_copy", None) for _, thing in task.used_objects()]
+    found = [attribute_of(thing, "run_copy") for _, thing in task.used_objects()]
     place = os.path.realpath(folder)
     return next((one for one in found if isinstance(one, RunCopy) and os.path.realpath(one.folder) == place), None)
 

@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 from ding_lite.basics import json_ready
+from ding_lite.basics.optional_attributes import attribute_of, has_attribute
 from ding_lite.engine import Task
 from ding_lite.envs.names import name_of_envs
 
@@ -24,12 +25,12 @@ def describe_run(task: Task) -> dict[str, Any]:
     policies: list[dict[str, Any]] = []
     environments: dict[int, dict[str, Any]] = {}
     for stage, thing in task.used_objects():
-        made_with = getattr(thing, "made_with", None)
+        made_with = attribute_of(thing, "made_with")
         if isinstance(made_with, dict):
             policy = {name: json_ready(made_with[name]) for name in _KEPT}
             if policy not in policies:
                 policies.append(policy)
-        elif stage in ("evaluate", "collect") and hasattr(thing, "num_envs"):
+        elif stage in ("evaluate", "collect") and has_attribute(thing, "num_envs"):
             environments.setdefault(id(thing), {"stage": stage, **_environments(thing)})
     return {
         "algorithm": ", ".join(dict.fromkeys(policy["algorithm"] for policy in policies)),

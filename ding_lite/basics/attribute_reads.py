@@ -86,9 +86,11 @@ def attributes_read(code: CodeType, name: str) -> set[str] | None:
 
 
 def attributes_set(function: Any) -> Iterator[str]:
-    """The attributes, of any object, that a function and those inside it set; of anything else, none."""
-    for code in parts_of(function.__code__) if isinstance(function, FunctionType) else ():
-        yield from (it.argval for it in instructions_of(code) if it.opname == "STORE_ATTR")
+    """The attributes, of any object, that a function, those inside it and those that it wraps set; of anything else, none."""
+    while isinstance(function, FunctionType):
+        for code in parts_of(function.__code__):
+            yield from (it.argval for it in instructions_of(code) if it.opname == "STORE_ATTR")
+        function = vars(function).get("__wrapped__")
 
 
 def names_of(classes: Sequence[type]) -> set[str]:

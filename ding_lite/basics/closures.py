@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
+from ding_lite.basics.optional_attributes import attribute_of
+
 _EMPTY = CellType()
 
 
@@ -22,7 +24,7 @@ def closure_of(fn: FunctionType) -> list[tuple[str, Any]]:
 
 def function_of(member: Any) -> Any:
     """The function of a method, of a static or class method, or of the getter of a property; other objects unchanged."""
-    return getattr(member, "fget", None) or getattr(member, "__func__", member)
+    return attribute_of(member, "fget") or attribute_of(member, "__func__", member)
 
 
 def parts_of(code: CodeType) -> Iterator[CodeType]:

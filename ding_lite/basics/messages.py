@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Any, TypeVar
 
+from ding_lite.basics.optional_attributes import attribute_of
 from ding_lite.basics.origins import is_of_ding_lite
 from ding_lite.basics.torch_modes import torch_modes, torch_modes_here
 
@@ -49,23 +50,23 @@ def name_of(fn: Callable[..., Any]) -> str:
     """
     if isinstance(fn, functools.partial):
         return name_of(fn.func)
-    qualified = getattr(fn, "__qualname__", None)
+    qualified = attribute_of(fn, "__qualname__")
     if qualified is None:
-        return str(getattr(fn, "__name__", type(fn).__name__))
+        return str(attribute_of(fn, "__name__", type(fn).__name__))
     parts = qualified.split(".")
-    if len(parts) >= 3 and parts[-2] == "<locals>" and not _is_running(parts[-3], getattr(fn, "__module__", None)):
+    if len(parts) >= 3 and parts[-2] == "<locals>" and not _is_running(parts[-3], attribute_of(fn, "__module__")):
         return str(parts[-3])
-    return str(getattr(fn, "__name__", parts[-1]))
+    return str(attribute_of(fn, "__name__", parts[-1]))
 
 
 def location_of(fn: Callable[..., Any]) -> str:
     """`file:line` of the definition of `fn` or of its class, or an empty string if unknown."""
     if isinstance(fn, functools.partial):
         return location_of(fn.func)
-    given: str | None = getattr(fn, "__location__", None)  # set by objects that represent other functions
+    given: str | None = attribute_of(fn, "__location__")  # set by objects that represent other functions
     if given is not None:
         return given
-    code = getattr(fn, "__code__", None) or getattr(call_of(fn), "__code__", None)
+    code = attribute_of(fn, "__code__") or attribute_of(call_of(fn), "__code__")
     return f"{code.co_filename}:{code.co_firstlineno}" if code else ""
 
 

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from types import MethodType
 from typing import Any
 
+from ding_lite.basics.optional_attributes import attribute_of
+
 
 def signature_of(fn: Callable[..., Any]) -> inspect.Signature:
     """The signature of the function that is called. `functools.wraps` shows that of the function inside instead, which may take
@@ -38,7 +40,7 @@ def passed_signature_of(fn: Callable[..., Any]) -> inspect.Signature:
     own = signature_of(fn)
     if not any(it.kind in (it.VAR_POSITIONAL, it.VAR_KEYWORD) for it in own.parameters.values()):
         return own
-    inner = getattr(fn, "__wrapped__", None)
+    inner = attribute_of(fn, "__wrapped__")
     if not callable(inner):
         return inspect.signature(fn)
     return passed_signature_of(MethodType(inner, fn.__self__) if isinstance(fn, MethodType) else inner)

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from ding_lite.basics.optional_attributes import attribute_of
 from ding_lite.basics.signatures import signature_of
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
 from ding_lite.engine import Context, Task, contract
@@ -222,7 +223,7 @@ class Member:
         """Free environments and other resources."""
         with contextlib.ExitStack() as stack:
             for _, thing in self.task.used_objects() if self.task.running else ():
-                close = getattr(thing, "close", None)
+                close = attribute_of(thing, "close")
                 if callable(close):
                     stack.callback(close)
             stack.callback(self.task.stop)

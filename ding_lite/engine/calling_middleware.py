@@ -8,6 +8,7 @@ from types import FrameType
 from typing import Any
 
 from ding_lite.basics.messages import call_of
+from ding_lite.basics.optional_attributes import attribute_of, has_attribute
 from ding_lite.pipeline.entries import Entry
 
 
@@ -34,11 +35,11 @@ def code_of(fn: Any) -> Any:
     """The code of a function, or of the `__call__` of an object, inside partials; None if it has none."""
     while isinstance(fn, functools.partial):
         fn = fn.func
-    return getattr(fn, "__code__", None) or getattr(call_of(fn), "__code__", None)
+    return attribute_of(fn, "__code__") or attribute_of(call_of(fn), "__code__")
 
 
 def _is_of(fn: Any, frame: FrameType) -> bool:
     """Whether a frame with the code of `fn` belongs to the object of `fn`, if `fn` is an object or a bound method."""
-    owner = getattr(fn, "__self__", None if hasattr(fn, "__code__") or isinstance(fn, functools.partial) else fn)
+    owner = attribute_of(fn, "__self__", None if has_attribute(fn, "__code__") or isinstance(fn, functools.partial) else fn)
     names = frame.f_code.co_varnames[:1]
     return owner is None or not names or frame.f_locals.get(names[0], owner) is owner

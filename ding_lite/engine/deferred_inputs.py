@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from ding_lite.basics.closures import content_of
 from ding_lite.basics.messages import call_of, describe_call, location_of, name_of
+from ding_lite.basics.optional_attributes import attribute_of, has_attribute
 from ding_lite.basics.signatures import positional_names, signature_of
 from ding_lite.pipeline.contexts import Context, is_scalar
 from ding_lite.pipeline.fingerprints import Print, changed, fingerprint
@@ -46,8 +47,8 @@ def inputs_of(fn: Any, args: tuple[Any, ...]) -> list[Input]:
     found = [_constant(name, value, "argument") for name, value in (*zip(names, args), *given.items())]
     passed = {one.name for one in found}
     if not isinstance(fn, FunctionType):
-        found.append(_constant("self", getattr(fn, "__self__", fn), "self"))
-    code = getattr(fn, "__func__", fn)
+        found.append(_constant("self", attribute_of(fn, "__self__", fn), "self"))
+    code = attribute_of(fn, "__func__", fn)
     if isinstance(code, FunctionType):
         cells = zip(code.__code__.co_freevars, code.__closure__ or ())
         found += [Input(name, functools.partial(content_of, cell), "closure") for name, cell in cells]
@@ -160,10 +161,10 @@ def _inside(place: _Place) -> Iterator[_Place]:
         for way, item in _items(value):
             yield _Place(f"{name}{way}", around, item, is_attribute)
     elif not is_attribute and not isinstance(value, (type, ModuleType, Lifecycle)):
-        for attribute, item in list(getattr(value, "__dict__", {}).items()):
+        for attribute, item in list(attribute_of(value, "__dict__", {}).items()):
             yield _Place(f"{name}.{attribute}", around, item, True)
         for slot in slots_of(type(value)):
-            if hasattr(value, slot):
+            if has_attribute(value, slot):
                 yield _Place(f"{name}.{slot}", around, getattr(value, slot), True)
 
 
@@ -243,7 +244,7 @@ def _fix(one: Input, work: str) -> str:
         return f"Pass a copy: copy.deepcopy({name}); for a policy's weights, policy.get_weights()."
     elif isinstance(value, memoryview):
         copied = f"bytes({name})"
-    elif hasattr(value, "copy") and not _holds_others(value):
+    elif has_attribute(value, "copy") and not _holds_others(value):
         copied = f"{name}.copy()"
     else:
         copied = f"copy.deepcopy({name})"
@@ -254,7 +255,7 @@ def _holds_others(value: Any) -> bool:
     """Whether a copy would hold the same objects."""
     if isinstance(value, _CONTAINERS):
         return not all(is_scalar(it) for _, it in _items(value))
-    return bool(getattr(getattr(value, "dtype", None), "hasobject", False))
+    return bool(attribute_of(attribute_of(value, "dtype"), "hasobject", False))
 
 
 def _is_module(value: Any) -> bool:

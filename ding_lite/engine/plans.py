@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+from ding_lite.basics.optional_attributes import attribute_of
 from ding_lite.engine.lags import source_of
 from ding_lite.engine.steps import LEARN, PROCESS, Edge, MiddlewareStep, make_steps
 from ding_lite.pipeline.contexts import Context, kept_fields, settable_fields
@@ -144,7 +145,7 @@ class _Wiring:
     def _connect_followers(self) -> None:
         for step in self._steps:
             for follower in step.uses:
-                leader = getattr(follower, "leader", None)
+                leader = attribute_of(follower, "leader")
                 if leader is None:
                     continue
                 source = source_of(

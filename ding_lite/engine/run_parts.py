@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ding_lite.basics.optional_attributes import attribute_of
 from ding_lite.pipeline.contracts import state_groups
 from ding_lite.pipeline.entries import Entry
 from ding_lite.pipeline.used_middleware import middleware_of
@@ -22,11 +23,11 @@ def parts_of(entries: Sequence[Entry]) -> dict[str, Any]:
     found: dict[int, tuple[str, Any]] = {}
     for it in used:
         for thing in () if it.contract is None else it.contract.uses:
-            leader = getattr(thing, "leader", None)
+            leader = attribute_of(thing, "leader")
             for one in (thing,) if leader is None else (leader, thing):
                 owner = owners.get(id(one), (one,))[0]
                 if has_state(owner):
-                    found.setdefault(id(owner), (getattr(owner, "state_name", type(owner).__name__), owner))
+                    found.setdefault(id(owner), (attribute_of(owner, "state_name", type(owner).__name__), owner))
         held = holder_of(it.fn)
         if has_state(held):
             found.setdefault(id(held), (it.name, held))
@@ -51,7 +52,7 @@ def may_use_anything(entries: Sequence[Entry]) -> bool:
 
 def holder_of(fn: Any) -> Any:
     """What holds the state of a middleware: the object of a bound method, else the middleware itself."""
-    return getattr(fn, "__self__", fn)
+    return attribute_of(fn, "__self__", fn)
 
 
 def environments_of(entries: Sequence[Entry]) -> list[Any]:
@@ -68,4 +69,4 @@ def environments_without_state(entries: Sequence[Entry]) -> list[str]:
 def has_state(thing: Any) -> bool:
     """Whether an object can be saved and restored."""
     is_class = isinstance(thing, type)
-    return not is_class and callable(getattr(thing, "state_dict", None)) and callable(getattr(thing, "load_state_dict", None))
+    return not is_class and callable(attribute_of(thing, "state_dict")) and callable(attribute_of(thing, "load_state_dict"))

@@ -13,6 +13,7 @@ from typing import Any
 from ding_lite.basics.checkpoints import plain
 from ding_lite.basics.global_random import load_global_random, require_global_random, save_global_random
 from ding_lite.basics.messages import add_note
+from ding_lite.basics.optional_attributes import attribute_of
 from ding_lite.basics.origins import is_of_ding_lite
 from ding_lite.basics.run_files import RunFiles
 from ding_lite.basics.storages import Storage
@@ -197,7 +198,7 @@ class RunStateMixin:
                 "cannot be continued. Make environments with make_envs, which restores them; or pass new_episodes=True to "
                 "task.start() to begin new episodes there, so that the run is not the same as the unbroken one."
             )
-        for name in sorted(parts, key=lambda name: getattr(parts[name], "leader", None) is not None):  # followers last
+        for name in sorted(parts, key=lambda name: attribute_of(parts[name], "leader") is not None):  # followers last
             self._load_part(name, parts[name], state["parts"][name])
         if self._ran:  # the context of the last iteration has its data
             self._ctx = self._ctx.renew()
@@ -348,7 +349,7 @@ def _size_of(part: Any) -> int | None:
 
 
 def _state_of(part: Any, in_pieces: bool) -> Any:
-    method = getattr(part, "state_in_pieces", None) if in_pieces else None
+    method = attribute_of(part, "state_in_pieces") if in_pieces else None
     return method() if callable(method) else part.state_dict()
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ding_lite.basics.messages import add_note
+from ding_lite.basics.optional_attributes import attribute_of
 from ding_lite.engine.lanes import Lane
 from ding_lite.engine.steps import MiddlewareStep
 from ding_lite.engine.timelines import Ran, Timeline
@@ -105,7 +106,7 @@ class StepRunner:
         generator = forward_step(entry.fn, result, lane.ctx)
         if generator is None:
             return
-        is_its_own = step.is_opaque or entry.fn in (entry.call, getattr(entry.call, "__wrapped__", None))  # not a wrapper's
+        is_its_own = step.is_opaque or entry.fn in (entry.call, attribute_of(entry.call, "__wrapped__"))  # not a wrapper's
         if is_its_own and not any(other.entry is entry and other.is_second for other in self._steps):
             generator.close()
             raise TypeError(

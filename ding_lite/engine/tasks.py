@@ -14,6 +14,7 @@ from typing import Any, SupportsIndex, TypeVar
 
 from ding_lite.basics.foreign_names import foreign_attributes
 from ding_lite.basics.messages import add_note
+from ding_lite.basics.optional_attributes import attribute_of
 from ding_lite.basics.run_downloads import restored_run
 from ding_lite.basics.run_files import RunFiles
 from ding_lite.basics.storages import open_storage
@@ -213,7 +214,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
             return
         things = {id(it): it for entry in self._entries if entry.contract for it in entry.contract.uses}
         with contextlib.ExitStack() as after:  # also after an error, even of another release
-            for release in (getattr(thing, "release", None) for thing in reversed(things.values())):
+            for release in (attribute_of(thing, "release") for thing in reversed(things.values())):
                 if callable(release):
                     after.callback(release)
             self._close()

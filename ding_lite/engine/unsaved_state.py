@@ -14,15 +14,17 @@ from typing import Any
 
 from ding_lite.basics.attribute_reads import names_not_saved, names_of
 from ding_lite.basics.closures import closure_of, function_of, names_in
+from ding_lite.basics.optional_attributes import attribute_of, has_attribute
 from ding_lite.basics.origins import is_of_ding_lite, is_of_script
 from ding_lite.engine.run_parts import environments_of, has_state, holder_of
+from ding_lite.engine.state_names import StateNames, state_names
 from ding_lite.pipeline.contexts import SCALARS, Context
 from ding_lite.pipeline.contracts import state_groups
 from ding_lite.pipeline.entries import Entry
 from ding_lite.pipeline.fingerprints import Print, changes, fingerprint
 from ding_lite.pipeline.shared_objects import objects_inside
 from ding_lite.pipeline.used_middleware import UsedMiddleware, middleware_of
-from ding_lite.pipeline.value_kinds import MOST_PARTS, holds_data_alone, is_data, may_change, usual_parts
+from ding_lite.pipeline.value_kinds import MOST_PARTS, holds_data_alone, is_data, may_change, slots_of, usual_parts
 
 Parts = Sequence[tuple[str, Any]]
 
@@ -33,13 +35,13 @@ class Kind(Enum):
     MIDDLEWARE = "a middleware"
     USED = "an object of the script that a middleware of the library uses"
     DERIVED = "an object with an inherited `state_dict`"
+    FORGETTING = "an object with a `state_dict` of its own class"
     ACTING = "a copy of a policy that acts"
 
 
 Key = tuple[Kind, int, str]
 """What remembers something, its number among those of its kind, and its name."""
 
-_RETURNING = ("get_weights", "set_weights", "get_extra_state", "set_extra_state")  # of a policy, and of a torch module
 _MOST_PLACES = 4  # in one warning
 _MOST_ITEMS = 100  # of a list or dict in an object with a state, where such objects are looked for
 _NO_OBJECTS = frozenset({*SCALARS, ModuleType, FunctionType})
@@ -54,8 +56,8 @@ class Memories:
     numbers, containers, arrays, torch modules, optimizers, iterators and random generators; at most at 20,000 values for each
     middleware. It does not look at objects that are saved, at environments, at files, or at objects of other libraries without
     a `state_dict`. But of saved objects, it looks at the attributes that a class of the script adds to an inherited
-    `state_dict`; and at objects of the script without a state that a middleware of ding_lite uses. It leaves out attributes
-    that a class lists in `not_saved`, and values of cached properties.
+    `state_dict`, or that its own `state_dict` does not name; and at objects of the script without a state that a middleware of
+    ding_lite uses. It leaves out attributes that a class lists in `not_saved`, and values of cached properties.
     """
 
     def __init__(self) -> None:
@@ -108,6 +110,11 @@ def _warning(name: str, places: Sequence[str], kind: Kind) -> str:
             "self.train_iter, which a copy has with its weights, or make it part of the recurrent state (get_initial_state). "
             f"Draw random numbers from self.rng or self.generator, which are saved. {leave_out}"
         )
+    if kind is Kind.FORGETTING:
+        return (
+            f"{begin}, and its state_dict does not have it, so a resumed run begins without it. Add it to state_dict(), and "
+            f"restore it in load_state_dict(state). {leave_out}"
+        )
     if kind is Kind.DERIVED:
         return (
             f"{begin}, which its inherited state_dict does not have, so a resumed run begins without it. Override state_dict() "
@@ -134,8 +141,9 @@ def _prints_of(pipeline: Sequence[Entry]) -> dict[Key, Print]:
     is_of_library = not (derived or any(map(_reaches_script, found.values())))
     objects_in = functools.partial(_objects_in, unsaved.keys())
     saved = {} if is_of_library else objects_inside([*owners, *environments_of(pipeline)], objects_in)
-    found |= {(Kind.DERIVED, number, type(one).__name__): _Own(one) for number, one in enumerate(derived)}
-    policies = {id(one): one for one in owners if hasattr(one, "changed_by_acting")}.values()
+    for kind in (Kind.DERIVED, Kind.FORGETTING):
+        found |= {(kind, number, type(one).__name__): _Own(one, kind) for number, one in enumerate(derived) if _has(one, kind)}
+    policies = {id(one): one for one in owners if has_attribute(one, "changed_by_acting")}.values()
     acting = [one for one in policies if is_of_script(type(one).__module__)]
     found |= {(Kind.ACTING, number, type(one).__name__): _Acting(one) for number, one in enumerate(acting)}
     # While `saved` holds them, no other object gets their id.
@@ -144,24 +152,39 @@ def _prints_of(pipeline: Sequence[Entry]) -> dict[Key, Print]:
 
 def _used_without_state(used: UsedMiddleware) -> list[Any]:
     """Objects of the script without a state that a middleware of the library uses, such as a reward model."""
-    if used.is_around or used.contract is None or not is_of_ding_lite(getattr(holder_of(used.fn), "__module__", None)):
+    if used.is_around or used.contract is None or not is_of_ding_lite(attribute_of(holder_of(used.fn), "__module__")):
         return []
     return [thing for thing in used.contract.uses if is_of_script(type(thing).__module__) and not has_state(thing)]
 
 
 def _derived_in(owners: Sequence[Any]) -> list[Any]:
-    """The objects of classes of the script with an inherited `state_dict`: these objects, modules and attributes of them."""
-    inside = [inner for one in owners for inner in getattr(one, "__dict__", {}).values()]
+    """The objects of classes of the script whose `state_dict` may leave something out: these objects, modules and attributes of
+    them."""
+    inside = [inner for one in owners for inner in attribute_of(one, "__dict__", {}).values()]
     several = [it.values() if type(it) is dict else it for it in inside if type(it) in (list, tuple, dict)]
     inside += [inner for it in several for inner in itertools.islice(it, _MOST_ITEMS)]
-    modules = [module for one in owners if hasattr(one, "named_parameters") for module in one.modules()]
+    modules = [module for one in owners if has_attribute(one, "named_parameters") for module in one.modules()]
     every = {id(one): one for one in (*owners, *modules, *inside)}
-    return [one for one in every.values() if _is_derived(one) and not getattr(one, "is_copy", False)]  # see _Acting
+    return [one for one in every.values() if _is_derived(one) and not attribute_of(one, "is_copy", False)]  # see _Acting
 
 
 def _is_derived(thing: Any) -> bool:
+    return _names_of(thing) is not None
+
+
+def _names_of(thing: Any) -> StateNames | None:
+    """What the `state_dict` of an object knows; None if it may know all, also because the object has one for itself alone."""
     kind: Any = type(thing)
-    return _names_in_inherited_state(kind) is not None
+    names = state_names(kind)
+    return None if names is None or "state_dict" in attribute_of(thing, "__dict__", ()) else names
+
+
+def _has(thing: Any, kind: Kind) -> bool:
+    """Whether an object may have attributes of this kind: added to an inherited `state_dict`, or forgotten by its own."""
+    names = _names_of(thing)
+    if names is None or names.added is None:
+        return names is not None and kind is Kind.DERIVED
+    return kind is Kind.FORGETTING or bool(names.added)
 
 
 class _Acting:
@@ -178,37 +201,59 @@ class _Acting:
 
 
 class _Own:
-    """What a class of the script adds to an object whose `state_dict` it has inherited."""
+    """What the `state_dict` of an object of the script does not have: what a class adds to an inherited one, or what the class
+    with the `state_dict` leaves out."""
 
-    def __init__(self, thing: Any) -> None:
-        self.thing = thing
+    def __init__(self, thing: Any, kind: Kind) -> None:
+        self.thing, self.kind = thing, kind
 
     def parts(self) -> Parts:
-        kind: Any = type(self.thing)
-        known = _names_in_inherited_state(kind) or frozenset()
-        known = known | names_not_saved(kind) | self._shared_with_copies()
-        own = [(f".{name}", inner) for name, inner in vars(self.thing).items() if name not in known]
+        of_script: Any = type(self.thing)
+        names = _names_of(self.thing) or StateNames(frozenset(), None)
+        known = names.saved | names_not_saved(of_script) | _shared_with_copies(self.thing)
+        own = {} if names.added is None else _data_in_class(of_script)
+        own |= _attributes_of(self.thing)
+        own = {name: inner for name, inner in own.items() if name not in known}
         # Copies, because the buffers of a torch module count as saved.
-        left_out = sorted(getattr(self.thing, "_non_persistent_buffers_set", ()))
-        held = [(f".{name}", getattr(self.thing, name)) for name in left_out]
-        buffers = [(place, None if buffer is None else buffer.detach().clone()) for place, buffer in held]
-        return [*own, *buffers, ("", type(self.thing))]
+        for name in sorted(attribute_of(self.thing, "_non_persistent_buffers_set", ())):
+            if names.added is None or name not in known:
+                buffer = getattr(self.thing, name)
+                own[name] = None if buffer is None else buffer.detach().clone()
+        if names.added is None:
+            return [*((f".{name}", inner) for name, inner in own.items()), ("", of_script)]
+        is_added = self.kind is Kind.DERIVED
+        wanted = [(f".{name}", inner) for name, inner in own.items() if (name in names.added) == is_added]
+        return [("", None), *wanted]  # not empty, because a value without parts is left out
 
-    def _shared_with_copies(self) -> set[str]:
-        """Attributes of a policy that the copy that collects has too, as the same objects: see `_Acting`."""
-        held = vars(self.thing)
-        acting = self.thing.changed_by_acting() if hasattr(type(self.thing), "changed_by_acting") else {}
-        return {name for name, it in acting.items() if held.get(name) is it and may_change(it)}
+
+def _attributes_of(thing: Any) -> dict[str, Any]:
+    """The attributes of an object, also those in slots."""
+    held = {name: inner for name, inner in attribute_of(thing, "__dict__", {}).items() if name != "__contract__"}
+    return held | {name: getattr(thing, name) for name in slots_of(type(thing)) if has_attribute(thing, name)}
+
+
+def _data_in_class(cls: type) -> dict[str, Any]:
+    """The data in the classes of the script from which an object is derived."""
+    bases = [base for base in cls.__mro__ if is_of_script(base.__module__)]
+    members = {name: member for base in reversed(bases) for name, member in vars(base).items()}
+    return {name: value for name, value in members.items() if is_data(value) and not name.startswith("__")}
+
+
+def _shared_with_copies(thing: Any) -> set[str]:
+    """The attributes of a policy that the copy that collects has too, as the same objects: see `_Acting`."""
+    held = attribute_of(thing, "__dict__", {})
+    acting = thing.changed_by_acting() if hasattr(type(thing), "changed_by_acting") else {}
+    return {name for name, it in acting.items() if held.get(name) is it and may_change(it)}
 
 
 def _owners(used: Sequence[UsedMiddleware]) -> list[Any]:
     """Objects with a state, which is saved, and the objects that share it."""
     named = [thing for it in used if it.contract is not None for thing in it.contract.uses]
     groups = state_groups(named)
-    leaders = [thing.leader for thing in named if getattr(thing, "leader", None) is not None]
+    leaders = [thing.leader for thing in named if attribute_of(thing, "leader") is not None]
     owners = [one for one in (*named, *leaders, *(holder_of(it.fn) for it in used)) if has_state(one)]
     shared = [thing for owner in owners for thing in groups.get(id(owner), (owner,))]
-    return [*shared, *(it for one in shared for it in getattr(one, "attachments", {}).values())]  # attachments of policies
+    return [*shared, *(it for one in shared for it in attribute_of(one, "attachments", {}).values())]  # attachments of policies
 
 
 def _objects_in(without: Container[int], value: Any) -> list[Any]:
@@ -217,12 +262,21 @@ def _objects_in(without: Container[int], value: Any) -> list[Any]:
     if type(value) in (list, tuple):  # most are such, and the names that `usual_parts` makes are not needed
         inside = value[:MOST_PARTS]
     elif type(value) is dict:
-        inside = [*list(value.values())[:MOST_PARTS], *list(value)[:MOST_PARTS]]
+        left_out = ("params",) if _is_parameter_group(value) else ()
+        items = [item for item in itertools.islice(value.items(), MOST_PARTS) if item[0] not in left_out]
+        inside = [one for item in items for one in item]
+    elif has_attribute(value, "param_groups") and has_attribute(value, "state"):  # an optimizer, which saves no parameters
+        inside = [*value.param_groups, *value.state.values()]
     elif (known := _names_in_state(value)) is not None:
-        inside = [inner for name, inner in vars(value).items() if name in known]
+        inside = [inner for name, inner in _attributes_of(value).items() if name in known]
     else:
         inside = [inner for _, inner in usual_parts(value)]
     return [it for it in inside if not (type(it) in _NO_OBJECTS or isinstance(it, type) or id(it) in without)]
+
+
+def _is_parameter_group(value: dict[Any, Any]) -> bool:
+    """Whether a dict is a group of parameters of an optimizer."""
+    return isinstance(value.get("params"), list) and "lr" in value
 
 
 def _inside(saved: Container[int], value: Any) -> Parts | None:
@@ -231,12 +285,12 @@ def _inside(saved: Container[int], value: Any) -> Parts | None:
         return value.parts()
     if id(value) in saved:
         return ()
-    if isinstance(value, (ModuleType, Context)) or hasattr(value, "between_iterations"):  # a task
+    if isinstance(value, (ModuleType, Context)) or has_attribute(value, "between_iterations"):  # a task
         return ()
     if isinstance(value, FunctionType):
         return _in_function(value)
     if isinstance(value, (MethodType, BuiltinFunctionType, MethodWrapperType)):
-        inner = {"": getattr(value, "__self__", None), ".__func__": getattr(value, "__func__", None)}
+        inner = {"": attribute_of(value, "__self__"), ".__func__": attribute_of(value, "__func__")}
         return [(name, one) for name, one in inner.items() if one is not None]
     if isinstance(value, type):
         return _in_class(value)
@@ -252,7 +306,7 @@ def _inside(saved: Container[int], value: Any) -> Parts | None:
         return [("", state)]
     if is_of_ding_lite(kind):
         return [(name, inner) for name, inner in usual_parts(value) if _has_code_of_script(inner)]
-    if hasattr(value, "cache_info"):  # of functools.lru_cache
+    if has_attribute(value, "cache_info"):  # of functools.lru_cache
         return [("", value.__wrapped__)]
     if kind.startswith("torch.distributions"):  # they compute attributes when these are first read
         return ()
@@ -283,28 +337,14 @@ def _in_class(cls: type) -> Parts:
     return found
 
 
-@functools.cache
-def _names_in_inherited_state(kind: Any) -> frozenset[str] | None:
-    """The attributes of the library's classes from which a class of the script has its `state_dict`, which knows no others;
-    None if the script has written the `state_dict`, or an object of this class has none."""
-    owner = next((base for base in kind.__mro__ if "state_dict" in vars(base)), kind)
-    is_module = owner.__module__ == "torch.nn.modules.module"
-    if not is_of_script(kind.__module__) or not (is_module or is_of_ding_lite(owner.__module__)):
-        return None
-    bases = [base for base in kind.__mro__ if not is_of_script(base.__module__)]
-    known = names_of(bases)
-    returned = [function_of(getattr(kind, name, None)) for name in _RETURNING]  # the state has what they return
-    known |= {name for it in returned if isinstance(it, FunctionType) for name in names_in(it.__code__)}
-    return frozenset({*known, *(vars(owner()) if is_module else ())})
-
-
 def _names_in_state(value: Any) -> frozenset[str] | None:
     """The attributes that the state of an object has; None if they are unknown. Of a copy of a policy that acts, those of the
     library's classes, because no `state_dict` of the script is called for it."""
     kind: Any = value.__class__
     if hasattr(kind, "changed_by_acting") and value.is_copy:
         return frozenset(names_of([base for base in kind.__mro__ if not is_of_script(base.__module__)]))
-    return _names_in_inherited_state(kind)
+    names = _names_of(value)
+    return None if names is None else names.saved
 
 
 def _state_of(value: Any) -> Any:
@@ -320,7 +360,7 @@ def _has_code_of_script(value: Any) -> bool:
     """Whether it is a function, a method or an object of a class of the script."""
     if isinstance(value, functools.partial):
         return _has_code_of_script(value.func)
-    owner = value if isinstance(value, FunctionType) else type(getattr(value, "__self__", value))
+    owner = value if isinstance(value, FunctionType) else type(attribute_of(value, "__self__", value))
     return is_of_script(owner.__module__)
 
 
@@ -328,5 +368,5 @@ def _reaches_script(fn: Any) -> bool:
     """Whether a middleware, or something that one of the library's functions or objects holds, is of the script."""
     if _has_code_of_script(fn):
         return True
-    held = closure_of(fn) if isinstance(fn, FunctionType) else getattr(fn, "__dict__", {}).items()
+    held = closure_of(fn) if isinstance(fn, FunctionType) else attribute_of(fn, "__dict__", {}).items()
     return any(_has_code_of_script(inner) for _, inner in held)

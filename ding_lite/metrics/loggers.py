@@ -15,7 +15,7 @@ from ding_lite.metrics.bases import StatsBase, at_once
 from ding_lite.metrics.deprecated_settings import ABSENT, current_settings, warn_deprecated
 from ding_lite.metrics.kinds import DEFAULT_STATS_CLS_LOOKUP
 from ding_lite.metrics.merging import describe, matched, require_one_owner
-from ding_lite.metrics.paths import Key, Path, StatsTree, joined, no_key, path_of
+from ding_lite.metrics.paths import RATE, Key, Path, StatsTree, joined, no_key, path_of, rate_of
 from ding_lite.metrics.throughputs import Throughput
 
 _Asked = tuple[Any, ...]
@@ -261,7 +261,7 @@ class MetricsLogger:
             clock = getattr(stats, "clock", None)
             if is_wanted:
                 values[path] = value
-            rate = (*path[:-1], f"{path[-1]}_throughput")
+            rate = rate_of(path)
             if is_wanted and clock is not None and joined(rate) not in self._tree.written:
                 values[rate] = clock.of_cycle(stats.peek())
         self._cycle_begun = perf_counter()
@@ -281,8 +281,10 @@ class MetricsLogger:
             TypeError: not a result of `reduce()`.
         """
         together = list(matched([one for one in stats_dicts if one], path_of(key)))
-        for path, found in together:
-            self._require_mergeable(path, found[0], as_own)
+        new = {path: found[0] for path, found in together}
+        for path, stats in new.items():
+            self._require_mergeable(path, stats, as_own)
+            self._require_own_rate(path, stats, new)
         self._latest = {}
         for path, found in together:
             self._merge(path, found, as_own)
@@ -305,6 +307,19 @@ class MetricsLogger:
             )
         else:
             require_one_owner(path, stats, incoming)
+
+    def _require_own_rate(self, path: Path, incoming: StatsBase, new: Mapping[Path, StatsBase]) -> None:
+        """Refuse to merge a value that has the name of another owner's throughput, or the throughput."""
+        rate, has_rate = rate_of(path), getattr(incoming, "clock", None) is not None
+        other = new.get(rate) or self._stats.get(rate) if has_rate else None
+        if other is not None:
+            require_one_owner(rate, incoming, other)
+        name = path[-1]
+        if not has_rate and isinstance(name, str) and name.endswith(RATE):
+            base = (*path[:-1], name.removesuffix(RATE))
+            counted = new.get(base) or self._stats.get(base)
+            if counted is not None and getattr(counted, "clock", None) is not None:
+                require_one_owner(path, incoming, counted)
 
     def _merge(self, path: Path, found: Sequence[Any], as_own: bool) -> None:
         stats = self._stats.get(path)

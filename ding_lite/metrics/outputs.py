@@ -54,7 +54,7 @@ class Outputs:
                 self.log(inner, (*before, name), nested)
                 continue
             key = (*before, name)
-            is_one = len(values) == 1 and not is_weighted and _is_number(values[0])
+            is_one = len(values) == 1 and not is_weighted and _is_number(values[0]) and not _is_complex(values[0])
             found = values if is_one else [*map(self._number, repeat(key), values)]
             if is_weighted:
                 weights = [count.get(name, 1) for one, count in zip(outputs, counts) if name in one]
@@ -69,6 +69,9 @@ class Outputs:
 
     def _number(self, key: tuple[str, ...], value: Any) -> Any:
         """A value as one number, or None if it is not numeric."""
+        if _is_complex(value):
+            self._warn(key, f"{value!r:.60} of type {type(value).__name__} is complex: log its parts or its absolute value.")
+            return None
         try:
             return value if _is_number(value) else _mean(value)
         except (TypeError, ValueError, RuntimeError):
@@ -94,7 +97,16 @@ def _is_number(value: Any) -> bool:
     return value.numel() == 1 if isinstance(value, torch.Tensor) else isinstance(value, numbers.Real)
 
 
+def _is_complex(value: Any) -> bool:
+    """Whether a value has an imaginary part, which a conversion to real numbers would drop."""
+    if isinstance(value, torch.Tensor):
+        return value.is_complex()
+    return isinstance(value, complex) or getattr(getattr(value, "dtype", None), "kind", "") == "c"
+
+
 def _mean(value: Any) -> Any:
     tensor = torch.as_tensor(value)  # raises for text and objects
+    if tensor.is_complex():
+        raise TypeError("a list of complex numbers")
     tensor = tensor.detach() if tensor.dtype == torch.float64 else tensor.detach().to(torch.float32)
     return (tensor / tensor.numel()).sum()  # the plain sum may overflow

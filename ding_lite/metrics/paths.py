@@ -12,6 +12,15 @@ Key: TypeAlias = "str | int | tuple[str | int, ...]"
 Path: TypeAlias = "tuple[Any, ...]"
 
 
+RATE = "_throughput"
+"""End of the names of throughputs."""
+
+
+def rate_of(path: Path) -> Path:
+    """The path under which the throughput of a sum is reported."""
+    return (*path[:-1], f"{path[-1]}{RATE}")
+
+
 def path_of(key: Key) -> Path:
     """The names of a key, from the outermost.
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, MutableMapping, MutableSequence, 
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
 from ding_lite.basics.messages import did_you_mean
+from ding_lite.basics.optional_attributes import has_attribute
 
 ContextType = TypeVar("ContextType", bound="Context")
 
@@ -239,9 +240,9 @@ class Context:
     def _warn_if_heavy(self, name: str, value: object) -> None:
         containers = (MutableSequence, MutableMapping, MutableSet)
         scalar = isinstance(value, numbers.Number) or any(cls.__name__ == "generic" for cls in type(value).__mro__)  # numpy's
-        array = hasattr(value, "__array__") and not scalar
+        array = has_attribute(value, "__array__") and not scalar
         warned = _lineage_of(self).warned
-        if name in warned or not (isinstance(value, containers) or array or hasattr(value, "state_dict")):
+        if name in warned or not (isinstance(value, containers) or array or has_attribute(value, "state_dict")):
             return
         warned.add(name)
         warnings.warn(

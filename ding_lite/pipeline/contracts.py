@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from ding_lite.basics.foreign_names import foreign_arguments
 from ding_lite.basics.messages import call_of
+from ding_lite.basics.optional_attributes import attribute_of, has_attribute
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -174,7 +175,7 @@ def contract(
         ('trajectories',)
     """
     if callable(reads):
-        name = getattr(reads, "__name__", type(reads).__name__)
+        name = attribute_of(reads, "__name__", type(reads).__name__)
         raise TypeError(f"@contract above {name} has no terms: write @contract(reads=..., writes=..., uses=..., stage=...).")
     if stage is not None and stage not in STAGES:
         raise ValueError(f"contract(stage={stage!r}): there is no such stage, use one of {', '.join(STAGES)}.")
@@ -258,7 +259,7 @@ def extend_contract(
         raise TypeError(f"extend_contract(...) wants a middleware, a callable, got {found}: write extend_contract(self, ...).")
     before = _inherited_contract(middleware)
     if before is None:
-        name = getattr(middleware, "__qualname__", type(middleware).__qualname__)
+        name = attribute_of(middleware, "__qualname__", type(middleware).__qualname__)
         raise ValueError(
             f"extend_contract({name}): it has no contract yet. Call it behind super().__init__(...), as the last line of "
             "__init__; where no parent class has a contract either, write contract(...)(self) instead."
@@ -313,7 +314,7 @@ def _attach(fn: Callable[..., Any], terms: Contract) -> None:
     try:
         setattr(fn, _ATTRIBUTE, terms)
     except (AttributeError, TypeError):
-        name = getattr(fn, "__qualname__", type(fn).__qualname__)
+        name = attribute_of(fn, "__qualname__", type(fn).__qualname__)
         raise TypeError(
             f"contract(...)({name}): a {type(fn).__name__} holds no contract. Put it on a partial, and use what "
             "comes back: task.use(contract(...)(functools.partial(it)))."
@@ -341,10 +342,10 @@ def _require_what_it_has(thing: Callable[..., Any], terms: Contract) -> None:
 def contract_of(fn: Callable[..., Any]) -> Contract | None:
     """The contract of a middleware, or None for a plain function, of which nothing is known. The outermost one counts: that of
     a partial before that of its function, that of an object before that of its class."""
-    terms = getattr(fn, _ATTRIBUTE, None)
+    terms = attribute_of(fn, _ATTRIBUTE)
     if terms is None and isinstance(fn, functools.partial):
         return contract_of(fn.func)
-    of_call = getattr(call_of(fn), _ATTRIBUTE, None)  # it stands on `def __call__`
+    of_call = attribute_of(call_of(fn), _ATTRIBUTE)  # it stands on `def __call__`
     if terms is None or (of_call is not None and _is_of_parent_class(fn)):
         terms = of_call
     return terms if isinstance(terms, Contract) else None
@@ -364,7 +365,7 @@ def _further(before: Contract, terms: Contract) -> list[str]:
 def _inherited_contract(fn: Callable[..., Any]) -> Contract | None:
     """The contract of a middleware, else the nearest one in its parent classes, whose `__call__` it replaces."""
     places = [it for cls in type(fn).__mro__ for it in (vars(cls).get(_ATTRIBUTE), vars(cls).get("__call__"))]
-    found = (it if isinstance(it, Contract) else getattr(it, _ATTRIBUTE, None) for it in places)
+    found = (it if isinstance(it, Contract) else attribute_of(it, _ATTRIBUTE) for it in places)
     return contract_of(fn) or next((it for it in found if isinstance(it, Contract)), None)
 
 
@@ -391,7 +392,7 @@ def line_to_add(fn: object, **terms: Iterable[str]) -> str:
 def _is_of_parent_class(fn: object) -> bool:
     """Whether the contract of an object stands on a class whose `__call__` a subclass replaces."""
     nearest = next(vars(cls) for cls in type(fn).__mro__ if _ATTRIBUTE in vars(cls) or "__call__" in vars(cls))
-    return _ATTRIBUTE not in nearest and _ATTRIBUTE not in getattr(fn, "__dict__", {})
+    return _ATTRIBUTE not in nearest and _ATTRIBUTE not in attribute_of(fn, "__dict__", {})
 
 
 def joint_contract(fns: Iterable[Callable[..., Any]], side_by_side: bool = False) -> Contract | None:
@@ -438,7 +439,7 @@ def _distinct(things: Iterable[Any]) -> tuple[Any, ...]:
 
 def _objects(term: str, things: Iterable[Any]) -> tuple[Any, ...]:
     """The objects of a term, which is code up to the value: "contract(uses="."""
-    if isinstance(things, (str, Mapping)) or not hasattr(things, "__iter__"):
+    if isinstance(things, (str, Mapping)) or not has_attribute(things, "__iter__"):
         raise TypeError(
             f"{term}...) wants several objects, got one {type(things).__name__}: write {term.partition('(')[2]}(it,)."
         )
@@ -511,7 +512,7 @@ def names_object(thing: Any, terms: Contract) -> bool:
     """Whether a contract names an object, or one that shares its state."""
     if any(use is thing for use in terms.uses):  # most often; of a policy, the others are all its parameters
         return True
-    return any(use is it for it in getattr(thing, "shares_state_with", ()) for use in terms.uses)
+    return any(use is it for it in attribute_of(thing, "shares_state_with", ()) for use in terms.uses)
 
 
 def state_groups(uses: Sequence[Any]) -> dict[int, tuple[Any, ...]]:
@@ -522,6 +523,6 @@ def state_groups(uses: Sequence[Any]) -> dict[int, tuple[Any, ...]]:
     Args:
         uses: the objects in all contracts of a pipeline; their leaders count as well.
     """
-    owners = [*uses, *(thing.leader for thing in uses if getattr(thing, "leader", None) is not None)]
-    groups = [(owner, *getattr(owner, "shares_state_with", ())) for owner in owners]
+    owners = [*uses, *(thing.leader for thing in uses if attribute_of(thing, "leader") is not None)]
+    groups = [(owner, *attribute_of(owner, "shares_state_with", ())) for owner in owners]
     return {id(thing): group for group in groups if len(group) > 1 for thing in group}

@@ -9,6 +9,7 @@ from typing import Any
 
 from ding_lite.basics.closures import content_of
 from ding_lite.basics.messages import name_of
+from ding_lite.basics.optional_attributes import attribute_of
 from ding_lite.basics.origins import is_of_ding_lite
 from ding_lite.pipeline.contexts import Context
 from ding_lite.pipeline.contracts import Contract
@@ -217,7 +218,7 @@ def _captured(fn: FunctionType) -> list[Any]:
 
 def _attributes(it: Any) -> dict[str, Any] | None:
     """The attributes of an object, except its contract; None if they cannot be read."""
-    held = getattr(it, "__dict__", None)
+    held = attribute_of(it, "__dict__")
     return None if held is None else {name: value for name, value in held.items() if not isinstance(value, Contract)}
 
 

@@ -10,6 +10,7 @@ from types import FunctionType, GeneratorType, MethodType
 from typing import TYPE_CHECKING, Any
 
 from ding_lite.basics.messages import add_note, call_of, describe_call, name_of
+from ding_lite.basics.optional_attributes import attribute_of, has_attribute
 from ding_lite.pipeline.contexts import Context
 from ding_lite.pipeline.pending_work import PendingWork
 
@@ -25,7 +26,7 @@ def may_yield(fn: Callable[..., Any]) -> bool:
     """Whether `fn` may have a backward step: it is a generator function, or returns the result of one."""
     if isinstance(fn, functools.partial):
         return may_yield(fn.func)
-    declared = getattr(fn, "may_yield", None)
+    declared = attribute_of(fn, "may_yield")
     if isinstance(declared, bool):
         return declared
     bodies = (inspect.unwrap(fn, stop=inspect.isgeneratorfunction), call_of(fn))
@@ -35,10 +36,10 @@ def may_yield(fn: Callable[..., Any]) -> bool:
 def end_of(fn: object) -> Callable[..., Any] | None:
     """The method `end_run` of this middleware, or None. Also found behind decorators."""
     while fn is not None:
-        end = getattr(fn, "end_run", None)
+        end = attribute_of(fn, "end_run")
         if callable(end):
             return end  # type: ignore[no-any-return]
-        fn = fn.func if isinstance(fn, functools.partial) else getattr(fn, "__wrapped__", None)
+        fn = fn.func if isinstance(fn, functools.partial) else attribute_of(fn, "__wrapped__")
     return None
 
 
@@ -71,8 +72,8 @@ def forward_step(fn: Callable[..., Any], result: object, ctx: Any) -> WaitingGen
             f"{describe_call(fn)} returned the function {result.__qualname__} instead of working on ctx. If it is a factory, "
             "call it first: task.use(factory(...))."
         )
-    if hasattr(result, "__await__") or hasattr(result, "__anext__"):
-        close = getattr(result, "close", None)
+    if has_attribute(result, "__await__") or has_attribute(result, "__anext__"):
+        close = attribute_of(result, "close")
         if close:
             close()
         raise TypeError(f"{describe_call(fn)} is an async function, which is not awaited here: write a plain function.")

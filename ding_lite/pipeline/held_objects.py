@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from ding_lite.basics.attribute_reads import Place, places_of
 from ding_lite.basics.closures import closure_of, function_of, names_in, parts_of
 from ding_lite.basics.configs import Config
+from ding_lite.basics.optional_attributes import attribute_of, has_attribute
 from ding_lite.basics.origins import is_of_ding_lite, is_of_script, package_of
 from ding_lite.pipeline.contexts import is_scalar
 from ding_lite.pipeline.contracts import Contract
@@ -85,14 +86,14 @@ def needs_contract(value: object) -> bool:
     """Whether contracts name a value: it may change, and is neither a function, a configuration nor made to be shared."""
     if is_scalar(value) or isinstance(value, NO_STATE) or _is_task(value) or type(value).__module__ in _MADE_TO_BE_SHARED:
         return False
-    if isinstance(value, (list, dict, set, deque, bytearray)) or hasattr(value, "__dict__") or hasattr(value, "__array__"):
+    if isinstance(value, (list, dict, set, deque, bytearray)):
         return True
-    return is_iterator(value)
+    return has_attribute(value, "__dict__") or has_attribute(value, "__array__") or is_iterator(value)
 
 
 def is_iterator(value: object) -> bool:
     """Whether a value is an iterator, such as a generator, which each use advances; not one with attributes, or a file."""
-    return isinstance(value, Iterator) and not hasattr(value, "__dict__") and not isinstance(value, io.IOBase)
+    return isinstance(value, Iterator) and not has_attribute(value, "__dict__") and not isinstance(value, io.IOBase)
 
 
 def objects_held(fn: Any) -> Iterator[tuple[str, Any]]:
@@ -103,7 +104,9 @@ def objects_held(fn: Any) -> Iterator[tuple[str, Any]]:
             if name in fn.__globals__ and needs_contract(fn.__globals__[name]):
                 yield name, fn.__globals__[name]
     else:
-        yield from ((f"self.{name}", value) for name, value in getattr(fn, "__dict__", {}).items() if needs_contract(value))
+        yield from (
+            (f"self.{name}", value) for name, value in attribute_of(fn, "__dict__", {}).items() if needs_contract(value)
+        )
 
 
 def objects_reached(fn: Any) -> Iterator[Held]:
@@ -233,10 +236,12 @@ def _is_member(value: object) -> bool:
 def _in_object(node: _Node, around: tuple[int, ...], code: _Code | None) -> Iterator[_Node]:
     """The attributes of an object, and the methods of its classes of the script."""
     value, kind = node.value, type(node.value)
-    held = {**getattr(value, "__dict__", {})}
+    held = {**attribute_of(value, "__dict__", {})}
     for base in kind.__mro__:
         slots = vars(base).get("__slots__", ())
-        held.update((it, getattr(value, it)) for it in ([slots] if isinstance(slots, str) else slots) if hasattr(value, it))
+        held.update(
+            (it, attribute_of(value, it)) for it in ([slots] if isinstance(slots, str) else slots) if has_attribute(value, it)
+        )
     held = {**_data_of(kind), **held}
     used = None if node.is_top else _names_used(node)
     is_leaf = not is_of_script(kind.__module__) and kind is not SimpleNamespace
@@ -313,4 +318,4 @@ def _is_of_library(kind: type) -> bool:
 
 
 def _is_task(value: object) -> bool:
-    return all(hasattr(value, name) for name in ("use", "run", "finish"))
+    return all(has_attribute(value, name) for name in ("use", "run", "finish"))

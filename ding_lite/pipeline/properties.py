@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
+from ding_lite.basics.optional_attributes import attribute_of
 from ding_lite.pipeline.contexts import Context
 
 
@@ -46,7 +47,7 @@ def fields_behind(cls: type[Context], name: str) -> Touched:
     for function, collects_writes in ((prop.fget, False), (prop.fset, True)):
         if function is None:
             continue
-        code = getattr(functools.partial(function).func, "__code__", None)
+        code = attribute_of(functools.partial(function).func, "__code__")
         if code is None:
             raise TypeError(
                 f"{cls.__name__}.{name} is a property made of {function!r}, whose code cannot be read, so its fields "

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from ding_lite.basics.optional_attributes import attribute_of, has_attribute
 from ding_lite.pipeline.contexts import is_scalar
 from ding_lite.pipeline.contracts import Contract, line_to_add, state_groups
 from ding_lite.pipeline.entries import Entry, take_turns
@@ -58,7 +59,7 @@ def unnamed_objects(pipeline: Sequence[Entry], found: Reached) -> Iterator[str]:
         chosen = {held.container for held in reached if terms is not None and _is_any(terms.uses, (held.thing,))}
         for held in reached:
             thing = held.thing
-            same, leader = groups.get(id(thing), (thing,)), getattr(thing, "leader", None)
+            same, leader = groups.get(id(thing), (thing,)), attribute_of(thing, "leader")
             named = same if leader is None else (*same, *groups.get(id(leader), (leader,)))
             if terms is None or id(same[0]) in told or _is_any(terms.uses, named) or _reads_named_alone(held, terms.uses):
                 continue
@@ -86,8 +87,8 @@ def _as_code(name: str) -> str:
 
 def _other_ways(held: Held) -> str:
     """What a middleware may do that need not wait for the other one."""
-    ways = _ACTING if hasattr(held.thing, "eval_mode") else ""
-    setting = next((name for name in ("cfg", "num_envs") if hasattr(held.thing, name)), None)
+    ways = _ACTING if has_attribute(held.thing, "eval_mode") else ""
+    setting = next((name for name in ("cfg", "num_envs") if has_attribute(held.thing, name)), None)
     if setting is not None and held.attributes() is None:
         ways += (
             f" If it only reads settings, take them outside of the function, `settings = {_as_code(held.name)}.{setting}`: "
@@ -99,7 +100,7 @@ def _other_ways(held: Held) -> str:
 def _reads_named_alone(held: Held, uses: Sequence[Any]) -> bool:
     """Whether a middleware does nothing with an object but read its settings, and attributes that its contract names."""
     attributes = held.attributes()
-    return attributes is not None and all(_is_any(uses, (getattr(held.thing, it, None),)) for it in attributes)
+    return attributes is not None and all(_is_any(uses, (attribute_of(held.thing, it),)) for it in attributes)
 
 
 def _is_any(uses: Sequence[Any], things: Sequence[Any]) -> bool:
@@ -221,9 +222,9 @@ def _inside(value: Any) -> list[Any]:
         return list(value.values())
     if isinstance(value, (list, tuple, set, deque)):
         return list(value)
-    if isinstance(value, NO_STATE) or hasattr(value, "__array__") or hasattr(value, "named_parameters"):
+    if isinstance(value, NO_STATE) or has_attribute(value, "__array__") or has_attribute(value, "named_parameters"):
         return []
-    return list(getattr(value, "__dict__", {}).values())
+    return list(attribute_of(value, "__dict__", {}).values())
 
 
 class Watched:
@@ -332,13 +333,13 @@ def _knows(entry: Entry, thing: Any) -> bool:
     terms = entry.contract
     if terms is None or isinstance(thing, logging.Logger) or _is_named(thing, terms):
         return True
-    inside = {id(value) for value in getattr(thing, "__dict__", {}).values()}
+    inside = {id(value) for value in attribute_of(thing, "__dict__", {}).values()}
     return any(
-        id(use) in inside or any(value is thing for value in getattr(use, "__dict__", {}).values()) for use in terms.uses
+        id(use) in inside or any(value is thing for value in attribute_of(use, "__dict__", {}).values()) for use in terms.uses
     )
 
 
 def _is_named(thing: Any, terms: Contract) -> bool:
     """Whether a contract names the object or its leader."""
-    leader = getattr(thing, "leader", None)
+    leader = attribute_of(thing, "leader")
     return any(it is thing or (leader is not None and it is leader) for it in terms.uses)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from types import FunctionType, MethodType
 from typing import Any, cast
 
+from ding_lite.basics.optional_attributes import attribute_of, has_attribute
 from ding_lite.basics.signatures import positional_names
 from ding_lite.pipeline.entries import Entry
 from ding_lite.pipeline.held_objects import needs_contract, objects_held
@@ -50,7 +51,7 @@ class Touches:
         if owner is not fn:
             is_second, fn = True, cast("Callable[..., Any]", owner)
         suffix = "_after" if is_second else ""
-        attributes = frozenset(f"self.{attribute}" for attribute in getattr(fn, "__dict__", {}))
+        attributes = frozenset(f"self.{attribute}" for attribute in attribute_of(fn, "__dict__", {}))
         seen = self._seen.setdefault(_written_as(fn), _Seen(fn, name, location, {}, attributes))
 
         def note(verb: str, field: str) -> None:
@@ -87,7 +88,7 @@ def _decorator(seen: _Seen, pipeline: Sequence[Entry]) -> str:
         return f"{call}(self)  # last in __init__"
     if function.__name__ == "<lambda>":
         return f"{call}(lambda ...)  # around the lambda"
-    remarks = ["above its other decorators"] if hasattr(_inner(fn), "__wrapped__") else []
+    remarks = ["above its other decorators"] if has_attribute(_inner(fn), "__wrapped__") else []
     hidden = ", ".join(name for name, _ in _given_later(fn))
     if hidden:
         remarks.append(

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ding_lite.basics.messages import call_of, name_of
+from ding_lite.basics.optional_attributes import attribute_of
 from ding_lite.pipeline.contexts import Context
 from ding_lite.pipeline.contracts import Contract, NestedContext, contract_of
 from ding_lite.pipeline.entries import Entry
@@ -82,9 +83,9 @@ def methods_of(pipeline: Sequence[Entry], method: str) -> list[tuple[str, Callab
     """The method of this name of each middleware that has it, with the name of the middleware."""
     found = []
     for entry in pipeline:
-        is_one = getattr(entry.fn, "inner_middleware", None) is None
+        is_one = attribute_of(entry.fn, "inner_middleware") is None
         for used in (entry,) if is_one else middleware_of([entry]):
-            call = getattr(used.fn, method, None)
+            call = attribute_of(used.fn, method)
             if callable(call):
                 found.append((used.name, call))
     return found
@@ -98,17 +99,17 @@ def _middleware_of(
     name: str,
     used_at: str,
 ) -> list[UsedMiddleware]:
-    inner: tuple[Callable[..., Any], ...] | None = getattr(fn, "inner_middleware", None)
+    inner: tuple[Callable[..., Any], ...] | None = attribute_of(fn, "inner_middleware")
     if inner is None:
         return [UsedMiddleware(fn, name, used_at, contract, scope, earlier)]
     made: list[UsedMiddleware] = []
-    within = getattr(fn, "within", None)
+    within = attribute_of(fn, "within")
     if within is not None:
         contract = Contract(reads=(within[0],)) if contract is None else contract
         around = dataclasses.replace(contract, uses=(), fills=(), draws=(), needs=(), provides=(), creates=())
         made.append(UsedMiddleware(fn, name, used_at, around, scope, earlier, is_around=True))
         scope = (*scope, within)
-    side_by_side = getattr(fn, "side_by_side", False)
+    side_by_side = attribute_of(fn, "side_by_side", False)
     for one in inner:
         before = (*earlier, *made[: within is not None]) if side_by_side else (*earlier, *made)
         called = name if within is not None else f"{name_of(one)} in {name}"

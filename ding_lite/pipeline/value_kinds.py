@@ -22,6 +22,7 @@ from types import BuiltinFunctionType, FunctionType, GeneratorType, MemberDescri
 from typing import Any
 
 from ding_lite.basics.closures import closure_of
+from ding_lite.basics.optional_attributes import attribute_of, has_attribute
 from ding_lite.basics.origins import package_of
 from ding_lite.pipeline.contexts import Context, is_scalar
 
@@ -135,7 +136,7 @@ class Kind:
         if self.has_attributes:
             found += [(f"{self.mark}{name}", inner) for name, inner in _attributes_of(value).items()]
         for name in self.slots:
-            if hasattr(value, name):
+            if has_attribute(value, name):
                 found.append((f".{name}", getattr(value, name)))
         return found
 
@@ -203,7 +204,7 @@ def _raw(value: Any) -> _Content:
 
 def _name_of(value: Any) -> _Content:
     """Of a function, class or module."""
-    names = getattr(value, "__module__", None), getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
+    names = attribute_of(value, "__module__"), attribute_of(value, "__qualname__") or attribute_of(value, "__name__")
     return None, 0, (type(value), *names)
 
 
@@ -236,7 +237,7 @@ def _names_of(value: Any) -> Any:
     kind = type(value)
     names = [name for name in _attributes_of(value) if name[0] != "_" and not hasattr(kind, name)]
     if slots := kind_of(kind).slots:
-        names += [name for name in slots if name[0] != "_" and hasattr(value, name)]
+        names += [name for name in slots if name[0] != "_" and has_attribute(value, name)]
     return kind.__qualname__, frozenset(names)
 
 
@@ -327,7 +328,7 @@ def _storage_of(value: Any) -> Any:
 
 
 def _attributes_of(value: Any) -> dict[str, Any]:
-    attributes = getattr(value, "__dict__", None)
+    attributes = attribute_of(value, "__dict__")
     if not (type(attributes) is dict or isinstance(attributes, Mapping)):
         return {}
     return {name: inner for name, inner in list(attributes.items()) if name not in _OF_THE_ENGINE}

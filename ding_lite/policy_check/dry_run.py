@@ -22,6 +22,8 @@ from ding_lite.envs import RunningEpisode, action_masks
 from ding_lite.envs.action_masks import ACTION_MASK
 from ding_lite.envs.arrays import to_arrays, to_tensors
 from ding_lite.envs.spaces import space_spec, subspaces
+from ding_lite.metrics import MetricsLogger
+from ding_lite.metrics.reserved_names import ACTING, LEARNING
 from ding_lite.policy_check.acting_attributes import ChangesByActing
 from ding_lite.policy_check.columns import ColumnError, HookReads, columns_read, described, leaves_of, read_batch
 from ding_lite.policy_check.gradients import PolicyWithModel, require_gradients
@@ -36,6 +38,7 @@ from ding_lite.policy_check.hook_results import (
     require_scalar,
     with_stats,
 )
+from ding_lite.policy_check.logged_names import require_logged_names, require_own_stats, require_single_stats
 from ding_lite.policy_check.recurrent_states import state_like_before
 from ding_lite.policy_check.restoring import RestorablePolicy, restoring_state
 
@@ -56,6 +59,10 @@ class DryRunMode(Protocol):
     @property
     def observed(self) -> tuple[str, ...]:
         """Those of info_batch and episodes that are parameters of `compute_actions`."""
+
+    @property
+    def metrics(self) -> MetricsLogger:
+        """The logger of the hooks that act."""
 
     def get_initial_state(self, batch_size: int, /) -> list[Any]:
         """The recurrent state at the start of B episodes."""
@@ -225,6 +232,7 @@ def _acted(policy: DryRunPolicy, mode: DryRunMode) -> tuple[dict[str, Any], tupl
     with torch.inference_mode(), _explained(name, lambda: f"{_ENVS} observations, {described({'obs': obs})}"):
         action, after, outputs = mode.forward(obs, state, **previous)
     _warn_of_draws(name, _draws(before))
+    require_logged_names(f"{name} logs", mode.metrics, ACTING)
     require_rows(name, _ENVS, {"action": action}, {"action": action_spec})
     require_actions(name, policy.action_space, action)
     require_rows(name, _ENVS, outputs)
@@ -281,8 +289,10 @@ def _learned(policy: DryRunPolicy, columns: dict[str, Any]) -> HookReads:
         policy.before_step()
     for_loss = read_batch(rows, f"loss of {kind}")
     with _watched(policy, f"loss of {kind}"), _explained(f"loss of {kind}", lambda: described(rows)):
-        loss, outputs = with_stats(policy.loss(for_loss))
+        given = policy.loss(for_loss)
+        loss, outputs = with_stats(given)
     require_scalar(f"loss of {kind}", loss)
+    require_own_stats(policy, loss, given)
     require_real(kind, policy.model)
     with (
         _watched(policy, f"gradients of {kind}"),
@@ -295,7 +305,9 @@ def _learned(policy: DryRunPolicy, columns: dict[str, Any]) -> HookReads:
         of_rows = require_mapping(f"stats of {kind}", policy.stats(for_stats))
     drawn = [name for name in _draws(before) if name != "torch"]  # `_watched` warns of torch, with the name of the hook
     _warn_of_draws(f"a hook of {kind} that learns (postprocess, loss, gradients or stats)", drawn)
+    require_single_stats(kind, {"loss": outputs, "gradients": of_gradients or {}, "stats": of_rows or {}})
     _require_apart(policy, {**outputs, **(of_gradients or {}), **(of_rows or {})})
+    require_logged_names(f"a hook of {kind} that learns logs", policy.hook_metrics, LEARNING)
     by_loss = columns_read(for_loss)
     passed_on = {name for name in by_loss | columns_read(for_stats) if name in columns}
     collected = tuple(name for name in columns if name in read | passed_on)

@@ -21,6 +21,9 @@ from ding_lite.envs.spaces import integer_bounds, subspaces
 
 _ADVICE = "lower learn.learning_rate, clip gradients with learn.grad_clip_norm, or look for very large rewards or observations"
 
+LOSSES = ("total_loss", "loss")
+"""Names under which the whole loss is logged."""
+
 
 class LossError(FloatingPointError):
     """The loss, the norm of its gradient, or a weight is not finite.
@@ -254,7 +257,7 @@ def with_stats(given: Any) -> tuple[Any, dict[str, Any]]:
     if isinstance(given, tuple):
         loss, stats = given
         stats = detached(stats or {})
-        for name in ("total_loss", "loss"):
+        for name in LOSSES:
             if name in stats and isinstance(loss, Tensor):
                 stats[name] = loss.detach()  # a subclass may have added terms to the loss
         return loss, stats

@@ -1,8 +1,10 @@
 """attributes_read(): which attributes of a variable code reads, and whether the variable itself goes elsewhere."""
 
+import functools
+
 import pytest
 
-from ding_lite.basics.attribute_reads import Place, attributes_read, places_of
+from ding_lite.basics.attribute_reads import Place, attributes_read, names_of, places_of
 
 GLOBAL = "text"
 
@@ -72,3 +74,23 @@ def test_places_of_an_attribute():
     chain, argument, unknown = places_of(fn.__code__, "policy", is_attribute=True)
     assert (chain, argument, unknown) == (Place(("cfg", "seed")), Place((), "helper", 0), Place())
     assert [*places_of(fn.__code__, "policy")] == []
+
+
+def test_attributes_that_a_decorated_method_sets_are_those_of_the_class():
+    def decorated(fn):
+        @functools.wraps(fn)
+        def around(self):
+            self.outer = 1
+            return fn(self)
+
+        return around
+
+    class Counter:
+        kind = "plain"
+        declared: int
+
+        @decorated
+        def __init__(self):
+            self.inner = 2
+
+    assert {"kind", "declared", "inner", "outer"} <= names_of([Counter])

@@ -56,7 +56,60 @@ class Renamed(Coin):
         """Nothing."""
 
 
-@pytest.mark.parametrize(("kind", "is_lost"), [(Coin, True), (SavedCoin, False), (Renamed, False)])
+class Sampling(Coin):
+    """Its own way to draw, with the generator of the base class, which is saved."""
+
+    def toss(self):
+        self.coin.random()
+        if len(self):
+            self.draw(1)
+
+    def draw(self, *args, **kwargs):
+        self.rng.random()
+        return super().draw(*args, **kwargs)
+
+
+class Below(SavedCoin):
+    """Adds to a state_dict that the script has written."""
+
+    def __init__(self, size=8):
+        super().__init__(size)
+        self.second = np.random.default_rng(1)
+
+    def toss(self):
+        super().toss()
+        self.second.random()
+
+
+class Forgetting(SavedCoin):
+    def __init__(self, size=8):
+        super().__init__(size)
+        self.second = np.random.default_rng(1)
+
+    def toss(self):
+        super().toss()
+        self.second.random()
+
+    def state_dict(self):
+        return {**super().state_dict(), "limit": self.limit}
+
+    def load_state_dict(self, state):
+        super().load_state_dict({name: value for name, value in state.items() if name != "limit"})
+
+
+@pytest.mark.parametrize(("kind", "words"), [(Below, "which its inherited state_dict"), (Forgetting, "and its state_dict")])
+def test_so_may_one_that_is_derived_from_a_class_of_the_script(kind, words, tmp_path):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with Task().start(ctx=OnlineRLContext()) as loop:
+            buffer_ = kind()
+            loop.use(contract(uses=(buffer_,))(lambda ctx: buffer_.toss()))
+            loop.use(CkptSaver(torch.nn.Linear(1, 1), tmp_path, train_freq=1000)).run(4)
+    (found,) = [str(it.message) for it in caught if "remembers" in str(it.message)]
+    assert f"{kind.__name__} remembers something from iteration to iteration (second), {words}" in found
+
+
+@pytest.mark.parametrize(("kind", "is_lost"), [(Coin, True), (Sampling, True), (SavedCoin, False), (Renamed, False)])
 def test_a_class_that_is_derived_from_one_of_the_library_may_have_a_state_of_its_own(kind, is_lost, tmp_path):
     rows = {"obs": np.zeros((1, 2), np.float32), "reward": np.zeros(1, np.float32)}
 
@@ -71,9 +124,8 @@ def test_a_class_that_is_derived_from_one_of_the_library_may_have_a_state_of_its
             loop.use(CkptSaver(torch.nn.Linear(1, 1), tmp_path, train_freq=1000)).run(4)
     found = [str(it.message) for it in caught if "remembers" in str(it.message)]
     assert len(found) == is_lost
-    assert all(
-        "Coin remembers something from iteration to iteration (coin), which its inherited state_dict" in it for it in found
-    )
+    words = f"{kind.__name__} remembers something from iteration to iteration (coin), which its inherited state_dict"
+    assert all(words in it for it in found)
 
 
 class Turns(torch.nn.Linear):
@@ -132,6 +184,48 @@ class Networks(PPOPolicy):
         return super().loss(batch)
 
 
+class Mixed(PPOPolicy):
+    """With a network in a list with other things, which is not saved, although its optimizer is."""
+
+    def after_init(self):
+        super().after_init()
+        self.mixed = [torch.nn.Linear(2, 1), 0.5]
+        self.mixed_optimizer = torch.optim.SGD(self.mixed[0].parameters(), lr=0.1)
+
+    def loss(self, batch):
+        self.mixed[0](torch.ones(2)).sum().backward()
+        self.mixed_optimizer.step()
+        return super().loss(batch)
+
+
+class WithState(PPOPolicy):
+    turns = 0
+
+    def state_dict(self):
+        return {**super().state_dict(), "turns": self.turns}
+
+    def load_state_dict(self, state):
+        super().load_state_dict(state)
+        self.turns = state["turns"]
+
+
+class BelowState(WithState):
+    count = 0
+
+    def loss(self, batch):
+        self.turns += 1
+        self.count += 1
+        return super().loss(batch)
+
+
+class NetWithState(Turns):
+    def state_dict(self, *args, **kwargs):
+        return super().state_dict(*args, **kwargs)
+
+    def load_state_dict(self, *args, **kwargs):
+        return super().load_state_dict(*args, **kwargs)
+
+
 class Inner(PPOPolicy):
     def __init__(self, *args, net, **kwargs):
         super().__init__(*args, **kwargs)
@@ -161,6 +255,9 @@ DERIVED = {
         "TurnsInBuffer",
         "turns",
     ),
+    "a network in a mixed list with an optimizer": ({"policy": Mixed}, "Mixed", "mixed[0].bias, mixed[0].weight"),
+    "a policy below one with a state_dict of its own": ({"policy": BelowState}, "BelowState", "count"),
+    "one with a state_dict of its own": ({"policy": WithState}, None, None),
     "a middleware": ({"collector": Scaling}, "Scaling", "values"),
     "plain ones": ({"policy": type("Plain", (PPOPolicy,), {}), "collector": type("Own", (StepCollector,), {})}, None, None),
 }
@@ -181,6 +278,17 @@ def test_what_classes_of_the_script_add_to_a_state_that_they_inherit_is_named(ca
     found = [str(it.message) for it in caught if "remembers" in str(it.message)]
     assert len(found) == (name is not None), found
     assert all(f"{name} remembers something from iteration to iteration ({place}), which its inherited" in it for it in found)
+
+
+def test_a_network_whose_own_state_dict_forgets_something_is_named(tmp_path):
+    net = NetWithState(2, 1)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with Task().start(ctx=OnlineRLContext()) as loop:
+            loop.use(contract(uses=(net,))(lambda ctx: net(torch.zeros(1, 2))))
+            loop.use(CkptSaver(torch.nn.Linear(1, 1), tmp_path, train_freq=1000)).run(3)
+    (found,) = [str(it.message) for it in caught if "remembers" in str(it.message)]
+    assert "NetWithState remembers something from iteration to iteration (turns), and its state_dict does not have it" in found
 
 
 class Growing:

@@ -3,13 +3,16 @@
 import dataclasses
 import pickle
 import threading
+import warnings
 
 import psutil
 import pytest
+from torch import nn
 
 import ding_lite
 from ding_lite.engine import Context, Task, contract, contract_of, current_task, task
 from ding_lite.engine.tasks import opened_for
+from ding_lite.middleware import CkptSaver
 
 
 @dataclasses.dataclass
@@ -35,6 +38,16 @@ def appends_twice(number):
         ctx.pipeline.append(number)
 
     return step
+
+
+class ByKey:
+    """Looks up unknown attributes in a dict, which raises KeyError."""
+
+    def __init__(self):
+        self.entries = {"n": 0}
+
+    def __getattr__(self, name):
+        return self.__dict__["entries"][name]
 
 
 class TestByHand:
@@ -268,6 +281,23 @@ class TestStart:
         with pytest.raises(ConnectionError if failing == "release" else KeyboardInterrupt):
             loop.stop()
         assert released == ["first", "second"]
+
+    @pytest.mark.parametrize("async_mode", [False, True])
+    def test_an_object_whose_getattr_raises_any_error_may_be_used_saved_and_resumed(self, async_mode, tmp_path):
+        def run(max_step, resume=None):
+            settings, seen = ByKey(), []
+            step = contract(uses=(settings, seen), stage="learn")(lambda ctx: settings.entries.update(n=settings.n + 1))
+            with Task().start(async_mode=async_mode, resume=resume) as loop:
+                loop.use(contract(uses=(settings,), stage="collect")(lambda ctx: settings.n)).use(step)
+                loop.use(lambda ctx: seen.append(settings.n)).use(CkptSaver(nn.Linear(1, 1), tmp_path, train_freq=1))
+                loop.describe()
+                loop.run(max_step)
+            return seen
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what these objects remember is not saved
+            assert run(2) == [1, 2]
+            assert run(4, resume=tmp_path) == [1, 2]
 
     def test_two_hundred_starts_and_stops_leave_no_thread_and_no_file_behind(self):
         process, loop = psutil.Process(), Task()

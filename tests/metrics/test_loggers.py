@@ -521,6 +521,19 @@ def test_a_throughput_takes_no_name_that_is_written_alike():
     assert logger.compile() == {"a": {"steps": 7}, "a/steps_throughput": 3.0}
 
 
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_throughput_of_another_owner_is_no_free_name(together, order):
+    learner, other, root = MetricsLogger(owner="the learner"), MetricsLogger(), MetricsLogger(root=True)
+    learner.log_value("steps", 3, reduce="sum", with_throughput=True)
+    other.log_value("steps_throughput", -99.0)
+    first, second = [learner.reduce(), other.reduce()][::order]
+    if not together:
+        root.aggregate([first], key="learn")
+    with pytest.raises(ValueError, match=r"\('learn', 'steps_throughput'\) is logged by the learner, and also by"):
+        root.aggregate([first, second] if together else [second], key="learn")
+
+
 def test_what_two_owners_logged_under_one_name_is_not_put_together():
     learner, other, root = MetricsLogger(owner="the learner"), MetricsLogger(), MetricsLogger(root=True)
     learner.log_value("loss", 1.0)

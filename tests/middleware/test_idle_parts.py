@@ -15,11 +15,13 @@ from ding_lite.middleware import (
     StepCollector,
     data_pusher,
     eps_greedy_handler,
+    inferencer,
     interaction_evaluator,
     offpolicy_data_fetcher,
+    rolloutor,
     trainer,
 )
-from ding_lite.policy import DQNPolicy
+from ding_lite.policy import DQNPolicy, Policy
 
 IDLE = "no learner of this run trains"
 
@@ -91,6 +93,74 @@ def test_a_whole_pipeline_warns_of_nothing(tmp_path):
 
 def test_without_a_learner_nothing_is_said_about_policies(tmp_path):
     assert not run(small(tmp_path), lambda cfg, b, one: [evaluator(cfg, one), CkptSaver(one, cfg.exp_name)])
+
+
+def step_collector(cfg, modes, envs):
+    return [StepCollector(cfg, mode, envs) for mode in modes]
+
+
+def inferencers(cfg, modes, envs):
+    return [part for mode in modes for part in (inferencer(0, mode, envs), rolloutor(mode, envs))]
+
+
+class Rule(Policy):
+    """A policy that cannot learn."""
+
+    def compute_actions(self, obs, state=None, **kwargs):
+        return (obs[:, 2] > 0).long(), state, {}
+
+
+def collected_with(tmp_path, make, *which, learns=True, trained=0, plain=False, async_mode=False):
+    """The warnings about idle policies of a run that trains its own policy and collects with these."""
+    cfg, envs = small(tmp_path), make_envs("CartPole-v1", 2, seed=0)
+    spaces = envs.single_observation_space, envs.single_action_space
+    made = {name: DQNPolicy(cfg.policy, *spaces) for name in ("own", "other", "third")} | {"rule": Rule(None, *spaces)}
+    made["other"].version = trained
+    buffer_ = ReplayBuffer(1000, seed=0)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with task.start(ctx=OnlineRLContext(), async_mode=async_mode):
+            task.use(eps_greedy_handler(cfg))
+            for part in make(cfg, [made[name].collect_mode for name in which], envs):
+                task.use(part)
+            task.use(data_pusher(cfg, buffer_))
+            if learns:
+                task.use(learner(cfg, buffer_, made["own"]))
+            if plain:
+                task.use(lambda ctx: None)
+            task.run(max_step=2)
+            task.run(max_step=2)
+    return [str(one.message) for one in caught if IDLE in str(one.message)]
+
+
+@pytest.mark.parametrize("async_mode", [False, True])
+@pytest.mark.parametrize(("make", "name"), [(step_collector, "StepCollector"), (inferencers, "inferencer")])
+def test_a_collecting_policy_that_does_not_learn_is_named_once(tmp_path, make, name, async_mode):
+    (text,) = collected_with(tmp_path, make, "other", async_mode=async_mode)
+
+    assert text.startswith(f"{name} collects with a policy that no learner of this run trains")
+    assert "the DQNPolicy that learns never acts" in text
+
+
+def test_several_collectors_of_other_policies_are_one_warning(tmp_path):
+    assert len(collected_with(tmp_path, step_collector, "other", "third")) == 1
+
+
+@pytest.mark.parametrize(
+    ("which", "settings"),
+    [
+        (["own"], {}),
+        (["other", "own"], {}),
+        (["own", "other"], {}),
+        (["rule"], {}),
+        (["other"], {"trained": 7}),
+        (["other"], {"learns": False}),
+        (["other"], {"plain": True}),
+    ],
+    ids=["own", "demonstrations", "demonstrations later", "a rule", "an expert", "no learner", "a function may train it"],
+)
+def test_other_collectors_are_fine(tmp_path, which, settings):
+    assert not collected_with(tmp_path, step_collector, *which, **settings)
 
 
 @pytest.mark.parametrize("learns", [True, False])

@@ -1,4 +1,4 @@
-"""What cannot be logged, and names that clash, cost a warning at most: never a run, and no other number."""
+"""What cannot be logged, and most names that clash, cost a warning at most: never a run, and no other number."""
 
 import copy
 import dataclasses
@@ -7,6 +7,7 @@ import os
 import pickle
 import warnings
 
+import numpy as np
 import pytest
 import torch
 from file_faults import Faults
@@ -21,6 +22,7 @@ from ding_lite.metrics import MetricsLogger
 from ding_lite.metrics.outputs import Outputs
 from ding_lite.middleware import OffPolicyLearner, StepCollector, data_pusher, interaction_evaluator, online_logger
 from ding_lite.policy import DQNPolicy
+from ding_lite.policy_check import HookError
 from ding_lite.rollout.metrics_aggregators import MetricsAggregator
 from ding_lite.sinks import read_row
 
@@ -285,6 +287,89 @@ def test_a_value_that_is_no_number_loses_itself_alone_with_one_warning_per_name(
         "'loss' of the output of learning is not logged: None of type NoneType is neither a number nor an array of numbers.",
         "'text' of the output of learning is not logged: 'a' of type str is neither a number nor an array of numbers.",
     ]
+
+
+@pytest.mark.parametrize("value", [1j, torch.tensor(1j), torch.ones(2, dtype=torch.complex64), np.array([1j, 2]), [1j, 2]])
+@pytest.mark.parametrize("steps", [1, 2])
+def test_complex_numbers_are_refused_by_name(value, steps):
+    metrics = MetricsLogger()
+    with pytest.warns(UserWarning, match="'wave' of the output of learning is not logged: .*(is complex|neither a number)"):
+        Outputs(metrics).log([{"wave": value, "q_value": 1.0}] * steps)
+    assert MetricsLogger.peek_results(metrics.reduce()) == {"q_value": 1.0}
+
+
+TAKEN = "a name under which ding_lite logs a value of its own"
+
+
+@pytest.mark.parametrize("name", ["gradient_steps", "gradient_steps_throughput", "policy_lag"])
+def test_names_of_the_learner_are_refused_with_another_name_at_once_or_when_they_come(tmp_path, name):
+    with pytest.raises(HookError, match=f"loss of Telling returns '{name}', {TAKEN}.*such as 'my_{name}'"):
+        run(tmp_path, telling(**{name: torch.tensor(1.0)}))
+
+    class Later(DQNPolicy):
+        def loss(self, batch):
+            loss, stats = super().loss(batch)
+            return loss, {**stats, **({name: torch.tensor(1.0)} if self.train_iter > 2 else {})}
+
+    with pytest.raises(ValueError, match=f"Later returns '{name}', {TAKEN}"):
+        run(tmp_path, Later)
+
+
+def test_a_throughput_of_the_collector_keeps_its_name(tmp_path):
+    class Early(DQNPolicy):
+        def compute_actions(self, obs, state=None, **kwargs):
+            self.calls = getattr(self, "calls", 0) + 1
+            if self.calls > self.first:
+                self.metrics.log_value("env_steps_throughput", -5.0)
+            return super().compute_actions(obs, state, **kwargs)
+
+    with pytest.raises(HookError, match=f"compute_actions of Early logs 'env_steps_throughput', {TAKEN}"):
+        run(tmp_path, type("Early", (Early,), {"first": 0}))
+    with pytest.warns(UserWarning, match="some metrics are lost: .*env_steps_throughput.* is logged by the hooks of Late"):
+        row = run(tmp_path, type("Late", (Early,), {"first": 3}))
+    assert row["collect/env_steps_throughput"] > 0
+
+
+def test_the_whole_loss_keeps_its_name(tmp_path):
+    class Other(DQNPolicy):
+        def loss(self, batch):
+            loss, stats = super().loss(batch)
+            return loss, {**stats, "loss": torch.tensor(5.0), "total_loss": torch.tensor(5.0)}
+
+    class Assigning(DQNPolicy):
+        def loss(self, batch):
+            loss, stats = super().loss(batch)
+            stats["loss"] = 5.0
+            return loss, stats
+
+    with pytest.raises(HookError, match=r"loss of Other returns '(total_)?loss' to log with the value 5.0, but .*'my_"):
+        run(tmp_path, Other)
+    with pytest.raises(HookError, match=r"loss of Assigning returns 'loss' to log with the value 5.0, but .*'my_loss'"):
+        run(tmp_path, Assigning)
+
+
+def test_a_term_that_a_derived_class_adds_and_equal_values_are_fine(tmp_path):
+    class Adding(DQNPolicy):
+        def loss(self, batch):
+            loss, stats = super().loss(batch)
+            whole = loss + 1
+            return whole, {**stats, "own_loss": stats["loss"], "total_loss": whole.detach(), "cur_lr": self.cur_lr}
+
+    class Further(Adding):
+        def loss(self, batch):
+            loss, stats = super().loss(batch)
+            return loss + 1, stats
+
+    row = run(tmp_path, Further)
+    assert row["learn/loss"] == pytest.approx(row["learn/own_loss"] + 2)
+    assert row["learn/total_loss"] == row["learn/loss"]
+    assert row["learn/cur_lr"] == pytest.approx(0.001)
+
+
+def test_two_hooks_that_log_two_values_under_one_name_are_refused(tmp_path):
+    words = "loss of Telling returns 'cur_lr' to log with the value 77.0, and stats of Telling logs 0.001.*'my_cur_lr', in loss"
+    with pytest.raises(HookError, match=words):
+        run(tmp_path, telling(cur_lr=77.0))
 
 
 @pytest.mark.filterwarnings("error:some metrics are lost")

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import sys
+import warnings
 from functools import partial
 
 import cloudpickle
@@ -499,3 +500,19 @@ def test_a_part_that_says_how_to_collect_is_refused():
     words = r"for_policy\('hider', eps_greedy_handler\) would have no effect.*before AgentsCollector"
     with pytest.raises(ValueError, match=words):
         for_policy("hider", eps_greedy_handler(DQNConfig()))
+
+
+@pytest.mark.parametrize("trained", ["one that acts", "another one"])
+def test_a_run_that_trains_none_of_the_policies_that_act_is_a_warning(trained, tmp_path):
+    env, cfg = chase(), config(tmp_path)
+    policies, others = (policies_for(cfg, env, hider=PPOPolicy) for _ in range(2))
+    learning = (policies if trained == "one that acts" else others)["seeker"]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with Task().start(ctx=AgentsContext()) as loop:
+            loop.use(AgentsCollector(cfg, modes(policies, "collect_mode"), env, role))
+            loop.use(for_policy("seeker", gae_estimator(cfg, learning.collect_mode)))
+            loop.use(for_policy("seeker", multistep_trainer(cfg, learning.learn_mode))).run(max_step=1)
+    found = [str(one.message) for one in caught if "no learner of this run trains" in str(one.message)]
+    assert len(found) == (trained == "another one")
+    assert all(text.startswith("AgentsCollector collects with a policy") for text in found)
