@@ -12,6 +12,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 from ding_lite.basics.attribute_reads import instructions_of
+from ding_lite.basics.optional_attributes import attribute_of, has_attribute
 
 GLOBAL, CLOSURE, FIRST = "global", "closure", "first"
 """Where a variable is: in the module, in a function around the code, or the first argument, such as `self`."""
@@ -178,14 +179,14 @@ def global_draws(fn: FunctionType, variables: Mapping[str, Any]) -> Iterator[tup
             value, owner, depth = owner, getattr(owner, one.chain[depth], None), depth + 1
         generator = _generator_of(owner)
         if generator is None and one.chain and one.chain[-1] in _IN_PLACE and not isinstance(owner, FunctionType):
-            generator = "torch" if one.place != FIRST and hasattr(owner, "untyped_storage") else None
+            generator = "torch" if one.place != FIRST and has_attribute(owner, "untyped_storage") else None
         if generator is not None:
             yield generator, ".".join((one.name, *one.chain[: max(depth, 1)]))
 
 
 def _generator_of(function: Any) -> str | None:
     """The global generator that a function draws from, or None."""
-    owner, module, name = (getattr(function, it, None) for it in ("__self__", "__module__", "__name__"))
+    owner, module, name = (attribute_of(function, it) for it in ("__self__", "__module__", "__name__"))
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
     if owner is not None and owner is getattr(random, "_inst", None):
         return None if name == "getstate" else "random"

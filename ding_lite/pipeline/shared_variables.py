@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from ding_lite.basics.attribute_reads import places_of
 from ding_lite.basics.closures import content_of, function_of, names_in, parts_of
+from ding_lite.basics.optional_attributes import attribute_of
 from ding_lite.basics.origins import is_of_script
 from ding_lite.basics.variables_in_code import CLOSURE, FIRST, Access, accesses_of, global_draws
 from ding_lite.pipeline.contexts import is_scalar
@@ -205,7 +206,7 @@ def _attributes(value: Any, access: Access, is_set: bool) -> Iterator[tuple[_Key
             held = vars(value)
             yield (id(value), attribute), f"{path}.{attribute}", value, is_last
         else:
-            own = getattr(value, "__dict__", {})
+            own = attribute_of(value, "__dict__", {})
             if is_last or not is_of_script(type(value).__module__):
                 return
             held = own
@@ -332,6 +333,6 @@ def _in_object(value: Any, wanted: frozenset[str] | None, is_top: bool) -> Itera
                 is_static = isinstance(inspect.getattr_static(base, name), staticmethod)
                 of = kind if isinstance(member, classmethod) else None if is_static or isinstance(value, type) else value
                 yield method, _ALL, of
-    for name, it in ({} if isinstance(value, type) else getattr(value, "__dict__", {})).items():
+    for name, it in ({} if isinstance(value, type) else attribute_of(value, "__dict__", {})).items():
         if wanted is None or is_top or name in wanted:
             yield it, _ALL, None
