@@ -74,11 +74,16 @@ class IdleCollectorCheck:
 
 
 def _trained_policies() -> list[LearnMode]:
-    """The policies that this run trains; none if this is unknown, because a function without a contract may train any."""
+    """The policies that this run trains; none if this is unknown, because a function without a contract may train any.
+
+    A middleware on the stage learn that names a policy may give it weights, such as the averages of those of another one.
+    """
     task = own_run()
     if task.may_use_anything():
         return []
-    return [used for stage, used in task.used_objects() if stage == "learn" and isinstance(used, LearnMode)]
+    used = [thing for stage, thing in task.used_objects() if stage == "learn"]
+    modes = [thing.learn_mode if isinstance(thing, Policy) else thing for thing in used]
+    return [mode for mode in modes if isinstance(mode, LearnMode)]
 
 
 def _is_untrained(mode: CollectMode) -> bool:

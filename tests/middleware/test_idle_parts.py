@@ -4,7 +4,7 @@ import warnings
 
 import pytest
 
-from ding_lite import task
+from ding_lite import contract, task
 from ding_lite.config import DQNConfig
 from ding_lite.contexts import OnlineRLContext
 from ding_lite.data import ReplayBuffer
@@ -81,6 +81,18 @@ def test_a_function_without_a_contract_may_train_any_policy(tmp_path):
             two.learn_mode.forward(buffer_.sample(4))
 
         return [learner(cfg, buffer_, one), imitate, CkptSaver(two, cfg.exp_name), evaluator(cfg, two)]
+
+    assert not run(small(tmp_path), parts, policies=2)
+
+
+def test_a_policy_with_the_average_weights_of_one_that_learns_is_not_named(tmp_path):
+    def parts(cfg, buffer_, one, average):
+        @contract(reads=("train_iter",), uses=(one, average), stage="learn")
+        def follow(ctx):
+            own, new = average.get_weights(), one.get_weights()
+            average.set_weights({name: 0.9 * own[name] + 0.1 * new[name] for name in own})
+
+        return [learner(cfg, buffer_, one), follow, evaluator(cfg, average), CkptSaver(average, cfg.exp_name)]
 
     assert not run(small(tmp_path), parts, policies=2)
 
