@@ -24,7 +24,15 @@ from ding_lite.pipeline.entries import Entry
 from ding_lite.pipeline.fingerprints import Print, changes, fingerprint
 from ding_lite.pipeline.shared_objects import objects_inside
 from ding_lite.pipeline.used_middleware import UsedMiddleware, middleware_of
-from ding_lite.pipeline.value_kinds import MOST_PARTS, holds_data_alone, is_data, may_change, slots_of, usual_parts
+from ding_lite.pipeline.value_kinds import (
+    MOST_PARTS,
+    holds_data_alone,
+    is_array_or_tensor,
+    is_data,
+    may_change,
+    slots_of,
+    usual_parts,
+)
 
 Parts = Sequence[tuple[str, Any]]
 
@@ -283,7 +291,7 @@ def _inside(saved: Container[int], value: Any) -> Parts | None:
     """The values inside a value that a run may remember; None for the usual ones."""
     if isinstance(value, (_Own, _Acting)):
         return value.parts()
-    if id(value) in saved:
+    if id(value) in saved or _has_graph(value):
         return ()
     if isinstance(value, (ModuleType, Context)) or has_attribute(value, "between_iterations"):  # a task
         return ()
@@ -311,6 +319,11 @@ def _inside(saved: Container[int], value: Any) -> Parts | None:
     if kind.startswith("torch.distributions"):  # they compute attributes when these are first read
         return ()
     return None if holds_data_alone(type(value)) else ()
+
+
+def _has_graph(value: Any) -> bool:
+    """Whether a value is a tensor that was computed from weights, so that it belongs to one gradient step."""
+    return is_array_or_tensor(value) and getattr(value, "grad_fn", None) is not None
 
 
 def _in_function(fn: FunctionType) -> Parts:

@@ -198,6 +198,31 @@ class Mixed(PPOPolicy):
         return super().loss(batch)
 
 
+class Features(torch.nn.Linear):
+    """Keeps a tensor for other methods until the next step."""
+
+    def forward(self, x):
+        self.features = super().forward(x)
+        return self.features
+
+
+class Statistics(PPOPolicy):
+    """Keeps tensors for other hooks, as in RLlib: those that were computed from weights belong to one gradient step."""
+
+    def after_init(self):
+        super().after_init()
+        self.net = Features(2, 1)
+
+    def loss(self, batch):
+        loss, stats = super().loss(batch)
+        self.own_loss = loss + self.net(torch.ones(2)).sum()
+        return self.own_loss, stats
+
+    def after_step(self):
+        super().after_step()
+        assert float(self.own_loss.detach()) == float(self.own_loss)
+
+
 class WithState(PPOPolicy):
     turns = 0
 
@@ -247,6 +272,7 @@ class Scaling(StepCollector):
 DERIVED = {
     "a policy": ({"policy": Counting}, "Counting", "start"),
     "one whose objects are saved": ({"policy": Networks}, None, None),
+    "one that keeps tensors with a graph": ({"policy": Statistics}, None, None),
     "one whose weights have it": ({"policy": Weighted}, None, None),
     "a network": ({"policy": functools.partial(Inner, net=Turns(2, 1))}, "Turns", "turns"),
     "a network whose buffer is saved": ({"policy": functools.partial(Inner, net=TurnsInBuffer(2, 1))}, None, None),
