@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dis
 import functools
 import inspect
+import sys
 import weakref
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -13,7 +15,7 @@ from typing import Any, NamedTuple
 from torch import nn
 from torch.optim import Optimizer
 
-from ding_lite.basics.attribute_reads import attributes_set, instructions_of, names_not_saved, names_of, places_of
+from ding_lite.basics.attribute_reads import attributes_set, instructions_of, names_not_saved, names_of
 from ding_lite.basics.closures import function_of, names_in, parts_of
 from ding_lite.basics.messages import warn_caller
 from ding_lite.basics.origins import is_of_ding_lite, is_of_script
@@ -188,40 +190,45 @@ def _uses_of(policy: Any) -> _Uses:
         acting = list(_of_script(policy, _ACTING))
         left_out = _known_to_library(kind) | _names_of_weights(policy) | _names_in(_overrides(kind, *_GENERATORS))
         _uses[kind] = _Uses(
-            _attributes_read(kind, acting) - left_out,
+            _attributes_read(policy, acting) - left_out,
             frozenset(name for fn in acting for name in attributes_set(fn)),
             _names_in(_of_script(policy, _LEARNING)) if acting else frozenset(),
         )
     return _uses[kind]
 
 
-def _attributes_read(kind: type, functions: Sequence[FunctionType]) -> frozenset[str]:
-    """The attributes of a policy that these functions may read.
-
-    Methods that only ask for attributes, `self.scale`, read no others. If one passes `self` on, any attribute that any of the
-    functions reads, of any object, may be meant.
-    """
-    own = [_asked(fn) if _is_method(fn, kind) else frozenset() for fn in functions]
-    found: frozenset[str] = frozenset().union(*(it for it in own if it is not None))
-    return found if None not in own else found.union(*map(_read_in, functions))
+def _attributes_read(policy: Any, functions: Sequence[FunctionType]) -> frozenset[str]:
+    """The attributes that these functions may read of the policy. They may reach it under any name, as in `holder.policy.eps`,
+    so these are all attributes that they read, but not what they call and the policy cannot, such as `dist.entropy()` if its
+    `entropy` is a number."""
+    found = {it for fn in functions for it in _read_in(fn, type(policy))}
+    return frozenset(name for name, is_called in found if not is_called or callable(getattr(policy, name, None)))
 
 
-def _is_method(fn: FunctionType, kind: type) -> bool:
-    return any(vars(base).get(fn.__name__) is fn for base in kind.__mro__) and fn.__code__.co_argcount > 0
-
-
-def _asked(fn: FunctionType) -> frozenset[str] | None:
-    """The attributes of its first argument that a method reads; None if it does more with it."""
-    places = places_of(fn.__code__, fn.__code__.co_varnames[0])
-    return frozenset(place.chain[0] for place in places) if all(place.chain for place in places) else None
-
-
-def _read_in(fn: FunctionType) -> Iterator[str]:
-    """The attributes, of any object, that a function and those inside it read."""
+def _read_in(fn: FunctionType, kind: type) -> Iterator[tuple[str, bool]]:
+    """The attributes that a function and those inside it read, of any object but global ones that are no such policy; and
+    whether they are called."""
     for code in parts_of(fn.__code__):
-        yield from (it.argval for it in instructions_of(code) if it.opname in ("LOAD_ATTR", "LOAD_METHOD"))
+        before = None
+        for now in instructions_of(code):
+            if now.opname in ("LOAD_ATTR", "LOAD_METHOD") and not _is_elsewhere(before, fn, kind):
+                yield now.argval, now.opname == "LOAD_METHOD" or _is_method_load(now)
+            before = now
         if not _BY_TEXT.isdisjoint(code.co_names):
-            yield from (it for it in code.co_consts if isinstance(it, str))
+            yield from ((it, False) for it in code.co_consts if isinstance(it, str))
+
+
+def _is_method_load(now: dis.Instruction) -> bool:
+    """Whether an instruction of Python 3.12 and later loads an attribute to call it."""
+    return sys.version_info >= (3, 12) and bool((now.arg or 0) & 1)
+
+
+def _is_elsewhere(load: dis.Instruction | None, fn: FunctionType, kind: type) -> bool:
+    """Whether an instruction loads a global variable that is neither a policy nor a class of this one."""
+    if load is None or load.opname != "LOAD_GLOBAL" or load.argval not in fn.__globals__:
+        return False
+    value = fn.__globals__[load.argval]
+    return not issubclass(kind, value) if isinstance(value, type) else not isinstance(value, kind)
 
 
 def _names_in(functions: Iterator[FunctionType]) -> frozenset[str]:
@@ -230,7 +237,7 @@ def _names_in(functions: Iterator[FunctionType]) -> frozenset[str]:
 
 def _spaces_read(policy: Any) -> Collection[str]:
     """The observation space, if acting and learning use it, since a script may set attributes of it."""
-    is_read = "observation_space" in _attributes_read(type(policy), list(_of_script(policy, _ACTING)))
+    is_read = "observation_space" in _attributes_read(policy, list(_of_script(policy, _ACTING)))
     return ("observation_space",) if is_read and "observation_space" in _uses_of(policy).learned else ()
 
 

@@ -37,6 +37,32 @@ class Annealed(Acting):
         self.eps *= 0.9
 
 
+class AnnealedInClass(Annealed):
+    def share_of_random(self):
+        return AnnealedInClass.eps
+
+    def after_step(self):
+        DQNPolicy.after_step(self)
+        AnnealedInClass.eps *= 0.9
+
+
+class AnnealedBehindHolder(Annealed):
+    def after_init(self):
+        super().after_init()
+        self.schedule = Schedule(self)
+
+    def share_of_random(self):
+        return self.schedule.value()
+
+
+class Schedule:
+    def __init__(self, policy):
+        self.policy = policy
+
+    def value(self):
+        return self.policy.eps
+
+
 class AnnealedByHelper(Acting):
     def share_of_random(self):
         return epsilon_of(self)
@@ -89,16 +115,17 @@ class NotRead(Acting):
 
 
 class NotReadOfItself(Acting):
-    """Acting reads an attribute of another object with the name of one that learning changes."""
+    """Acting uses attributes of other objects with the names of those that learning changes."""
 
-    temperature = 1.0
+    temperature = entropy = 1.0
 
     def share_of_random(self):
-        return SETTINGS.temperature
+        return SETTINGS.temperature * float(torch.distributions.Bernoulli(0.5).entropy())
 
     def after_step(self):
         super().after_step()
         self.temperature *= 0.9
+        self.entropy *= 0.9
 
 
 SETTINGS = SimpleNamespace(temperature=0.5)
@@ -164,8 +191,9 @@ MODES = pytest.mark.parametrize("mode", [{}, {"max_lag": 1}, {"async_mode": True
 
 
 @MODES
-@pytest.mark.parametrize("kind", [Annealed, AnnealedByHelper])
-def test_what_acting_reads_and_learning_changes_is_named_once(kind, mode, tmp_path):
+@pytest.mark.parametrize("kind", [Annealed, AnnealedByHelper, AnnealedInClass, AnnealedBehindHolder])
+def test_what_acting_reads_and_learning_changes_is_named_once(kind, mode, tmp_path, monkeypatch):
+    monkeypatch.setattr(kind, "eps", 1.0)
     (found,) = warned(kind, tmp_path, "acting hooks read it", **mode)
     assert f"learning changes self.eps of {kind.__name__}, from 1.0 to 0.9" in found
     assert "Compute it from self.train_iter" in found
