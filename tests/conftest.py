@@ -225,10 +225,28 @@ class RulePolicy(Policy):
         raise NotImplementedError("this policy does not learn")
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let long tests begin first: the other processes take over what waits behind them."""
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None, Any, Any]:
+    """Mark most cases of costly tests slow, before tests are left out by their markers. And let long tests begin first: the
+    other processes take over what waits behind them."""
+    _mark_most_cases(items)
+    result = yield
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
+    return result
+
+
+def _mark_most_cases(items: Sequence[pytest.Item]) -> None:
+    """Of tests with the marker few, a fifth of the cases, at least two and spread evenly, is not slow."""
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("few") and not any(map(item.get_closest_marker, ("slow", "ray", "compiled"))):
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for several in cases.values():
+        count = max(2, -(-len(several) // 5))
+        kept = {index * (len(several) - 1) // (count - 1) for index in range(count)}
+        for index, item in enumerate(several):
+            if index not in kept:
+                item.add_marker(pytest.mark.slow)
 
 
 @pytest.hookimpl(wrapper=True)

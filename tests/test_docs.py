@@ -29,6 +29,7 @@ def page_name(page):
     return page.relative_to(ROOT).as_posix()
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("page", mostly_slow(RUN, *(page for page in RUN if page.name not in SLOW)), ids=page_name)
 def test_the_blocks_of_a_page_run_and_print_the_errors_that_it_promises(page, tmp_path, monkeypatch, capsys):
     """`print(error)  # text ...`: the text is what comes, as far as it goes."""

@@ -112,6 +112,7 @@ with task.start(ctx=OnlineRLContext()):
     assert dict(zip(names, cells))["env_step"] == "64"
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.stem)
 def test_each_example_takes_every_option_on_the_command_line(example):
     pytest.importorskip("tyro")

@@ -82,6 +82,7 @@ class TestDamage:
             assert state["name"] == "run"
             assert torch.equal(state["x"], torch.arange(4))
 
+    @pytest.mark.few
     @pytest.mark.parametrize("mask", [0xFF, 0x10, 0x01], ids=hex)
     def test_flipped_bits_anywhere_never_give_other_data(self, tmp_path, mask):
         path = save_checkpoint(self.STATE, tmp_path / "a.pt")

@@ -36,6 +36,7 @@ def test_each_command_does_its_work_and_says_where(runs, capsys):
     assert "5 rows" in capsys.readouterr().out
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
@@ -135,6 +136,7 @@ def test_reading_the_package_and_the_commands_loads_none_of_what_draws():
     assert not {"matplotlib", "rich", "jinja2", "tyro", "torch", "playwright"} & set(done.stdout.split())
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(
     ("blocked", "argv", "extra"),
     [

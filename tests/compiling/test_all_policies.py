@@ -73,6 +73,7 @@ def leaves(part, place=""):
         yield place, part
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("case", mostly_slow(rank_policies.CASES, "DQNPolicy", "PPOPolicy", "SACPolicy", "C51Policy"))
 def test_the_traced_steps_of_every_policy_are_its_steps(case, monkeypatch):
     plain, stats = learned(monkeypatch, case, "off", 5)

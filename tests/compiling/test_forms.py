@@ -146,6 +146,7 @@ def frozen(policy, step):
     policy.params[0].requires_grad_(step < 3)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(
     "change",
     [
@@ -192,6 +193,7 @@ def whole_state(policy, step):
     policy.load_state_dict(copy.deepcopy(policy.state_dict()))
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("change", [rates, tensors, loaded, forgotten, one_forgotten, moved, whole_state])
 def test_tensors_and_learning_rates_are_inputs(change):
     with no_warning():
@@ -387,6 +389,7 @@ DRAWS = {
 }
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("name", DRAWS)
 @pytest.mark.filterwarnings("ignore:.*draws from the global random generator")
 def test_random_numbers_are_those_of_a_step_that_is_not_compiled(name):

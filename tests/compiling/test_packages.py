@@ -116,6 +116,7 @@ def test_a_run_with_a_package_resumes_bit_for_bit(cache, compiler):
     assert (compiled(resumed), len(compiler)) == (10, 0)
 
 
+@pytest.mark.slow
 def test_a_package_is_what_its_program_says(cache):
     step = program()
     inputs = [meta.empty().zero_() if meta.dtype is not torch.float32 else torch.rand(meta.shape) for meta in step.metas]
@@ -164,6 +165,7 @@ DAMAGES = {
 }
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("name", DAMAGES)
 def test_a_package_that_is_damaged_or_foreign_is_never_loaded_and_made_again(name, cache, compiler, monkeypatch):
     sound, loaded = package_of(cache).read_bytes(), []

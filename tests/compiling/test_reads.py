@@ -249,6 +249,7 @@ def prepared(extra, attributes):
     return type("Prepared", (extended(extra, **attributes), Prepared), {})
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("name", CASES)
 def test_a_value_that_changes_makes_another_form(name):
     extra, attributes, change = CASES[name]
@@ -323,6 +324,7 @@ OUTSIDE = {
 }
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("name", OUTSIDE)
 def test_a_value_outside_of_the_policy_makes_another_form(name):
     extra, change = OUTSIDE[name]
@@ -438,6 +440,7 @@ class Tensors(DQNPolicy):
         return loss * (1 + self.window.sum()) + self.current.sum() - self.previous.sum() * weight, stats
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("change", [window, transposed, becomes_separate])
 @pytest.mark.filterwarnings("ignore:.*Its gradient steps are not compiled")
 def test_tensors_are_not_taken_for_others(change):

@@ -114,6 +114,7 @@ def kind_of(more):
     return type("Loss", (Loss,), {"more": staticmethod(more)})
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("case", CASES)
 def test_what_cannot_be_compiled_is_refused_by_name_and_not_done_twice(case, capsys):
     more, words = CASES[case]

@@ -35,6 +35,7 @@ def shrinking(step):
     return 7 if step % 3 == 2 else 12
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("first", ["on", "off", "auto"])
 @pytest.mark.parametrize("then", ["on", "off", "auto"])
 def test_a_run_saved_in_one_mode_goes_on_in_another(first, then, monkeypatch):
@@ -133,6 +134,7 @@ class Differing(DQNPolicy):
         return loss, {**stats, "time": time.perf_counter()}
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(
     ("kind", "cut", "reason"),
     [

@@ -104,6 +104,7 @@ def drawn(buffer, which, times=150):
     return found
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize(("num_envs", "resets"), [(1, False), (3, False), (3, True)])
 def test_the_transitions_of_an_episode_are_those_of_a_list(num_envs, resets, seed):

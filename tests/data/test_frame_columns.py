@@ -133,6 +133,7 @@ def test_frames_of_any_shape_and_dtype_are_kept_bit_for_bit(shape, dtype):
     assert found.tobytes() == rows.tobytes()
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("kind", [ReplayBuffer, PrioritizedReplayBuffer])
 @pytest.mark.parametrize("is_nested", [False, True])
 def test_a_restored_buffer_goes_on_like_the_one_that_was_saved(kind, is_nested, monkeypatch):

@@ -38,6 +38,7 @@ def points(count: int, seed: int = 0) -> np.ndarray:
 kinds = pytest.mark.parametrize("kind", ["dense", "sparse", "huge and tiny"])
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("capacity", CAPACITIES)
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
 def test_each_position_gets_one_interval_as_long_as_its_share(capacity, kind):
@@ -49,6 +50,7 @@ def test_each_position_gets_one_interval_as_long_as_its_share(capacity, kind):
     assert (np.diff(found) != 0).sum() == len(np.unique(found)) - 1  # or too few; and each is visited once
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("capacity", CAPACITIES)
 @kinds
 def test_nothing_that_is_0_is_ever_drawn(capacity, kind):
@@ -174,6 +176,7 @@ def test_the_numbers_come_with_their_positions(capacity, kind):
     np.testing.assert_array_equal(found, value[place])
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("capacity", CAPACITIES)
 @kinds
 def test_positions_are_those_of_a_descent_that_checks_every_child(capacity, kind):

@@ -38,6 +38,7 @@ def in_memory(dataset, **changes):
     return open_dataset({**rows, **{name: change(rows[name]) for name, change in changes.items()}})
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("kind", SPACES)
 def test_it_has_the_episodes_of_all_in_their_order(kind, tmp_path):
     one, two = recorded(tmp_path / "a", 1, kind), recorded(tmp_path / "b", 2, kind)
@@ -135,6 +136,7 @@ def test_a_decision_transformer_learns_from_several_and_is_resumed(mode, tmp_pat
     assert same(*results)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("config", [DiscreteCQLConfig, GAILConfig, SQILConfig])
 def test_several_on_the_command_line(config):
     name = "dataset" if config is DiscreteCQLConfig else "expert_data"

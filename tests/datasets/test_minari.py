@@ -52,6 +52,7 @@ def standard(dataset):
 
 
 class TestMinari:
+    @pytest.mark.few
     @pytest.mark.parametrize("kind", [kind for kind in SPACES if kind != "slash"])
     def test_a_round_trip_is_exact(self, kind, tmp_path):
         dataset = recorded(tmp_path / "own", kind, seed=6)
@@ -153,6 +154,7 @@ class TestMinari:
         with pytest.raises(DatasetError, match=r"Minari has no dataset tests/none-v0 on this machine: download it"):
             open_dataset("tests/none-v0")
 
+    @pytest.mark.few
     @pytest.mark.parametrize("file", ["main_data.hdf5", "metadata.json"])
     @pytest.mark.parametrize("damage", ["cut", "noise", "empty"])
     def test_damaged_files(self, file, damage, tmp_path, minari_folder):
@@ -179,6 +181,7 @@ class TestMinari:
         with pytest.raises(ValueError, match=r"an id ends with a version, such as 'cartpole/medium-v0'.*at least two of them"):
             write_minari(recorded(tmp_path / "own", "box"), name)
 
+    @pytest.mark.few
     @pytest.mark.parametrize("name", ["e-v0", "te/e-v0", "tests/a_b/e-1-v10", "tests/é-v0"])
     def test_an_id_that_minari_accepts_is_accepted(self, name, tmp_path):
         dataset = recorded(tmp_path / "own", "box")

@@ -45,6 +45,7 @@ def small_files(monkeypatch):
     monkeypatch.setattr(writers_module, "_CHUNK_BYTES", 700)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("is_mapped", [False, True])
 @pytest.mark.parametrize("kind", SPACES)
 def test_rows_are_the_steps_of_the_episodes(kind, is_mapped, tmp_path, small_files, monkeypatch):

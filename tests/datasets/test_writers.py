@@ -480,6 +480,7 @@ def test_an_episode_that_was_left_is_unfinished(tmp_path):
     assert sorted(map(fingerprint, stored(OfflineDataset(tmp_path)))) == sorted(map(fingerprint, both))
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("stop", range(1, 12))
 def test_where_a_run_was_cut_does_not_change_the_files(stop, tmp_path, monkeypatch):
     monkeypatch.setattr(writers_module, "_CHUNK_BYTES", 900)
@@ -500,6 +501,7 @@ def test_where_a_run_was_cut_does_not_change_the_files(stop, tmp_path, monkeypat
     assert len(names[0]) > 3
 
 
+@pytest.mark.few
 @pytest.mark.filterwarnings("ignore:. of 3 environments are in the middle")
 @pytest.mark.parametrize("stop", [None, 1, 3])
 @pytest.mark.parametrize("earlier", [1, 4, 23])

@@ -35,6 +35,7 @@ def members():
         member.close()
 
 
+@pytest.mark.few
 @each
 @MODES
 def test_a_member_in_slices_gives_what_the_pipeline_gives_alone(case, mode, members):
@@ -61,6 +62,7 @@ def test_a_member_in_slices_gives_what_the_pipeline_gives_alone(case, mode, memb
         assert (ctx.env_step, ctx.train_iter, ctx.last_eval_value) == counts
 
 
+@pytest.mark.few
 @each
 @MODES
 def test_a_member_goes_on_from_its_state_with_its_changed_settings(case, mode, members):

@@ -289,6 +289,7 @@ DERIVED = {
 }
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("case", DERIVED)
 def test_what_classes_of_the_script_add_to_a_state_that_they_inherit_is_named(case, tmp_path):
     parts, name, place = DERIVED[case]

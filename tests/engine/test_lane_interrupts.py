@@ -60,6 +60,7 @@ finally:
 """
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("who", STAGES)
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["INT", "TERM"])
 @pytest.mark.parametrize("times", ["once", "twice"])

@@ -63,6 +63,7 @@ def counts_of(seed, max_pause_s, **mode):
         return seen, {stage: getattr(loop.ctx, stage) for stage in STAGES}
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("seed", range(10))
 def test_every_iteration_is_seen_once_and_in_order_by_each_middleware(seed):
     mode = {"max_lag": seed % 4}

@@ -166,6 +166,7 @@ class TestPool:
             loop.sync()
         assert max(most) == workers
 
+    @pytest.mark.few
     @pytest.mark.parametrize("asks", ["is_certain", "finish", "a result", "an event"])
     @pytest.mark.parametrize("workers", [1, 2])
     def test_parts_that_wait_for_others_do_not_use_it_up(self, workers, asks):

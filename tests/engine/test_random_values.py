@@ -132,6 +132,7 @@ def outcome(
         )
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("chunk", range(10))
 def test_threads_see_what_one_thread_sees_whatever_the_values_are(chunk):
     for seed in range(chunk * CASES // 10, (chunk + 1) * CASES // 10):
@@ -171,6 +172,7 @@ def breach_of(kind: str, step: Step, kinds: dict[str, str]) -> tuple[Any, str] |
     return (reuse, data[0]) if data else None
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("mode", [{}, {"max_lag": 1}, {"async_mode": True}], ids=["plain", "lag", "threads"])
 @pytest.mark.parametrize("kind", BREACHES)
 def test_who_breaks_the_rules_is_named(kind, mode):

@@ -195,6 +195,7 @@ def test_worker_processes_play_the_same_games(made):
     assert same(*seen)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

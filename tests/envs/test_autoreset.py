@@ -101,12 +101,14 @@ def prove(vector, counting_env, layouts, rule_policy, action_rule):
     return run
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("chunks", [[7] * 4, [1] * 20, [2, 5, 1, 1, 9]], ids=str)
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_transition_is_one_step_of_one_episode(prove, kind, chunks):
     prove(kind, ENDINGS, chunks)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("layout", ["float64", "uint8", "discrete", "dict", "tuple"])
 @pytest.mark.parametrize("kind", KINDS[:4])
 def test_every_transition_is_right_whatever_the_observation_space(prove, kind, layout):

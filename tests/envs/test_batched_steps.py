@@ -38,6 +38,7 @@ def any_number(monkeypatch):
         monkeypatch.setattr(task, "pays_from", 1)
 
 
+@pytest.mark.few
 @EVERY
 @pytest.mark.parametrize("num_envs", [1, 3, 17])
 def test_steps_are_those_of_the_plain_loop(env_id, num_envs):
@@ -116,6 +117,7 @@ ALONE = [
 ]
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(
     ("env_id", "name", "values", "is_known"), [*((*one, True) for one in CHANGES), *((*one, False) for one in ALONE)]
 )
@@ -323,6 +325,7 @@ def test_environments_that_a_script_holds_are_stepped_by_themselves(name):
         gymnasium.envs.classic_control.AcrobotEnv.AVAIL_TORQUE[1] = 0.0
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("is_at_a_start", [False, True])
 @EVERY
 def test_a_state_of_one_mode_continues_in_the_other(env_id, is_at_a_start):

@@ -87,6 +87,7 @@ def every(*numbers):
     return pytest.mark.parametrize(("workers", "backend"), kinds)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(
     ("kind", "workers", "backend"),
     [
@@ -117,6 +118,7 @@ def test_it_steps_as_one_local_vector_environment(made, digest, kind, workers, b
     assert split.single_observation_space == local.single_observation_space
 
 
+@pytest.mark.few
 @every(1, 2)
 def test_what_was_told_stays_as_it_was(made, digest, workers, backend):
     for kind in ("image, Box", "Dict, Tuple"):
@@ -136,6 +138,7 @@ def test_finished_episodes_bear_the_index_among_all_environments(made, counting_
     assert sorted(last[1].final_obs) == [0, 1, 2]
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("num_steps", [0, 13])
 @every(1, 2)
 def test_a_restored_environment_goes_on_as_the_saved_one(made, digest, tmp_path, num_steps, workers, backend):

@@ -10,6 +10,7 @@ from states import same
 pytestmark = pytest.mark.timeout(240)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("name", mostly_slow(NAMES, "bc", "dqn", "ppo", "sac"))
 def test_an_asynchronous_run_equals_the_one_on_one_thread(name, tmp_path):
     oracle = run(name, tmp_path / "oracle", async_mode=False, max_lag=1)
@@ -43,6 +44,7 @@ def test_recurrent_states_and_kept_rollouts_are_those_on_one_thread(tmp_path):
 STOPPED = ["bc", "dqn", "gail", "her", "impala", "ppo", "r2d2", "rnd", "sac"]
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("name", mostly_slow(STOPPED, "bc", "dqn", "ppo", "sac"))
 def test_an_asynchronous_run_that_reaches_its_stop_value_leaves_all_as_on_one_thread(name, tmp_path):
     ends = {"env.stop_value": -1e6, "max_step": 20, "max_lag": 2}

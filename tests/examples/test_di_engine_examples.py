@@ -74,6 +74,7 @@ def test_each_setting_of_an_example_is_taken_or_has_advice_and_stands_in_the_pag
     assert [key for key in refused if not {key, key.removeprefix("policy."), key.rpartition(".")[2]} & SETTINGS] == []
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("name", USES)
 def test_an_example_runs_with_its_settings(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

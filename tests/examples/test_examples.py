@@ -102,6 +102,7 @@ def test_there_is_an_example_for_each_algorithm():
     assert set(NAMES) == value_based | others | techniques | AGENTS | ATARI | MUJOCO | OFFLINE
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("name", NAMES)
 def test_the_settings_of_a_run_reach_the_task(name, tmp_path, start_here, monkeypatch):
     require_extras(name)
@@ -123,6 +124,7 @@ def test_the_settings_of_a_run_reach_the_task(name, tmp_path, start_here, monkey
 FAST = ["bc", "cql", "custom_context", "dqn", "dqn_async", "impala", "ippo", "iqn", "pbt", "ppo", "r2d2", "reinforce", "sac"]
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("name", mostly_slow(NAMES, *FAST))
 def test_a_short_run_prints_its_result_exits_1_and_can_be_resumed(name, tmp_path, start_here):
     require_extras(name)
@@ -136,6 +138,7 @@ def test_a_short_run_prints_its_result_exits_1_and_can_be_resumed(name, tmp_path
     assert RunFiles(tmp_path / "here").load()[0]["done"] == 2
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("name", ["custom_context", "ppo", "sac"])
 def test_a_run_that_has_nothing_to_reach_exits_0(name, tmp_path, start_here):
     ended = start_here(name, "--max-step", 1, "--env.stop-value", "None", "--env.n-evaluator-episode", 1, cwd=tmp_path)
@@ -143,6 +146,7 @@ def test_a_run_that_has_nothing_to_reach_exits_0(name, tmp_path, start_here):
     assert ended.returncode == 0, ended.stderr
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("name", ["dqn", "ppo", "ppo_continuous"])
 def test_a_run_leaves_its_curve_and_its_configuration(name, tmp_path, start_here):
     start_here(name, "--max-step", 1, "--exp-name", "here", "--seed", 5, "--env.n-evaluator-episode", 1, cwd=tmp_path)

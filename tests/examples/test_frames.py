@@ -23,6 +23,7 @@ SMALL = {
 CHECKED = 5  # iterations in which contracts are enforced in a plain loop, which adds frames
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(("name", "policy", "most"), [("dqn", DQNPolicy, 10), ("sac", SACPolicy, 10), ("ppo", PPOPolicy, 14)])
 def test_a_loss_is_few_frames_below_its_script(name, policy, most, tmp_path, monkeypatch):
     frames, loss = [], policy.loss

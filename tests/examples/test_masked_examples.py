@@ -29,6 +29,7 @@ def test_the_environment_refuses_actions_that_are_not_allowed():
         envs.step(obs["action_mask"].argmin(-1) + 2)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("name", NAMES)
 def test_no_action_is_taken_that_is_not_allowed(name, tmp_path):
     _, made = run(name, tmp_path)
@@ -38,6 +39,7 @@ def test_no_action_is_taken_that_is_not_allowed(name, tmp_path):
     assert policy.collect_mode.masks is not None
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(
     ("name", "settings"),
     [

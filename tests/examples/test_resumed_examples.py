@@ -15,6 +15,7 @@ CASES = [*((name, "async") for name in NAMES), ("dqn", "sync"), ("r2d2", "sync")
 FAST = [("dqn", "async"), ("ppo", "async"), ("bc", "async"), ("rainbow", "lag")]
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(("name", "mode"), mostly_slow(CASES, *FAST))
 def test_a_resumed_run_equals_the_run_that_was_saved(name, mode, tmp_path, monkeypatch):
     if name.endswith("_atari"):

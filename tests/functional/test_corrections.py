@@ -68,6 +68,7 @@ def test_matches_the_definition(seed, lambda_, clips):
     assert_as_defined(rollout(seed), 0.9, lambda_, clips)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(("t", "n"), [(0, 3), (1, 1), (1, 400), (9, 1), (64, 2), (33, 255), (33, 256), (17, 0)])
 @pytest.mark.parametrize("p_end", [0.0, 0.1, 1.0])
 def test_matches_the_definition_for_any_number_of_steps_and_environments(t, n, p_end):

@@ -284,6 +284,7 @@ def test_values_continue_episodes_that_are_cut(recorded):
         assert_near(terms, value)
 
 
+@pytest.mark.few
 @KINDS
 def test_weighted_importance_sampling_is_consistent_and_varies_less(recorded, per_decision):
     """From one episode it has the return of the behaviour policy; its error goes to 0 as there are more episodes."""
@@ -332,6 +333,7 @@ def by_jackknife(estimate, n):
     return math.sqrt((n - 1) / n * ((found - found.mean()) ** 2).sum())
 
 
+@pytest.mark.few
 @KINDS
 @pytest.mark.parametrize("gamma", [0.0, 0.9, 1.0])
 def test_the_weighted_standard_error_is_that_of_the_jackknife(gamma, per_decision):

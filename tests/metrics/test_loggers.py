@@ -57,6 +57,7 @@ numbers = st.one_of(st.integers(-1000, 1000), st.floats(-1e6, 1e6), st.just(math
 spelt = st.sampled_from([lambda x: x, float, np.float32, np.float64, torch.tensor, lambda x: torch.tensor([x])])
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("kind", KINDS)
 @given(values=st.lists(st.tuples(st.floats(-1000, 1000, width=16) | st.just(math.nan), spelt), max_size=20))
 @settings(deadline=None, max_examples=case_count(60))
@@ -72,6 +73,7 @@ def test_a_kind_is_what_it_says_whatever_a_number_is_spelt_as(kind, values):
     assert same(compiled, wanted)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("kind", ["mean", "min", "max", "sum", "percentiles", "item_series"])
 @given(values=st.lists(numbers, min_size=1, max_size=20), window=st.integers(1, 6))
 @settings(deadline=None, max_examples=case_count(40))
@@ -91,6 +93,7 @@ def groupings(draw):
     return parts, draw(st.sampled_from([None, 1, 3])), tree
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("kind", [*KINDS, "item"])
 @given(case=groupings())
 @settings(deadline=None, max_examples=case_count(30))
@@ -379,6 +382,7 @@ def test_timers_nest_and_log_even_where_the_block_fails():
     assert len(logger.peek("y")) == 1
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("kind", [*KINDS, "item"])
 @given(before=st.lists(numbers, max_size=8), after=st.lists(numbers, min_size=1, max_size=8), window=st.sampled_from([None, 3]))
 @settings(deadline=None, max_examples=case_count(30))

@@ -110,6 +110,7 @@ def settings_of(kind, window=None):
 KINDS = ["mean", "sum", "min", "max", "percentiles", "ema"]
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("kind", KINDS)
 @given(values=lists, window=st.none() | st.integers(1, 5))
 @settings(deadline=None, max_examples=case_count(60))
@@ -123,6 +124,7 @@ def test_a_kind_is_exact_arithmetic_on_the_numbers_that_count(kind, values, wind
         logger.compile()
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("kind", ["mean", "sum", "min", "max", "percentiles"])
 @given(parts=st.lists(lists, min_size=1, max_size=4), window=st.none() | st.integers(1, 5))
 @settings(deadline=None, max_examples=case_count(40))
@@ -189,6 +191,7 @@ def test_the_mean_of_episodes_and_of_what_a_learner_gave_is_right_where_no_float
     assert found["loss"] == pytest.approx(3e38)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("coeff", [1, 1.0, np.float64(0.25), 0.999999, 1e-20])
 @given(values=lists)
 @settings(deadline=None, max_examples=case_count(60))

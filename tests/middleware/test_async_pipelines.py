@@ -119,6 +119,7 @@ def test_runs_with_worker_processes_are_the_run_with_as_many_workers_here(name, 
     assert digest(*found) == expected
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("max_lag", [0, 1, 3])
 def test_each_transition_bears_the_version_that_acted_and_the_lag_is_in_the_curve(max_lag, tmp_path):
     _, buffer, _, _, curve = run("dqn", tmp_path / "run", async_mode=True, max_lag=max_lag)
@@ -180,6 +181,7 @@ def test_a_long_evaluation_stalls_nobody_and_joins_when_the_next_is_due(tmp_path
     assert results(async_mode=True) == results(async_mode=False) == [(21, 0, 7.0), (41, 20, 7.0), (58, 40, 7.0), (59, 60, 7.0)]
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("mode", [{"async_mode": True}, {"max_lag": 1}, {}], ids=["async", "lag", "sync"])
 def test_what_is_still_evaluated_when_the_run_ends_joins_and_then_the_final_weights_are_and_nothing_is_left(mode, tmp_path):
     cfg = DQNConfig(exp_name=tmp_path).override({"env.n_evaluator_episode": 4, "env.stop_value": None})
@@ -240,6 +242,7 @@ def test_an_error_in_an_evaluation_ends_the_run(tmp_path):
     )
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("named", ["policy", "model", "learn_mode"])
 def test_naming_the_policy_its_model_or_its_learn_mode_orders_alike(named):
     def run(**mode):

@@ -138,6 +138,7 @@ PLACES = pytest.mark.parametrize("place", [after_rollout, before_rollout, withou
 PROCESS = {"workers": 2, "backend": "process", "restart": True}
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(
     ("place", "lag"), [(after_rollout, 2), (before_rollout, 0), (before_rollout, 2), (without_contract, 2)]
 )
@@ -171,6 +172,7 @@ def test_workers_that_are_killed_and_restarted_have_had_the_changes(place, mode)
     assert same(run(place, mode, PROCESS, kills=(1, 2, 4)), oracle)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("place", [after_rollout, before_rollout])
 @pytest.mark.parametrize("mode", [{}, {"async_mode": True, "max_lag": 1}], ids=["sync", "async"])
 @pytest.mark.parametrize("options", [{"workers": 2}, PROCESS], ids=["here", "processes"])

@@ -584,6 +584,7 @@ def test_a_save_of_the_run_writes_only_new_transitions_of_replay_buffers(tmp_pat
         assert saved["columns"]["obs"] == whole["columns"]["obs"]
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("mode", [{}, {"max_lag": 1}, {"async_mode": True, "max_lag": 2}], ids=["plain", "lag", "threads"])
 def test_many_new_transitions_are_written_over_several_iterations(tmp_path, mode, monkeypatch):
     monkeypatch.setattr(row_files, "_SMALLEST", 300)

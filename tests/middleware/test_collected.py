@@ -122,6 +122,7 @@ LISTS = {
 }
 
 
+@pytest.mark.few
 @each
 @pytest.mark.parametrize("listed", LISTS.values(), ids=LISTS.keys())
 def test_a_list_of_all_transitions_does_what_the_rollout_does(name, listed):
@@ -172,6 +173,7 @@ def as_lists(episodes):
     return [[tree(nested(episode[t])) for t in range(len(episode.reward))] for episode in episodes]
 
 
+@pytest.mark.few
 @each
 @pytest.mark.parametrize("listed", [list, lambda one: one[:], lambda one: list(map(nested, one)), as_lists])
 def test_a_list_of_episodes_does_what_episodes_do(name, listed):
@@ -210,6 +212,7 @@ def test_what_is_neither_is_refused_by_name(name, wrong):
         after(name, cfg, policy, OnlineRLContext(episodes=wrong))
 
 
+@pytest.mark.few
 @each
 @pytest.mark.parametrize("form", [lambda one: one, list])
 def test_a_change_in_place_reaches_each_middleware(name, form):

@@ -373,6 +373,7 @@ def refused(name, folder, position, change):
 RUNS = [*((it, "plain") for it in IN_PLAIN), *((it, "threads") for it in ON_THREADS)]
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(("name", "mode"), mostly_slow(RUNS, *RUNS[::4]))
 def test_each_pipeline_of_ours_keeps_its_contracts(name, mode, tmp_path):
     PIPELINES[name](tmp_path, async_mode=mode == "threads")
@@ -437,6 +438,7 @@ def learned(name, folder):
 OBJECTS = ("uses", "fills", "draws", "exclusive")
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("name", ["dqn", "ppo", "r2d2", "rnd"])
 def test_without_an_object_that_two_lanes_share_the_run_is_refused_or_another(name, tmp_path):
     with pytest.MonkeyPatch.context() as patch:

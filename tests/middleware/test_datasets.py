@@ -92,6 +92,7 @@ def sorted_rows(rows):
 
 
 class TestSaving:
+    @pytest.mark.few
     @MODES
     @pytest.mark.parametrize("collector", [StepCollector, EpisodeCollector])
     def test_every_transition_is_recorded(self, mode, collector, tmp_path):
@@ -144,6 +145,7 @@ class TestSaving:
         one, other = (OfflineDataset(tmp_path / run / "data") for run in ("whole", "parts"))
         assert list(map(fingerprint, one)) == list(map(fingerprint, other))
 
+    @pytest.mark.few
     @MODES
     def test_a_resumed_run_has_the_dataset_of_an_unbroken_one(self, mode, tmp_path, monkeypatch):
         monkeypatch.setattr(writers_module, "_CHUNK_BYTES", 3000)
@@ -250,6 +252,7 @@ class TestSaving:
         run()
         assert len(OfflineDataset(tmp_path / "data")) == before + 60
 
+    @pytest.mark.few
     @MODES
     @pytest.mark.parametrize("kind", ["local", "process", "gymnasium", "same step"])
     def test_only_whole_episodes_of_environments_that_were_used_before(self, kind, mode, tmp_path):
@@ -460,6 +463,7 @@ class TestFetching:
             assert has_leaf(task.ctx.train_data, "reward")
             assert not has_leaf(task.ctx.train_data, "policy_version")
 
+    @pytest.mark.few
     @pytest.mark.parametrize(
         ("mode", "stop"),
         [
@@ -486,6 +490,7 @@ class TestFetching:
             results.append((policy.state_dict(), task.ctx.train_epoch, task.ctx.train_iter))
         assert same(*results)
 
+    @pytest.mark.few
     @MODES
     def test_a_finished_run_that_is_resumed_logs_its_passes(self, mode, recorded, tmp_path):
         last_rows = []
@@ -700,6 +705,7 @@ class TestMetrics:
             task.run(steps)
         return task
 
+    @pytest.mark.few
     @MODES
     def test_it_measures_the_policy_at_intervals_and_at_the_end(self, mode, tmp_path):
         online(tmp_path, {}, 10)
@@ -726,6 +732,7 @@ class TestMetrics:
         assert task.ctx.train_iter == 4  # the iteration of the evaluation is completed
         assert "metric_evaluator found 3 on the dataset" in str(task.end_reason)
 
+    @pytest.mark.few
     @pytest.mark.parametrize(
         ("result", "words"),
         [

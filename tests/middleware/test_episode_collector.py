@@ -69,6 +69,7 @@ def test_what_was_collected_is_told_in_the_metrics():
         assert kwargs["eps"].peek() == ctx.collect_kwargs["eps"]
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(
     ("settings", "how"),
     [
@@ -148,6 +149,7 @@ def test_step_and_episode_collectors_take_turns_in_the_same_environments():
         assert ctx.trajectories is None
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("settings", [{}, {"workers": 2, "backend": "process"}])
 @pytest.mark.parametrize("how", [{}, {"async_mode": True, "max_lag": 1}])
 def test_whole_episodes_with_at_least_a_number_of_steps_are_collected_in_every_mode(settings, how, digest):

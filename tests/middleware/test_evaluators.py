@@ -209,6 +209,7 @@ def ours(seed=1, max_episode_steps=40, **options):
     return make
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(
     ("mode", "slices"),
     [({}, (1,) * 7 + (2,)), ({"max_lag": 1}, (7, 2)), ({"async_mode": True}, (1,) * 7 + (2,)), ({"async_mode": True}, (4, 5))],
@@ -222,6 +223,7 @@ def test_a_run_in_slices_evaluates_what_an_unbroken_run_does(mode, slices, tmp_p
     assert best[0]["eval_value"] == best[1]["eval_value"]
 
 
+@pytest.mark.few
 @MODES
 def test_two_evaluators_play_each_at_its_own_interval_and_a_warning_says_whose_value_counts(mode, tmp_path):
     class Counted(gymnasium.Wrapper):
@@ -237,6 +239,7 @@ def test_two_evaluators_play_each_at_its_own_interval_and_a_warning_says_whose_v
     assert loop.ctx.last_eval_value > 5
 
 
+@pytest.mark.few
 @MODES
 def test_an_evaluator_of_ones_own_gives_the_weights_that_it_evaluated(mode, tmp_path):
     def score(mode):
@@ -370,6 +373,7 @@ def filmed(folder, recorder, async_mode, max_lag, backend, act=lambda ctx: None)
     return values
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("backend", ["local", "process"])
 @pytest.mark.parametrize(("async_mode", "max_lag"), [(False, 0), (False, 1), (True, 0), (True, 1), (True, 3)])
 def test_it_films_the_weights_that_it_evaluates(async_mode, max_lag, backend, tmp_path):

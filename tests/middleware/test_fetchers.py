@@ -457,6 +457,7 @@ def run_by_priority(async_mode, max_lag, form):
     return policy.state_dict(), buffer.state_dict(), other.state_dict(), model.rows, task.ctx.train_iter
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("form", ["one", "list"])
 @pytest.mark.parametrize("max_lag", [0, 1])
 def test_asynchronous_runs_by_priority_are_the_run_on_one_thread(max_lag, form, digest):

@@ -39,6 +39,7 @@ def first_obs(mode, reset=None, seed=3, collector=StepCollector, evaluates=False
         envs.close()
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(("mode", "collector"), [*((mode, StepCollector) for mode in MODES), ("sync", EpisodeCollector)])
 def test_equal_runs_in_foreign_environments_are_equal(mode, collector):
     first = first_obs(mode, collector=collector)

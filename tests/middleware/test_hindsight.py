@@ -104,6 +104,7 @@ class Run:
         return self.policy.state_dict()["model"], self.buffer.state_dict(), self.batches
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(
     ("strategy", "episodes", "n_sample"),
     [

@@ -158,6 +158,7 @@ def test_several_collectors_of_other_policies_are_one_warning(tmp_path):
     assert len(collected_with(tmp_path, step_collector, "other", "third")) == 1
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(
     ("which", "settings"),
     [
@@ -225,6 +226,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("values", CHANGES.values(), ids=CHANGES)
 @pytest.mark.parametrize("place", ["before the learner", "after it"])
 @pytest.mark.parametrize("kind", [OffPolicyLearner, trainer])

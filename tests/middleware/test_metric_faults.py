@@ -78,6 +78,7 @@ def test_a_loss_may_give_anything_to_log(tmp_path):
     }
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(
     ("name", "reduce"), [("time", "mean"), (("time", "collect"), "sum"), ("eps", "max"), ("env_steps", "mean")]
 )

@@ -103,6 +103,7 @@ def run(tmp_path, where, iterations=9, freq=10**9, **mode):
     return rows, seen, policy
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(
     ("where", "mode"),
     [

@@ -54,6 +54,7 @@ def run(name, async_mode, max_lag, **env_options):
     return policy.state_dict(), outputs, loop.ctx.train_iter
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(("name", "max_lag"), [*((name, 1) for name in PIPELINES), ("a2c", 0), ("impala", 4), ("reinforce", 4)])
 def test_an_asynchronous_run_is_the_run_on_one_thread(name, max_lag, digest):
     assert digest(*run(name, True, max_lag)) == digest(*run(name, False, max_lag))

@@ -83,6 +83,7 @@ def mean(values):
     return sum(values) / len(values)
 
 
+@pytest.mark.few
 @pytest.mark.filterwarnings("ignore:asynchronous mode cannot overlap")
 @pytest.mark.parametrize(
     ("kind", "cfg", "names"),

@@ -111,6 +111,7 @@ def leftover():
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("task.batches")]
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(
     ("name", "form", "lag", "max_lag"),
     [
@@ -191,6 +192,7 @@ def recovers(ctx):
         return
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(
     ("form", "lag", "step", "handled"),
     [
@@ -221,6 +223,7 @@ def test_after_a_failed_gradient_step_all_is_as_on_one_thread(form, lag, step, h
     assert found[0] == found[1]
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("step", [1, STEPS + 2])
 @pytest.mark.parametrize("how", ["finish", "stop"])
 def test_a_run_that_is_ended_in_a_gradient_step_ends_as_on_one_thread(how, step, digest):

@@ -176,6 +176,7 @@ def run(async_mode, max_lag, **envs_options):
     return state
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("max_lag", [0, 1, 3])
 def test_with_both_normalisations_an_asynchronous_run_is_the_one_on_one_thread(max_lag, digest):
     expected = digest(run(False, max_lag))

@@ -98,6 +98,7 @@ def user(task):
     return ends_at_three
 
 
+@pytest.mark.few
 @MODES
 @pytest.mark.parametrize("ending", ["max_step", "checker first", "checker last", "finish"])
 def test_however_a_run_ends_its_final_weights_are_evaluated_and_stand_in_the_last_row_and_in_best(mode, ending, tmp_path):
@@ -142,6 +143,7 @@ def test_two_runs_in_a_row_leave_what_one_leaves_but_for_the_evaluator(tmp_path,
     assert found("two", 3, 4) == found("one", 7)
 
 
+@pytest.mark.few
 @MODES
 def test_a_run_that_its_evaluator_ended_is_not_evaluated_once_more(mode, tmp_path):
     run = Run(tmp_path, changes={"env.stop_value": 5.0}).go(50, **mode)
@@ -266,6 +268,7 @@ class Own:
             ctx.last_eval_iter = ctx.train_iter
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("also", [("weights",), ("iter",), ()])
 @pytest.mark.parametrize("place", ["first", "last"])
 def test_a_value_that_a_middleware_of_ones_own_writes_is_in_the_files_and_in_best_or_a_message_says_why(also, place, tmp_path):

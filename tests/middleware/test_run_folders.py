@@ -222,6 +222,7 @@ class TestErrors:
         assert not (tmp_path / "error.txt").exists()
         assert log(tmp_path)[-1] == "INFO the task is stopped"
 
+    @pytest.mark.few
     @pytest.mark.parametrize("output", GONE.values(), ids=GONE)
     @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
     @pytest.mark.parametrize("mode", ["", "max_lag=1"])

@@ -128,6 +128,7 @@ def test_an_expert_that_acts_in_the_same_pipeline_has_a_buffer_of_its_own(digest
     assert digest(run(async_mode=True)) == digest(states)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("kind", [ReplayBuffer, PrioritizedReplayBuffer, EpisodeReplayBuffer])
 def test_an_expert_without_the_rewards_of_sqil_is_named_before_the_run(kind, recwarn):
     cfg = DQNConfig().override({"policy.learn.learning_starts": 4, "policy.learn.batch_size": 4, "policy.collect.n_sample": 4})

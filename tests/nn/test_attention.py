@@ -59,6 +59,7 @@ def episodes(restart, b):
         yield t, list(range(first, t + 1))
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("share", [0.0, 0.2, 1.0])
 @pytest.mark.parametrize(("window", "layers", "num_steps"), [(4, 1, 7), (3, 2, 5), (2, 2, 1), (20, 1, 6)])
 def test_a_step_attends_to_the_window_of_its_episode(window, layers, num_steps, share):
@@ -76,6 +77,7 @@ def test_a_step_attends_to_the_window_of_its_episode(window, layers, num_steps, 
     torch.testing.assert_close(ahead_of, features, rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("share", [0.0, 0.25, 1.0])
 @pytest.mark.parametrize("chunk", [4, 256])
 def test_single_steps_equal_the_unroll_over_ends_of_episodes_and_rollouts(share, chunk, monkeypatch):

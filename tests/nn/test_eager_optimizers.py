@@ -54,6 +54,7 @@ def trained(optimizer_type, settings, steps, loaded=None):
     return net.state_dict(), optimizer.state_dict(), rates
 
 
+@pytest.mark.few
 @EACH
 def test_a_hundred_random_steps_equal_those_of_torch(kind):
     ours, theirs, settings = KINDS[kind]
@@ -61,6 +62,7 @@ def test_a_hundred_random_steps_equal_those_of_torch(kind):
     assert same(trained(ours, settings, 100), trained(theirs, settings, 100))
 
 
+@pytest.mark.few
 @EACH
 def test_a_state_is_loaded_from_torch_and_by_torch(kind):
     ours, theirs, settings = KINDS[kind]

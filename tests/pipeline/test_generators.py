@@ -137,6 +137,7 @@ WAYS = {
 }
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("way", WAYS)
 @settings(max_examples=50)  # for each way, of which most are the same code
 @given(kinds=st.lists(st.sampled_from(KINDS), min_size=1, max_size=5))

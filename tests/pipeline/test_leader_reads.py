@@ -109,6 +109,7 @@ def trained(make, async_mode, wrap=lambda task, fn: task.use(fn), max_lag=1):
     return policy, uses
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("make", [direct, by_a_helper, of_the_policy, partial, an_object, by_an_object, by_a_default])
 def test_it_waits_for_the_learner(make, digest):
     policy, uses = trained(make, async_mode=False)

@@ -75,6 +75,7 @@ def test_actions_without_an_end_are_refused_with_what_gives_them_one(kind, low, 
         made(kind, spaces.Box(np.array(low, np.float32), np.array(high, np.float32)))
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(
     "space",
     [
@@ -163,6 +164,7 @@ def test_noise_correlates_as_asked_within_an_episode_and_begins_anew_with_the_ne
     assert made(kind, space).collect_mode.get_initial_state(3) == []
 
 
+@pytest.mark.few
 def test_a_worker_goes_on_with_its_noise_where_it_was_saved(kind, same):
     def worker():
         env = make_envs("Pendulum-v1", 2, seed=0)
@@ -241,6 +243,7 @@ def test_targets_follow_slowly_and_take_no_gradient(kind):
             assert not found.requires_grad
 
 
+@pytest.mark.few
 def test_a_saved_policy_learns_on_bit_for_bit(kind, same):
     policy = made(kind)
     learned(policy, 3)
@@ -275,6 +278,7 @@ def test_a_reward_that_is_no_number_ends_learning_and_leaves_the_weights(kind):
     assert all(torch.equal(*pair) for pair in zip(before, policy.model.parameters(), strict=True))
 
 
+@pytest.mark.few
 def test_a_constant_reward_is_worth_its_endless_sum(kind):
     settings = {"learn__auto_alpha": False, "learn__alpha": 1e-8} if kind in ("sac", "cql") else {}
     settings |= {"learn__min_q_weight": 0.0} if kind == "cql" else {}

@@ -148,6 +148,7 @@ def tries():
     return found
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("kind", mostly_slow(KINDS, DQNPolicy, PPOPolicy, SACPolicy), ids=lambda kind: kind.__name__)
 def test_a_broken_entry_of_a_state_is_refused_and_the_error_names_its_key(kind):
     state, policy = made(kind).state_dict(), made(kind, seed=3)
@@ -189,6 +190,7 @@ def test_a_broken_record_of_how_a_policy_was_made_is_refused_by_load_policy(tmp_
     assert refused > 0.8 * len(broken)  # some values are allowed, such as {} for a section with its defaults
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(
     ("path", "value", "words"),
     [

@@ -82,6 +82,7 @@ def losses_by_definition(policy, batch, penalty_weight=1.0, threshold=0.0):
     return (sum(errors) + penalty) / 2, gaps
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("seed", "deterministic"), [(0, True), (1, False)])
 def test_the_loss_of_the_critics_matches_its_equation_row_by_row(kind, seed, deterministic):

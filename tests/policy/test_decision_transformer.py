@@ -61,6 +61,7 @@ def logits_of(policy, batch):
     return policy.model(batch.obs, batch.action, returns, batch.timestep, batch.valid)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("obs", OBS)
 @pytest.mark.parametrize("action", ACTIONS)
 def test_acting_step_by_step_is_the_computation_of_windows(obs, action, elements):
@@ -248,6 +249,7 @@ def test_a_collector_gives_it_the_actions_that_the_environments_got():
     assert actions[:, -1].flatten().tolist() != [2.0] * 2
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("obs", OBS)
 @pytest.mark.parametrize("action", ACTIONS)
 def test_a_context_of_one_step_depends_on_this_step_alone(obs, action, elements):

@@ -48,6 +48,7 @@ def test_the_loss_takes_the_discount_and_the_weight_of_each_row(double, dueling,
         np.testing.assert_allclose(stats["priority"], errors, rtol=1e-12)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("by_priority", [False, True])
 @pytest.mark.parametrize("nstep", [1, 3])
 @pytest.mark.parametrize("options", [{"double": False}, {"double": True}, {"model.dueling": True}], ids=str)

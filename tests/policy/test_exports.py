@@ -56,6 +56,7 @@ ALGORITHMS += ["DiscreteIQL", "IQL"]
 """Each way of acting: CQL, TD3BC, AWAC, IMPALA and REINFORCE act as SAC, TD3, IQL, PPO and A2C."""
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("name", mostly_slow(ALGORITHMS, "DQN", "C51", "PPO", "SAC"))
 def test_the_program_of_each_algorithm_acts_as_its_predictions(name, tmp_path):
     policy = make(name)
@@ -194,6 +195,7 @@ def test_a_policy_without_state_gets_its_last_action_and_reward(tmp_path):
     assert program(obs, (), previous).tolist() == [3, best(obs)[1].item(), 2]
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(
     ("name", "action_space", "mask", "action"),
     [

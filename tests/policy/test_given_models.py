@@ -159,6 +159,7 @@ def made(kind, model, **settings):
     return kind({"seed": 0, **settings}, OBS, space, model=model)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("kind", MODELS, ids=lambda it: getattr(it, "__name__", it))
 def test_every_algorithm_acts_and_learns_with_it_and_a_file_of_it_is_loaded_with_another(kind, tmp_path, recwarn):
     torch.manual_seed(0)

@@ -260,6 +260,7 @@ def stepped(policy, batch) -> dict:
     return table
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("memory", MEMORIES)
 @pytest.mark.parametrize("ending", ENDINGS)
 @pytest.mark.parametrize(("t", "b"), [(7, 3), (1, 2)])
@@ -274,6 +275,7 @@ def test_with_a_recurrent_state_the_loss_is_that_of_single_steps(t, b, ending, m
         np.testing.assert_allclose(stats[name], wanted, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("memory", MEMORIES)
 @pytest.mark.parametrize("space", [OBS, spaces.Dict({"keys": spaces.Discrete(4, start=1), "x": spaces.Box(-1, 1, (2, 2))})])
 def test_with_a_recurrent_state_padding_is_not_looked_at(space, memory, elements, same):
@@ -331,6 +333,7 @@ def numbered(number: int, **more) -> dict:
     return {**rollout(dtype=torch.float32, seed=number), "reward": torch.full((7, 4), float(number)), **more}
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(("proportion", "slots"), [(1.0, 3), (2.0, 2), (0.5, 4), (1.5, 2)])
 def test_earlier_rollouts_are_more_environments_of_the_new_one(proportion, slots):
     policy, drawn = replaying(proportion, slots), []

@@ -71,6 +71,7 @@ def row_by_definition(policy, discrete, batch, i):
     return online, target, outputs(model.value.network, obs)[0], outputs(model.value.network, next_obs)[0], log_prob
 
 
+@pytest.mark.few
 @each
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", range(2))

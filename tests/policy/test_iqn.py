@@ -63,6 +63,7 @@ def by_definition(policy: IQNPolicy, batch: dict, start: int) -> tuple[list[floa
     return losses, errors, means
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(("start", "kappa", "dueling"), [(0, 1.0, False), (3, 0.3, True)])
 @pytest.mark.parametrize("double", [False, True])
 def test_the_loss_matches_its_equation_pair_by_pair(start, kappa, dueling, double, varied, moved_apart):

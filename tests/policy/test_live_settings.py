@@ -249,6 +249,7 @@ def same(one, other):
     return bool(one == other or (one != one and other != other))
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("kind", mostly_slow(KINDS.values(), *map(KINDS.get, ["A2C", "BC", "DQN", "TD3"])), ids=KINDS)
 def test_a_live_change_is_as_a_new_policy_with_the_value(kind):
     live = Rig(kind)
@@ -295,6 +296,7 @@ def test_a_change_without_reset_config_is_followed_or_known_not_to_be(kind):
         assert same(found, rig.learn(2)), names
 
 
+@pytest.mark.few
 @EACH
 def test_any_other_change_is_refused_by_name_and_changes_nothing(kind):
     policy = Rig(kind).policy
@@ -311,6 +313,7 @@ def test_any_other_change_is_refused_by_name_and_changes_nothing(kind):
     assert same(policy.state_dict(), state)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(
     ("kind", "base", "name", "value"),
     [
@@ -376,6 +379,7 @@ def test_a_policy_of_a_loss_alone_refuses_minibatches():
         policy.reset_config({"learn.lr_schedule": [(0, 0.1)]})
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("kind", [KINDS["PPO"], KINDS["SAC"], KINDS["IMPALA"]])
 def test_a_resumed_policy_goes_on_with_the_changed_settings(kind):
     live = Rig(kind)
@@ -409,6 +413,7 @@ def test_a_state_whose_settings_do_not_fit_changes_nothing():
     assert same(live.policy.state_dict(), before)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("kind", [KINDS["PPO"], KINDS["SAC"], KINDS["C51"], KINDS["R2D2"], KINDS["CQL"]])
 def test_what_another_policy_has_learned_comes_without_its_settings(kind):
     own = {"learn.learning_rate": 2e-4, "learn.learning_rate_actor": 7e-4, "learn.entropy_weight": 0.3}

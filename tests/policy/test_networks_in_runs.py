@@ -143,6 +143,7 @@ ways = pytest.mark.parametrize("way", mostly_slow(WAYS, "sync", "async"))
 networks = pytest.mark.parametrize("make", [used_before(Keeping), Counting], ids=["kept tensors", "extra state"])
 
 
+@pytest.mark.few
 @ways
 @networks
 def test_a_resumed_run_is_the_same_as_an_unbroken_one(make, way, tmp_path):

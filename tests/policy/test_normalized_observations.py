@@ -70,6 +70,7 @@ class ByHand:
         return np.clip((np.asarray(obs, np.float64) - mean) / np.sqrt(var + 1e-8), -10, 10).astype(np.float32)
 
 
+@pytest.mark.few
 @each
 def test_a_run_equals_the_run_on_observations_that_were_normalised_by_hand(kind):
     policy, other, by_hand = made(kind, **{"model.normalize_obs": True}), made(kind), ByHand()
@@ -93,6 +94,7 @@ def test_a_run_equals_the_run_on_observations_that_were_normalised_by_hand(kind)
         np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.few
 @each
 def test_the_target_network_has_the_statistics_of_the_online_network_and_copies_get_them(kind):
     policy = made(kind, **{"model.normalize_obs": True, "learn.target_update_freq": 50})
@@ -110,6 +112,7 @@ def test_the_target_network_has_the_statistics_of_the_online_network_and_copies_
         assert torch.equal(actor.model.normalizer.mean, normalizer.mean)
 
 
+@pytest.mark.few
 @each
 def test_a_saved_policy_goes_on_bit_for_bit(kind, same):
     schedule = [(0, 1e-2), (4, 1e-3)]

@@ -51,6 +51,7 @@ def test_a_weight_of_one_number_for_each_row_is_not_broadcast(kind, space):
         learned(kind, space, rows(OBS, space, weight=weight[:, None]))
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(("kind", "space"), WITH_WEIGHTS, ids=lambda it: getattr(it, "__name__", type(it).__name__))
 def test_the_column_weight_has_the_weights_of_the_loss(kind, space):
     def step(weight):
@@ -83,6 +84,7 @@ def test_a_column_of_two_heads_is_no_warning():
         OwnLoss(SMALL, OBS, BOX).learn_mode.forward(batch)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.uint16, torch.uint64])
 @pytest.mark.parametrize("kind", DISCRETE)
 @pytest.mark.parametrize("start", [0, 2])

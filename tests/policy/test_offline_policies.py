@@ -70,6 +70,7 @@ def learned(policy, name, steps, first=0):
 # Batches.
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("kind", ["one row", "all terminated", "none terminated", "several steps"])
 def test_batches_of_each_kind_give_finite_losses_and_weights(name, kind):
     policy = made(name, **({"learn.bc_steps": 2} if name == "CQL" else {}))
@@ -80,6 +81,7 @@ def test_batches_of_each_kind_give_finite_losses_and_weights(name, kind):
     assert all(weight.isfinite().all() for weight in policy.get_weights().values())
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(
     ("name", "settings"),
     [
@@ -210,6 +212,7 @@ def test_settings_of_di_engine_lead_to_what_is_meant(setting, words):
 # States.
 
 
+@pytest.mark.few
 def test_a_saved_policy_learns_on_bit_for_bit(name, same):
     policy, other = made(name), made(name, seed=7)
     learned(policy, name, 3)
@@ -230,6 +233,7 @@ def test_the_same_seed_gives_the_same_weights_and_another_seed_others(name, same
     assert not same(weights[0], weights[2])
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(
     "space",
     [spaces.Discrete(4), spaces.Dict(x=OBS, y=spaces.MultiBinary(2)), spaces.Box(0, 255, (12, 12, 3), np.uint8)],
@@ -275,6 +279,7 @@ def test_a_trainer_learns_from_the_batches_of_a_middleware(name):
     assert task.ctx.train_iter == policy.train_iter == 3
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("name", [name for name in KINDS if not name.startswith("BC")])
 def test_a_policy_learns_on_online_with_a_collector(name):
     kind, space = KINDS[name]
@@ -313,6 +318,7 @@ def test_the_online_algorithm_goes_on_with_the_weights_of_the_offline_one(offlin
             online(online.config_type().override(settings), OBS, BOX).set_weights(learned.get_weights())
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("kind", [TD3BCPolicy, IQLPolicy, CQLPolicy, AWACPolicy, DiscreteIQLPolicy, DiscreteCQLPolicy])
 def test_other_actions_are_refused_with_policies_that_learn_from_datasets_and_take_them(kind):
     is_discrete = kind.__name__.startswith("Discrete")

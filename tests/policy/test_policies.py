@@ -114,12 +114,14 @@ def assert_learns(policy: Policy, cycle):
             assert all(policy.action_space.contains(element(policy.action_space, env_action, b)) for b in range(B))
 
 
+@pytest.mark.few
 @each
 @pytest.mark.parametrize("space", OBSERVATIONS.values(), ids=OBSERVATIONS.keys())
 def test_acts_and_learns_on_observations_of_every_space(space, kind, cycle):
     assert_learns(made(kind, space), cycle)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("share_encoder", [False, True])
 @pytest.mark.parametrize("space", ACTIONS.values(), ids=ACTIONS.keys())
 def test_ppo_acts_and_learns_with_actions_of_every_space(space, share_encoder, cycle):
@@ -180,6 +182,7 @@ def test_global_generators_are_neither_moved_nor_heeded(kind, cycle, same, globa
     assert same(*lives)
 
 
+@pytest.mark.few
 @each
 @pytest.mark.parametrize("cut", [0, 1, 3])
 def test_a_policy_goes_on_from_a_checkpoint_bit_for_bit(kind, cut, cycle, same, tmp_path):

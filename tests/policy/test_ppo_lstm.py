@@ -90,6 +90,7 @@ def test_values_are_those_of_single_steps(share, with_valid):
             torch.testing.assert_close(found.next_value[t, b], next_value.detach(), rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("with_valid", [False, True])
 @pytest.mark.parametrize("length", [None, 1, 3, 5, 12, 50])
 def test_the_loss_of_sequences_is_that_of_their_steps(length, with_valid):

@@ -42,6 +42,7 @@ def row(batch, index):
     return tuple(row(part, index) for part in batch) if isinstance(batch, tuple) else batch[index]
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("action_space", ACTIONS.values(), ids=ACTIONS)
 @pytest.mark.parametrize("space", SPACES.values(), ids=SPACES)
 def test_an_observation_gives_an_action_of_the_space_and_a_batch_gives_those_of_its_rows(space, action_space):

@@ -105,6 +105,7 @@ def loss_by_definition(policy: R2D2Policy, batch: dict, nstep: int, gamma: float
     return np.array(losses), np.array(priorities)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("nstep", [1, 3, 20])
 @pytest.mark.parametrize(("share", "start"), [(0.0, 0), (0.3, 0), (0.3, 4)])
 def test_the_loss_matches_its_equation_step_by_step(share, start, nstep):

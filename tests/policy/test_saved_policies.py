@@ -100,6 +100,7 @@ def saved(policy, path):
     return path
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(
     ("kind", "action_space"),
     [

@@ -85,6 +85,7 @@ def test_next_obs_of_terminated_steps_has_no_influence(kind, double, junk, trans
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.few
 @each
 def test_a_saved_policy_goes_on_bit_for_bit(kind, transitions, same):
     policy, other = made(kind, **{"learn.target_update_freq": 2}), made(kind, seed=1, **{"learn.target_update_freq": 2})
@@ -135,6 +136,7 @@ def test_actions_that_are_not_discrete_are_refused(kind, space):
 LENGTH, GAMMA = 4, 0.9
 
 
+@pytest.mark.few
 @each
 @pytest.mark.parametrize("nstep", [1, 2])
 def test_a_chain_that_terminates_is_worth_the_sum_to_its_end(kind, nstep):

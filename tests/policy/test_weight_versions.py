@@ -98,6 +98,7 @@ def test_each_gradient_step_is_one_version(envs):
     assert policy.learn_mode.version == policy.train_iter > 0
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("is_final", [False, True])
 @pytest.mark.parametrize("lag", [0, 1])
 def test_weights_that_are_set_between_two_runs_collect_in_the_next(lag, is_final, envs):

@@ -45,6 +45,7 @@ def rollout(policy, seed=0, **columns):
     )
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("space", [DISCRETE, spaces.Box(-1, 1, (2,), np.float32), spaces.MultiDiscrete([2, 3])], ids=str)
 def test_a_loss_alone_makes_a_policy_that_learns_what_pays(space):
     policy = made(action_space=space)

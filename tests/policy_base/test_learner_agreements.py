@@ -56,6 +56,7 @@ def change_moments(policy):
     policy.optimizer.state[policy.params[0]]["exp_avg"].zero_()
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(
     ("change", "words"),
     [

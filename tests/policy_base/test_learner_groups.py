@@ -56,6 +56,7 @@ def released():
         policy.learn_mode.release()
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("case", mostly_slow(rank_policies.CASES, "DQNPolicy", "PPOPolicy", "SACPolicy", "BCPolicy"))
 def test_every_policy_learns_in_a_learner_as_in_the_script(in_this_process, case):
     here = rank_policies.made(case, is_double=False)

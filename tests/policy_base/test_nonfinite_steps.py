@@ -307,6 +307,7 @@ def test_a_skipped_step_changes_no_priorities(how, digest):
     assert seen == [(1, 1), (2, 2), (2, 2), (2, 2), (3, 3), (4, 4), (5, 5)]
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(("mode", "max_lag"), [("skip", 0), ("skip", 2), ("restore", 1)])
 def test_overlapping_iterations_have_the_same_result(mode, max_lag, digest, tmp_path):
     def train(async_mode):

@@ -190,6 +190,7 @@ def all_warned(kind, folder, **mode):
 MODES = pytest.mark.parametrize("mode", [{}, {"max_lag": 1}, {"async_mode": True}], ids=["plain", "lag", "async"])
 
 
+@pytest.mark.few
 @MODES
 @pytest.mark.parametrize("kind", [Annealed, AnnealedByHelper, AnnealedInClass, AnnealedBehindHolder])
 def test_what_acting_reads_and_learning_changes_is_named_once(kind, mode, tmp_path, monkeypatch):
@@ -199,6 +200,7 @@ def test_what_acting_reads_and_learning_changes_is_named_once(kind, mode, tmp_pa
     assert "Compute it from self.train_iter" in found
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("kind", [Acting, InWeights, InBuffer, ByTrainIter, NotRead, NotReadOfItself, Counting, Caching])
 def test_what_the_copies_get_or_do_not_read_is_not(kind, tmp_path):
     assert warned(kind, tmp_path, "acting hooks read it") == []
@@ -218,6 +220,7 @@ def test_the_fixes_reach_the_copy_that_collects(kind):
     assert policy.collect_mode.current().share_of_random() == pytest.approx(0.9**3)
 
 
+@pytest.mark.few
 @MODES
 @pytest.mark.parametrize("kind", [Counting, CountingWithState])
 def test_what_the_copy_that_collects_changes_by_itself_is_named_as_unsaved(kind, mode, tmp_path):
@@ -226,6 +229,7 @@ def test_what_the_copy_that_collects_changes_by_itself_is_named_as_unsaved(kind,
     assert f"{kind.__name__} remembers something from iteration to iteration (turns), in the copy that collects" in found
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("kind", [Acting, Annealed, Caching, LeavingOut])
 def test_what_it_does_not_change_or_read_or_need_is_not(kind, tmp_path):
     assert warned(kind, tmp_path, "in the copy that collects") == []
@@ -334,6 +338,7 @@ def of(kind, make):
     return type(kind.__name__, (kind,), {"make": staticmethod(make)})
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("held", HELD)
 def test_what_learning_changes_in_place_is_named_once_and_as_unsaved(held, tmp_path):
     found = all_warned(of(LearnedInPlace, HELD[held]), tmp_path)
@@ -345,6 +350,7 @@ def test_what_learning_changes_in_place_is_named_once_and_as_unsaved(held, tmp_p
     assert "which its inherited state_dict does not have" in second
 
 
+@pytest.mark.few
 @MODES
 @pytest.mark.parametrize(
     ("kind", "place"),
@@ -458,6 +464,7 @@ class Networks(Acting):
         return super().loss(batch) if self.body is not None and self.holder.x is self else None
 
 
+@pytest.mark.few
 @MODES
 @pytest.mark.parametrize(
     "kind", [of(kind, HELD["dict"]) for kind in (Unchanged, Replaced, LearnedCache)] + [Networks], ids=lambda it: it.__name__
@@ -475,6 +482,7 @@ class Watched(dict):
         return super().items()
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(
     ("make", "most"),
     [(lambda: Watched(x=1.0), 1), (lambda: [Watched(x=1.0)] * 5000, 1), (lambda: [Watched(x=1.0) for _ in range(5000)], 200)],
@@ -555,6 +563,7 @@ def drawing(case, kind=Drawing):
     return type(kind.__name__, (kind,), {"make": staticmethod(make), "use": staticmethod(use)})
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(
     "kind",
     [*map(drawing, DRAWN), of(SettingByName, lambda: 0), drawing("numpy's generator", DrawingWithState)],
@@ -569,6 +578,7 @@ def test_what_acting_changes_in_place_or_draws_from_is_named_once_as_unsaved(kin
     assert [it for it in found if "acting hooks read it" in it] == []
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("case", ["list", "numpy's generator"])
 @pytest.mark.parametrize("mode", [{"max_lag": 1}, {"async_mode": True}], ids=["lag", "async"])
 def test_so_it_is_if_iterations_overlap(case, mode, tmp_path):
@@ -600,6 +610,7 @@ class Cached(Held):
         return self.table[0]
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(
     "kind",
     [

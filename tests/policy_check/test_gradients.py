@@ -120,6 +120,7 @@ ALGORITHMS = sorted(
 )
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("actions", [DISCRETE, BOX], ids=["discrete", "continuous"])
 @pytest.mark.parametrize("kind", ALGORITHMS)
 def test_no_algorithm_gives_a_warning(kind, actions):

@@ -19,6 +19,7 @@ def made(*bases, **attributes):
     return type("Mine", bases or (PPOPolicy,), attributes)({"seed": 0}, BOX, DISCRETE)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(
     ("name", "meant"),
     [
@@ -68,6 +69,7 @@ def test_a_misspelt_hook_or_one_of_another_library_is_a_warning_once_per_class(n
     ]
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("name", [*foreign_methods.ADVICE, "action_distribution_fn", "validate_spaces", "_after_loss_init"])
 def test_a_method_of_another_library_without_a_counterpart_is_a_warning_with_advice(name, recwarn):
     kind = type("Mine", (PPOPolicy,), {name: lambda self, *_: None, "__module__": "elsewhere"})

@@ -93,6 +93,7 @@ REPLAYING = (DQNPolicy, C51Policy, QRDQNPolicy, IQNPolicy, RainbowPolicy, R2D2Po
 REPLAYING += (AWACPolicy, BCPolicy, CQLPolicy, DiscreteCQLPolicy, DiscreteIQLPolicy, IQLPolicy, TD3BCPolicy)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("kind", REPLAYING)
 def test_policies_that_learn_from_replay_follow_a_learning_rate_and_log_it(kind):
     policy, batch = replayed(kind, **{"learn.lr_schedule": [(0, 0.2), (2, 0.1), (2, 0.05), (4, 0.0)]})

@@ -27,6 +27,7 @@ def with_moments(first, square, step, kind, **settings):
     return optimizer, state
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("kind", [Adam, torch.optim.Adam, torch.optim.AdamW])
 def test_a_step_that_the_bounds_call_finite_is_finite(kind):
     known = 0

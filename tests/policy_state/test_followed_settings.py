@@ -53,6 +53,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("kind", [DQNPolicy, SACPolicy])
 @pytest.mark.parametrize("name", CHANGES)
 def test_the_configuration_wins_and_one_warning_names_both_values(kind, name):

@@ -284,6 +284,7 @@ def another():
     return learned(steps=1, cfg={"seed": 3})
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("name", MISFITS)
 def test_a_state_with_a_part_that_does_not_fit_changes_nothing_and_the_error_names_the_key(name, state, another):
     path, to, words = MISFITS[name]
@@ -470,6 +471,7 @@ class Norm:
         self.count = state["count"]
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(
     ("key", "value", "words"),
     [

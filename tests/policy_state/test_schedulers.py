@@ -140,6 +140,7 @@ def test_every_scheduler_of_torch_is_tested():
     assert kinds - {"LRScheduler", "_LRScheduler"} <= SCHEDULERS.keys()
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(
     ("name", "kind"),
     [(name, Scheduled) for name in SCHEDULERS]

@@ -45,6 +45,7 @@ def test_two_processes_with_parts_of_the_rows_equal_one_with_all_of_them(ran, ki
     assert ROWS[0] != ROWS[1]
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("case", rank_policies.CASES)
 def test_every_policy_learns_in_two_processes_as_in_one(ran, case):
     whole, stats = rank_policies.learned(case)

@@ -46,6 +46,7 @@ def test_nothing_is_cut_off_however_long_the_name():
     assert widths[1] > 2 * widths[0]
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("name", ["$x^2$", "$\\frac{", "_hidden", "<b>&amp;", "a\nb", ""])
 def test_a_name_is_shown_as_it_is(name):
     figure = draw([panel(name, metric="learn/$" + name.strip())], legend=True)

@@ -12,6 +12,7 @@ def texts(path):
     return {"".join(node.itertext()) for node in ElementTree.parse(path).iter("{http://www.w3.org/2000/svg}text")}
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(
     ("name", "begins"), [("curve.png", b"\x89PNG"), ("curve.SVG", b"<?xml"), ("deep/down/curve.pdf", b"%PDF")]
 )

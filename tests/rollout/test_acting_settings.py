@@ -102,6 +102,7 @@ def test_episodes_that_ask_for_a_return_are_recorded(run):
     assert main([*command, "--settings", "target_return=10"]) == 2  # these episodes are there already
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(
     ("commands", "words", "message"),
     [

@@ -151,6 +151,7 @@ def rows(trajectories, agents, count):
     return found
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("settings", [{}, {"endings": TOGETHER}, {"joins": {"a1": 1, "b0": 2}}, {"in_place": True}])
 @pytest.mark.parametrize("names", [("a", "b"), ("b0", "a0", "a1"), ("b", "a")])
 def test_each_row_holds_what_its_agent_saw_did_and_earned(names, settings):

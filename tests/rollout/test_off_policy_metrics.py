@@ -168,6 +168,7 @@ class TestTabular:
             with pytest.raises(ValueError, match=f"do not fit the spaces of SACPolicy: {words}"):
                 log_prob_of(policy.eval_mode, batch)
 
+    @pytest.mark.few
     @POLICIES
     @pytest.mark.parametrize("weighted", [False, True])
     @pytest.mark.parametrize("per_decision", [False, True])
@@ -583,6 +584,7 @@ class TestPipelines:
             if "evaluate/score" in line
         ], task.ctx.last_eval_value
 
+    @pytest.mark.few
     @pytest.mark.parametrize("name", METRICS)
     def test_a_metric_in_a_pipeline_where_async_equals_lag(self, name, process, tmp_path):
         dataset, metric = process.collect(30), self.METRICS[name]

@@ -148,6 +148,7 @@ def test_a_rollout_after_episodes_goes_on_where_they_ended(counting_env):
     assert (columns["told"][0] == 0).all()
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("at_first", [1, 3, 4, 5])
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_recorded_does_not_depend_on_the_memory_that_was_there_at_first(
@@ -264,6 +265,7 @@ def history(case, envs, digest):
     return digest(runs), digest(policy.state_dict(), worker.state_dict(), envs.state_dict())
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("workers", [1, 2])
 def test_episodes_of_processes_are_those_of_as_many_pieces_here(case, digest, workers):
     expected, found = (history(case, case.envs(workers, backend), digest) for backend in ("local", "process"))
@@ -271,6 +273,7 @@ def test_episodes_of_processes_are_those_of_as_many_pieces_here(case, digest, wo
     assert workers == 1 or found[1] == expected[1]  # what is in one piece here is saved in another form
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("backend", ["local", "process"])
 def test_episodes_of_pieces_are_those_of_all_environments_in_order(case, backend):
     worker = make_worker(case.envs(2, backend), case.policy().collect_mode)

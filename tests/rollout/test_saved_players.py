@@ -197,6 +197,7 @@ def test_a_policy_with_weights_that_were_not_saved_is_refused(races):
         evaluate_run("run", 2, policy_class={"slow": PPOPolicy})
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(
     ("settings", "words"),
     [

@@ -181,6 +181,7 @@ def test_what_cannot_be_imported_is_named_with_the_option_that_names_it(lines, t
     assert evaluate_run(tmp_path / "run", 2, env="saved_lines:make_line", policy_class=Local).algorithm == "Local"
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
@@ -284,6 +285,7 @@ def test_exploring_wants_the_probability_of_random_actions(lines, tmp_path, caps
     assert "DQNPolicy explores by eps, which has no effect on greedy actions: leave it out" in capsys.readouterr().err
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(
     "damage",
     [

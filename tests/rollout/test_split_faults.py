@@ -45,6 +45,7 @@ def rounds(case, contents, envs, before=lambda number: None, count=3):
     return [*found, contents(collector.collect(3, random=True)), policy.state_dict(), state, collector.state_dict()]
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(
     ("case", "fault"),
     [
@@ -71,6 +72,7 @@ def test_a_worker_that_fails_in_a_step_and_is_restarted_gives_the_same_rollouts(
     assert 1 <= sum(host.restarts for host in envs.hosts) <= 2  # both pieces may have read it
 
 
+@pytest.mark.few
 def test_workers_that_are_killed_between_two_rollouts_and_restarted_give_the_same_rollouts(case, contents, digest, faults):
     def kill(number):
         os.kill(envs.hosts[number % 2].pid, signal.SIGKILL)

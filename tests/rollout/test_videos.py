@@ -278,6 +278,7 @@ SPECS = {
 }
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("kind", SPECS)
 def test_the_spec_of_vector_environments_makes_one_like_theirs(kind, tmp_path):
     envs = SPECS[kind]()

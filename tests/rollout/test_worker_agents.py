@@ -242,6 +242,7 @@ def test_a_run_continues_from_saved_states(backend, digest):
     env.close()
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_worker_that_fails_in_a_step_and_is_restarted_gives_the_same_rollouts(fault, tmp_path, digest):
     faults = tmp_path / "fault"

@@ -34,6 +34,7 @@ def history(case, contents, envs, calls=3):
     ]
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("workers", mostly_slow([1, 4], 1))
 def test_rollouts_of_processes_are_those_of_as_many_local_workers(case, contents, digest, workers):
     expected, found = (
@@ -56,6 +57,7 @@ def test_a_worker_is_local_where_the_environments_are(dqn_case):
     assert type(make_worker(dqn_case.envs(2), policy.collect_mode)) is SplitWorker
 
 
+@pytest.mark.few
 def test_rollouts_handed_out_are_never_overwritten(case, contents, digest):
     policy, envs = case.policy(), case.envs(**PROCESSES)
     worker = make_worker(envs, policy.collect_mode)
@@ -67,6 +69,7 @@ def test_rollouts_handed_out_are_never_overwritten(case, contents, digest):
     assert digest(kept) == before
 
 
+@pytest.mark.few
 def test_every_transition_bears_the_version_of_the_weights_that_acted(case):
     policy = case.policy()
     worker = make_worker(case.envs(**PROCESSES), policy.collect_mode)
@@ -80,6 +83,7 @@ def test_every_transition_bears_the_version_of_the_weights_that_acted(case):
     assert (random.version, random.trajectories.columns["policy_version"].tolist()) == (-1, [[-1] * 5] * 2)
 
 
+@pytest.mark.few
 @both
 def test_held_and_adopted_weights_are_acted_with_and_then_the_newest_again(case, backend):
     def versions(worker):
@@ -109,6 +113,7 @@ def test_held_and_adopted_weights_are_acted_with_and_then_the_newest_again(case,
     assert (versions(worker), mode.is_led) == (3, False)
 
 
+@pytest.mark.few
 @both
 def test_other_weights_of_a_version_that_there_was_are_acted_with(case, backend, digest):
     policy, other = case.policy(seed=0), case.policy(seed=1)
@@ -124,6 +129,7 @@ def test_other_weights_of_a_version_that_there_was_are_acted_with(case, backend,
         assert digest(found.trajectories.columns[name]) == digest(expected.trajectories.columns[name])
 
 
+@pytest.mark.few
 def test_a_released_worker_acts_with_the_weights_that_it_had(case, contents, digest):
     runs = []
     for releases in (False, True):
@@ -138,6 +144,7 @@ def test_a_released_worker_acts_with_the_weights_that_it_had(case, contents, dig
     assert digest(runs[0]) == digest(runs[1])
 
 
+@pytest.mark.few
 @both
 @pytest.mark.parametrize("order", ["made first", "loaded first"])
 def test_a_run_goes_on_from_saved_states_of_policy_environments_and_worker(case, backend, order, contents, digest, tmp_path):

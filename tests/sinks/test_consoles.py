@@ -268,7 +268,7 @@ def test_the_view_shows_how_far_the_run_is_and_the_newest_numbers_in_groups():
     terminal = on_a_terminal("console.write({}, ROW, 0.25); time.sleep(0.01); console.write({}, {'learn/loss': 3.0}, 0.75)")
     bar, *groups = [line for line in terminal.screen if line]
 
-    assert re.fullmatch("━{45}─{15}  75%  0:00 elapsed, 0:00 left", bar)
+    assert re.fullmatch(r"━{45}─{15}  75%  0:0\d elapsed, 0:00 left", bar)  # a busy machine takes seconds
     assert [re.split("  +", line) for line in groups] == [
         ["counters", "total_step 7", "env_step 12,800"],
         ["evaluate", "episode_return 187.3 (9 to 500.0) ▁"],
