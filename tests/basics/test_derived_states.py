@@ -270,6 +270,7 @@ def check(base, make, change, form):
     assert again.calls == (3 if form != "no entries" else 0)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("form", ["left in", "left out", "no entries"])
 @pytest.mark.parametrize("name", CASES)
 def test_a_derived_class_may_leave_its_own_entries_in_the_state_for_super_or_take_them_out(name, form, tmp_path, monkeypatch):

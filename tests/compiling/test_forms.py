@@ -217,6 +217,7 @@ def other_optimizer(policy, step):
         policy.optimizer = Adam(policy.params, lr=1e-2, fused=True)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("change", [copied_target, copied_part, other_optimizer])
 def test_networks_and_optimizers_may_be_replaced(change):
     with no_warning():
@@ -306,6 +307,7 @@ def test_each_shape_has_a_step_of_its_own(rows):
     assert_close(policy, plain)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(
     "columns",
     [
@@ -436,6 +438,7 @@ def broken(step):
     return with_leaves(batch_of(step), reward=torch.full((12,), float("nan")))
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("clip", [None, 1.0])
 @pytest.mark.parametrize("kind", [DQNPolicy, Normed])
 def test_a_step_that_is_not_finite_changes_nothing(kind, clip):
@@ -454,6 +457,7 @@ def test_a_step_that_is_not_finite_changes_nothing(kind, clip):
     assert compiled(policy) == 7  # the broken one was taken too
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("first", [0, 2])
 @pytest.mark.parametrize("on_nonfinite", ["skip", "restore"])
 def test_steps_that_are_not_finite_are_skipped_as_without_compilation(on_nonfinite, first):

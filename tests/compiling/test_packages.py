@@ -165,7 +165,7 @@ DAMAGES = {
 }
 
 
-@pytest.mark.few
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DAMAGES)
 def test_a_package_that_is_damaged_or_foreign_is_never_loaded_and_made_again(name, cache, compiler, monkeypatch):
     sound, loaded = package_of(cache).read_bytes(), []
@@ -182,6 +182,7 @@ def test_a_package_that_is_damaged_or_foreign_is_never_loaded_and_made_again(nam
     assert len(compiler) == 1  # the second run has found the new one
 
 
+@pytest.mark.slow
 def test_the_threads_of_this_process_are_part_of_the_name(cache):
     assert packages.load_package(program()) is not None
     torch.set_num_threads(2)
@@ -205,6 +206,7 @@ def a_file(cache, monkeypatch):
     cache.write_text("not a folder")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", [read_only, full, a_file])
 def test_a_cache_that_cannot_be_written_to_does_not_stop_the_run(fault, cache, compiler, monkeypatch):
     for path in cache.iterdir():
@@ -217,6 +219,7 @@ def test_a_cache_that_cannot_be_written_to_does_not_stop_the_run(fault, cache, c
     assert cache.is_file() or not list(cache.iterdir())
 
 
+@pytest.mark.slow
 def test_two_writers_at_once_leave_a_package_that_can_be_loaded(cache):
     content, step = package_of(cache).read_bytes(), program()
     errors = []
@@ -244,6 +247,7 @@ def test_two_writers_at_once_leave_a_package_that_can_be_loaded(cache):
     assert packages.load_package(step) is not None
 
 
+@pytest.mark.slow
 def test_the_packages_that_were_not_used_for_longest_are_deleted(cache, monkeypatch):
     content, step = package_of(cache).read_bytes(), program()
     for age in range(1, 5):
@@ -267,6 +271,7 @@ def test_the_packages_that_were_not_used_for_longest_are_deleted(cache, monkeypa
     assert [path.name for path in cache.glob("*.pt2")] == [package_of_name(cache, step, content)]
 
 
+@pytest.mark.slow
 def test_a_size_that_is_no_number_is_named(cache, monkeypatch):
     monkeypatch.setenv(packages.SIZE_VARIABLE, "many")
     with pytest.raises(ValueError, match="DING_LITE_CACHE_MB = 'many': expected a number of megabytes"):

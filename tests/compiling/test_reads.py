@@ -585,6 +585,7 @@ ORDINARY = {
 }
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("name", ORDINARY)
 def test_ordinary_losses_are_compiled(name):
     extra, attributes = ORDINARY[name]

@@ -212,6 +212,7 @@ class InfiniteElsewhere(Infinite):
         return loss, {**stats, "seen": torch.tensor([1.0, 1.0]) / torch.tensor([0.0, 1.0]).roll(following())}
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(
     ("kind", "name"), [(InfiniteStatistic, "seen"), (InfiniteAttribute, "mask"), (InfiniteElsewhere, "seen")]
 )

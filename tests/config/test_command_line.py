@@ -43,6 +43,7 @@ def test_a_stop_value_given_with_an_environment_wins_in_either_order():
         assert from_command_line(DQNConfig, argv).env.stop_value == -85
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
@@ -66,6 +67,7 @@ def test_a_wrong_option_is_explained_on_standard_error(argv, words, capsys):
     assert words in capsys.readouterr().err + str(caught.value)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
@@ -141,6 +143,7 @@ def test_an_option_that_is_given_counts_as_set_though_it_is_the_default():
     assert env.stop_value is None
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(
     ("words", "values"),
     [

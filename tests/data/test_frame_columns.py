@@ -54,6 +54,7 @@ def pair(kind, capacity, **settings):
     return kind(capacity, 1, **settings), kind(capacity, 1, share_frames=True, **settings)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("kind", [ReplayBuffer, PrioritizedReplayBuffer])
 @pytest.mark.parametrize(("capacity", "window", "is_nested"), [(7, 5, False), (40, 4096, True), (97, 20, False)])
 def test_any_pushes_give_the_batches_of_a_plain_buffer(kind, capacity, window, is_nested, monkeypatch):

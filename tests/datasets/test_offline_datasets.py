@@ -266,6 +266,7 @@ def test_it_can_be_pushed_into_a_buffer(tmp_path):
     assert len(buffer) == len(dataset)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("length", [1, 2, 5, 30])
 @pytest.mark.parametrize("kind", ["box", "dict"])
 def test_windows_are_the_steps_before_within_the_episode(kind, length, tmp_path):
@@ -494,6 +495,7 @@ class TestDamage:
                 with contextlib.suppress(DatasetError):
                     self.read_all(good)
 
+    @pytest.mark.few
     @pytest.mark.parametrize(
         "change",
         [

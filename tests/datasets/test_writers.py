@@ -40,6 +40,7 @@ def small_files(monkeypatch):
     monkeypatch.setattr(writers_module, "_CHUNK_BYTES", 700)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("kind", SPACES)
 @pytest.mark.parametrize("pauses", [0.0, 0.3])
 def test_every_episode_is_stored_exactly_once(kind, pauses, tmp_path, small_files):
@@ -310,6 +311,7 @@ class TestRefusedBatches:
 
     ROLLOUT = Recording(seed=1).rollout(4)
 
+    @pytest.mark.few
     @pytest.mark.parametrize(
         ("changes", "words"),
         [

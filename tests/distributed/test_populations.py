@@ -393,6 +393,7 @@ class TestLosses:
         assert again.evolve(given(again, [2.0, 1.0])) == []
         assert same(learned(member(again, "member_1")), before)
 
+    @pytest.mark.slow
     def test_a_source_that_has_died_has_failed_and_the_member_stays_as_it_was(self, make):
         population = make(backend="process", num_members=2, quantile_fraction=0.5)
         population.advance()
@@ -458,6 +459,7 @@ def dies_once(cfg):
     return policy
 
 
+@pytest.mark.slow
 def test_a_killed_process_that_is_restarted_repeats_the_round(make, tmp_path):
     settings = {"backend": "process", "num_members": 2, "quantile_fraction": 0.5}
     killed = make(dies_once, folder=tmp_path / "a", restart=True, **settings)

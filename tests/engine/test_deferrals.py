@@ -27,6 +27,7 @@ learner_of_all = contract(("count",), ("count",), may_read=("work",), stage="lea
 
 
 class TestDefer:
+    @pytest.mark.few
     @MODES
     @pytest.mark.parametrize("stage", STAGES)
     def test_its_result_comes_at_a_fixed_iteration_the_same_in_every_mode(self, mode, stage):

@@ -151,6 +151,7 @@ class TestInputs:
         with pytest.raises(RuntimeError, match=r"deferred by middleware evaluate .*was changed after the work had ended"):
             run_with_change(mode, MAKES[made], GIVES[given_as])
 
+    @pytest.mark.few
     @MODES
     @pytest.mark.parametrize("kind", CHANGES)
     @pytest.mark.filterwarnings("ignore:Lazy modules are a new feature")
@@ -166,6 +167,7 @@ class TestInputs:
         with pytest.raises(RuntimeError, match=rf"`{way}`, an argument, was changed while the work ran"):
             run_with_change({"async_mode": True}, make, lambda work, it: (lambda it: work(it), it), change, True)
 
+    @pytest.mark.few
     @MODES
     @pytest.mark.parametrize("kind", CHANGES)
     @pytest.mark.filterwarnings("ignore:Lazy modules are a new feature")

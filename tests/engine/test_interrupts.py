@@ -281,6 +281,7 @@ GONE = {
 }
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("before", GONE.values(), ids=GONE)
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_is_the_exit_status_also_where_nobody_can_read_of_it(number, status, before, monkeypatch):

@@ -122,6 +122,7 @@ def test_every_transition_from_other_processes_is_right(prove, mode, layout, chu
     prove(f"async {mode.value}", ENDINGS[:2], chunks, layout)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("layout", ["float32", "uint8", "dict", "tuple"])
 @pytest.mark.parametrize("kind", ["ours", "sync NextStep", "sync Disabled"])
 def test_an_environment_that_writes_all_observations_into_one_array_gives_right_transitions(prove, kind, layout):

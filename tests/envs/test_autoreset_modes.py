@@ -213,6 +213,7 @@ OF_EVERY_DTYPE["Dict"] = spaces.Dict({name: space for name, space in OF_EVERY_DT
 OF_EVERY_DTYPE["Tuple"] = spaces.Tuple((OF_EVERY_DTYPE["float64"], spaces.Discrete(3, dtype=np.int32)))
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", OF_EVERY_DTYPE)
 def test_observations_of_every_dtype_are_collected_in_every_mode(mode, name):
@@ -302,6 +303,7 @@ def random_policy(env):
     return PPOPolicy(PPOPolicy.config_type(), env.single_observation_space, env.single_action_space)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("kind", ["sync", "async", "async without shared memory"])
 @pytest.mark.parametrize("mode", MODES)
 def test_beginning_anew_right_after_an_episode_ended_loses_no_step(vector, mode, kind, counting_env, rule_policy):

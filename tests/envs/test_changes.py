@@ -119,6 +119,7 @@ def test_the_attribute_is_set_where_gymnasium_sets_it(made):
     assert adapter.get_attr("level") == theirs.call("level") == (0, 0, 0)
 
 
+@pytest.mark.few
 @EVERY
 @pytest.mark.parametrize(
     ("change", "error", "words"),
@@ -155,6 +156,7 @@ def test_the_error_of_a_method_names_the_environment(made):
     assert any("raised by raise_level() of environment 0" in note for note in caught.value.__notes__)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("when", [0, 2, 5, 7])
 @EVERY
 def test_a_restored_environment_has_had_the_same_changes_at_the_same_steps(made, options, when, tmp_path):

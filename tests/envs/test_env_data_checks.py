@@ -82,6 +82,7 @@ def second_wrong(faulty_env):
     return make
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(("space", "obs", "words"), REFUSED, ids=[f"{obs!r:.50}" for _, obs, _ in REFUSED])
 @pytest.mark.parametrize("at", [1, 3])
 @pytest.mark.parametrize("is_last", [False, True], ids=["in an episode", "the last of an episode"])
@@ -94,6 +95,7 @@ def test_a_wrong_observation_is_refused_in_its_step(second_wrong, space, obs, wo
         envs.step(np.zeros(2, np.int64))
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(("space", "obs", "words"), REFUSED, ids=[f"{obs!r:.50}" for _, obs, _ in REFUSED])
 def test_a_wrong_observation_is_refused_in_reset(second_wrong, space, obs, words):
     with pytest.raises(EnvDataError, match=words):

@@ -48,6 +48,7 @@ def by(envs):
     return [tuple(np.asarray(part).tolist() for part in envs.step(np.full(envs.num_envs, t % 2))[:4]) for t in range(8)]
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(("path", "value", "words"), REFUSED)
 @pytest.mark.parametrize("settings", [{}, {"workers": 2, "backend": "local"}], ids=["one", "split"])
 def test_a_damaged_state_is_refused_by_name_and_the_environments_stand_where_they_stood(settings, path, value, words):

@@ -150,6 +150,7 @@ def test_nothing_leaks_across_an_episode_end(t, n, data):
         torch.testing.assert_close(ours[: end + 1], theirs[: end + 1], rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("n", [3, 300])
 @pytest.mark.parametrize("which", range(4))
 @pytest.mark.parametrize("junk", [torch.nan, torch.inf, -torch.inf])
@@ -275,6 +276,7 @@ def vtrace_in_decimals(log_ratio, reward, value, next_value, terminated, truncat
     return target, advantage
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(
     "clips", [(1.0, torch.inf, 1.0), (torch.inf, 1.0, 1.0), (1.0, 1.0, torch.inf), (torch.inf, torch.inf, torch.inf)]
 )

@@ -40,6 +40,7 @@ def frequency(logit: torch.Tensor) -> torch.Tensor:
     return torch.bincount(sample_categorical(logit.expand(N, -1), generator()), minlength=logit.shape[-1])
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("shift", [0.0, 50.0, -1000.0])
 @pytest.mark.parametrize("n", [2, 5, 30])

@@ -241,6 +241,7 @@ def assert_near(terms, value):
     assert abs(terms.mean().item() - value) < 4 * error
 
 
+@pytest.mark.few
 @KINDS
 @WEIGHTED
 def test_importance_sampling_finds_the_exact_value(recorded, weighted, per_decision):
@@ -252,6 +253,7 @@ def test_importance_sampling_finds_the_exact_value(recorded, weighted, per_decis
     assert abs(as_collected.mean().item() - value) > 0.1  # the policies differ
 
 
+@pytest.mark.few
 @WEIGHTED
 @pytest.mark.parametrize("wrong_by", [0.0, 0.3])
 def test_doubly_robust_finds_the_exact_value_with_wrong_values_too(recorded, wrong_by, weighted):

@@ -127,6 +127,7 @@ def test_loggers_merged_in_any_grouping_equal_one_logger_that_saw_all_values(kin
         assert same(found, by_hand(kind, everything))
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("kind", ["mean", "min", "max", "sum"])
 @given(parts=st.lists(st.lists(st.integers(-100, 100), max_size=5), min_size=1, max_size=5), order=st.randoms())
 @settings(deadline=None, max_examples=case_count(40))

@@ -266,6 +266,7 @@ def test_naming_the_policy_its_model_or_its_learn_mode_orders_alike(named):
     assert [run(async_mode=True) for _ in range(2)] == [wanted] * 2
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(
     ("held", "named", "warns"),
     [

@@ -556,6 +556,7 @@ def test_two_savers_with_the_same_folder_are_refused_before_anything_is_saved(tm
     assert names(tmp_path) == left
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("mode", [{}, {"max_lag": 1}, {"async_mode": True, "max_lag": 2}], ids=["plain", "lag", "threads"])
 def test_a_save_of_the_run_writes_only_new_transitions_of_replay_buffers(tmp_path, mode, monkeypatch):
     monkeypatch.setattr(row_files, "_SMALLEST", 300)

@@ -132,6 +132,7 @@ def test_a_list_of_all_transitions_does_what_the_rollout_does(name, listed):
     assert_same(after(name, cfg, policy, ctx), after_of_the_rollout(name))
 
 
+@pytest.mark.few
 @each
 def test_of_a_slice_each_environment_is_a_rollout_of_its_own_that_ends_earlier(name):
     cfg, policy, ctx = with_rollout()
@@ -185,6 +186,7 @@ def test_a_list_of_episodes_does_what_episodes_do(name, listed):
     assert_same(after(name, cfg, policy, ctx), after_of_episodes(name))
 
 
+@pytest.mark.few
 @each
 @pytest.mark.parametrize("form", [list, tuple])
 def test_an_empty_list_is_nothing_to_learn_from(name, form):
@@ -200,6 +202,7 @@ def test_an_empty_list_is_nothing_to_learn_from(name, form):
     assert (len(buffer), ctx.train_data, len(ctx.trajectories)) == (0, None, 0)
 
 
+@pytest.mark.few
 @each
 @pytest.mark.parametrize("wrong", [7, "text", [1, 2], {"reward": [1.0]}])
 def test_what_is_neither_is_refused_by_name(name, wrong):
@@ -255,6 +258,7 @@ def shaped(ctx):
     ctx.trajectories = [with_leaves(t, reward=t.reward - t.obs[0].abs()) for t in ctx.trajectories]
 
 
+@pytest.mark.few
 @pytest.mark.filterwarnings("ignore:asynchronous mode cannot overlap")
 @pytest.mark.parametrize("change", [chosen_of, first_of, shaped])
 @pytest.mark.parametrize("async_mode", [False, True])

@@ -177,6 +177,7 @@ def test_other_columns_pass_through_as_copies(estimator):
     assert ctx.train_data.words is not words
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("estimator", [gae_estimator, montecarlo_return_estimator])
 @pytest.mark.parametrize("mode", [{}, {"max_lag": 1}, {"async_mode": True}], ids=["plain", "lag", "threads"])
 def test_what_is_learned_from_may_be_changed_in_place_and_stays_out_of_what_was_collected(estimator, mode):

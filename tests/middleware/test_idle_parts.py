@@ -145,6 +145,7 @@ def collected_with(tmp_path, make, *which, learns=True, trained=0, plain=False, 
     return [str(one.message) for one in caught if IDLE in str(one.message)]
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("async_mode", [False, True])
 @pytest.mark.parametrize(("make", "name"), [(step_collector, "StepCollector"), (inferencers, "inferencer")])
 def test_a_collecting_policy_that_does_not_learn_is_named_once(tmp_path, make, name, async_mode):

@@ -302,6 +302,7 @@ def test_complex_numbers_are_refused_by_name(value, steps):
 TAKEN = "a name under which ding_lite logs a value of its own"
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("name", ["gradient_steps", "gradient_steps_throughput", "policy_lag"])
 def test_names_of_the_learner_are_refused_with_another_name_at_once_or_when_they_come(tmp_path, name):
     with pytest.raises(HookError, match=f"loss of Telling returns '{name}', {TAKEN}.*such as 'my_{name}'"):

@@ -331,6 +331,7 @@ def test_an_error_of_copying_leaves_the_learner_as_on_one_thread(digest):
     assert found[0][2][0].startswith("in middleware OffPolicyLearner")
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(("prefetch", "helps"), [(True, True), (None, False), (False, False)])
 def test_on_a_cpu_there_is_help_only_where_it_is_asked_for(prefetch, helps):
     assert Run(prefetch=prefetch).go(True).had_help == helps

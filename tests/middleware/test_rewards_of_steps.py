@@ -39,6 +39,7 @@ def enhancer():
     return nstep_reward_enhancer(DQNConfig().override({"policy.nstep": 3}))
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("collector", [StepCollector, EpisodeCollector])
 @pytest.mark.parametrize("estimator", [gae_estimator, montecarlo_return_estimator])
 def test_an_estimator_refuses_rewards_of_several_steps(estimator, collector):

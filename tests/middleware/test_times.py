@@ -74,6 +74,7 @@ def last_row(folder, collector, **options):
     return json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(
     ("collector", "options"),
     [(StepCollector, {}), (StepCollector, {"async_mode": True}), (EpisodeCollector, {}), (EpisodeCollector, {"max_lag": 1})],

@@ -138,6 +138,7 @@ def test_samples_and_modes_are_elements_of_the_space(space):
         assert all(space.contains(row(space, action, b)) for b in range(50))
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("name", FINITE)
 def test_actions_are_drawn_as_often_as_their_probability_says(name):
     n, (distribution, logit, generator) = 20_000, made(SPACES[name], 1)

@@ -63,6 +63,7 @@ def gradients(outputs, network, *tensors):
     return torch.autograd.grad(total, [*network.parameters(), *tensors], materialize_grads=True)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("share", [0.0, 0.15, 0.6, 1.0])
 @pytest.mark.parametrize(("num_steps", "num_envs"), [(T, B), (1, B), (T, 1), (1, 1)])
 def test_unrolling_equals_single_steps_and_so_do_the_gradients(num_steps, num_envs, share):

@@ -479,6 +479,7 @@ class TestWhatIsAddedOrTakenAway:
         with pytest.raises(ContractError, match=r"changed ctx.batch.* in place"):
             run(collects, contract(("batch",), stage="learn")(lambda ctx: next(ctx.batch)), mode=mode)
 
+    @pytest.mark.few
     @pytest.mark.parametrize("lag", [1, 2])
     @pytest.mark.parametrize(
         "make", [iter, lambda it: iter(it.items()), lambda it: iter(set(it)), enumerate, lambda it: zip(it, it)]

@@ -49,6 +49,7 @@ def lowest(critic, obs, unit):
     return min(q_values(critic.critics, k, obs, unit)[0] for k in (0, 1))
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", range(3))
 def test_the_losses_match_their_equations_row_by_row(kind, seed):

@@ -103,6 +103,7 @@ def test_observations_of_any_space_are_acted_on_and_learned_from(kind, space, el
 # Acting.
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(
     ("shape", "low", "high", "dtype"),
     [
@@ -131,6 +132,7 @@ def test_actions_are_elements_of_their_space_however_wild_the_noise(kind, shape,
         assert all(space.contains(np.asarray(one, dtype)) for one in action)
 
 
+@pytest.mark.few
 def test_exploring_is_random_and_evaluating_is_not(kind):
     policy, obs = made(kind), np.ones((200, 5), np.float32)
     drawn, best = policy.collect_mode.forward(obs)[0], policy.eval_mode.forward(obs)[0]
@@ -202,6 +204,7 @@ def test_each_loss_has_gradients_for_its_own_part_alone(kind):
             param.grad = None
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("frozen", ["actor", "critic"])
 def test_a_part_whose_learning_rate_is_zero_stays_as_it_is(kind, frozen):
     rates = {"learn__learning_rate": 0.0, "learn__learning_rate_actor": 0.01}
@@ -293,6 +296,7 @@ def test_a_constant_reward_is_worth_its_endless_sum(kind):
     np.testing.assert_allclose(q_value.mean().item(), 2, rtol=0.05)
 
 
+@pytest.mark.few
 def test_actions_of_float64_are_learned_from_whether_the_policy_chose_them_or_chance(kind):
     class Wide(gymnasium.Env):
         observation_space, action_space = OBS, ACTIONS

@@ -61,6 +61,7 @@ def by_definition(policy: C51Policy, batch: dict, start: int) -> tuple[list[floa
     return losses, divergences, means
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("dueling", [False, True])
 @pytest.mark.parametrize("double", [False, True])
 @pytest.mark.parametrize("start", [0, 3])

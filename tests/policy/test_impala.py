@@ -152,6 +152,7 @@ def padded(space, elements, junk: float) -> dict:
     return {**batch, "obs": obs, "next_obs": next_obs, "valid": valid}
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("adv_norm", [False, True])
 @pytest.mark.parametrize("space", [OBS, spaces.Dict({"keys": spaces.Discrete(4, start=1), "x": spaces.Box(-1, 1, (2, 2))})])
 def test_padding_is_not_learned_from_nor_looked_at(space, adv_norm, elements, same):

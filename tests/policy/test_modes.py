@@ -293,6 +293,7 @@ STRANGE = {
 }
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("name", STRANGE)
 def test_observations_of_another_space_are_refused_by_policy_key_and_fix(name):
     space, obs, words = STRANGE[name]

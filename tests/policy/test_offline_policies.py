@@ -222,6 +222,7 @@ def test_a_saved_policy_learns_on_bit_for_bit(name, same):
     assert same(policy.state_dict(), other.state_dict())
 
 
+@pytest.mark.few
 def test_the_same_seed_gives_the_same_weights_and_another_seed_others(name, same):
     weights = []
     for seed in (0, 0, 1):
@@ -263,6 +264,7 @@ def test_each_configuration_has_a_folder_of_its_own():
     assert len({config().exp_name for config in CONFIGS.values()}) == len(CONFIGS) == 9
 
 
+@pytest.mark.few
 def test_a_trainer_learns_from_the_batches_of_a_middleware(name):
     cfg = OfflineRunConfig()
     policy = made(name)

@@ -149,6 +149,7 @@ def at(leaves, t: int, b: int):
     return {k: at(x, t, b) for k, x in leaves.items()} if isinstance(leaves, dict) else torch.from_numpy(leaves[t : t + 1, b])
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("share_encoder", [False, True])
 @pytest.mark.parametrize("space", [OBS, spaces.Dict({"keys": spaces.Discrete(4, start=1), "x": spaces.Box(-1, 1, (2, 2))})])
 @pytest.mark.parametrize(("t", "b", "p_end"), [(7, 3, 0.2), (1, 1, 1.0), (1, 4, 0.5), (6, 2, 0.0), (5, 2, 1.0)])
@@ -185,6 +186,7 @@ def learned(**settings) -> tuple[PPOPolicy, dict]:
     return policy, policy.learn_mode.forward(tree(rows(policy, T, B, dtype=torch.float32)))
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(("batch_size", "parts"), [(16, 4), (60, 1), (1000, 1), (7, 9), (1, 60)])
 def test_each_epoch_takes_a_gradient_step_for_each_part_of_about_the_batch_size(batch_size, parts):
     policy, _ = learned(learn__batch_size=batch_size, learn__epoch_per_collect=3)

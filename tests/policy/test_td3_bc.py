@@ -30,6 +30,7 @@ def made(**settings):
     return in_double_precision(TD3BCPolicy({**SETTINGS, **settings}, OBS, ACTIONS))
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("seed", "alpha"), [(0, 2.5), (1, 0.4), (2, 0.0)])
 def test_the_loss_of_the_actor_matches_its_equation_row_by_row(kind, seed, alpha):

@@ -69,6 +69,7 @@ def test_learning_changes_every_weight_and_not_the_target_until_its_turn(kind, t
     assert all(torch.equal(tensor, policy.target_model.state_dict()[name]) for name, tensor in now.items())
 
 
+@pytest.mark.few
 @each
 @pytest.mark.parametrize("double", [True, False])
 @pytest.mark.parametrize("junk", [np.nan, np.inf, -np.inf])
@@ -114,6 +115,7 @@ def test_two_policies_of_one_seed_are_the_same_and_of_another_seed_are_not(kind,
     assert not same(one.model.state_dict(), three.model.state_dict())
 
 
+@pytest.mark.few
 @each
 @pytest.mark.parametrize("dueling", [False, True])
 def test_images_and_nested_observations_are_taken(kind, dueling, elements, transitions):

@@ -320,6 +320,7 @@ class TestProcesses:
         learned(again)
         assert same(state_of(policy), state_of(again))
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("learners", [1, 2])
     def test_one_that_is_killed_is_restarted_in_the_same_state(self, learners, released):
         settings = {"learners.restart": True}

@@ -497,6 +497,7 @@ def test_acting_by_global_random_numbers_is_a_warning(source, named):
 ANY_HOOK = r"a hook of Mine that learns \(postprocess, loss, gradients or stats\)"
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("hook", ["postprocess", "loss", "gradients", "stats"])
 @pytest.mark.parametrize(
     ("source", "who", "named"),

@@ -305,6 +305,7 @@ def test_moments_of_another_network_are_refused_where_the_weights_are_the_same_i
         policy.learn_mode.load_state_dict(mixed)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.RMSprop, torch.optim.Adafactor, torch.optim.NAdam])
 def test_every_optimizers_own_state_is_taken_before_its_first_step(optimizer):
     kind = DQNPolicy.with_updates("Other", optimizer_fn=lambda policy, config: optimizer(policy.params, lr=1e-3))
@@ -512,6 +513,7 @@ def test_what_is_empty_or_has_a_shape_that_varies_takes_what_it_is_given(tmp_pat
     assert norm.mean.tolist() == [1, 1, 1]
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("attribute", ["unchecked_entries", "new_entries"])
 @pytest.mark.parametrize(
     ("names", "words"),
@@ -618,6 +620,7 @@ class Beside(DQNPolicy):
         self.extra_optimizer.step()
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(
     ("path", "to", "words"),
     [

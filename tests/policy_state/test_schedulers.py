@@ -163,6 +163,7 @@ def test_a_policy_with_a_scheduler_goes_on_as_if_it_had_not_stopped(name, kind, 
     assert torch.equal(policy.net.weight, again.net.weight)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(("saved", "loads"), [(OnFirstUse, OnFirstUse), (Scheduled, Unscheduled), (Unscheduled, Scheduled)])
 def test_what_a_scheduler_adds_may_be_missing_on_either_side(saved, loads):
     state, again = learn(made(saved), 3).state_dict(), made(loads, seed=1)

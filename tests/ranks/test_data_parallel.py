@@ -33,6 +33,7 @@ def ran(tmp_path_factory):
     return folder, results, codes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["a2c", "ppo"])
 def test_two_processes_with_parts_of_the_rows_equal_one_with_all_of_them(ran, kind):
     whole, stats = steps(kind)
@@ -45,7 +46,7 @@ def test_two_processes_with_parts_of_the_rows_equal_one_with_all_of_them(ran, ki
     assert ROWS[0] != ROWS[1]
 
 
-@pytest.mark.few
+@pytest.mark.slow
 @pytest.mark.parametrize("case", rank_policies.CASES)
 def test_every_policy_learns_in_two_processes_as_in_one(ran, case):
     whole, stats = rank_policies.learned(case)
@@ -57,12 +58,14 @@ def test_every_policy_learns_in_two_processes_as_in_one(ran, case):
     assert stats
 
 
+@pytest.mark.slow
 def test_a_step_that_is_not_finite_in_one_process_is_skipped_in_all(ran):
     for result in ran[1]["gradient_steps"]:
         assert result["skipped_fraction"] == 1.0
         assert result["unchanged"]
 
 
+@pytest.mark.slow
 def test_steps_that_exchange_gradients_are_not_compiled_and_say_so(ran):
     for found in ran[1]["gradient_steps"]:
         assert found["compile"] == [
@@ -72,6 +75,7 @@ def test_steps_that_exchange_gradients_are_not_compiled_and_say_so(ran):
         assert found["as without"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "expected"),
     [
@@ -91,6 +95,7 @@ def test_processes_that_learn_from_their_own_replay_start_together_and_have_the_
     assert not same(one, other)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["bc", "dt"])
 def test_two_processes_that_learn_from_a_dataset_equal_one_with_twice_the_batch_size(ran, kind):
     whole, epoch, rows = learned(kind, 10)
@@ -104,10 +109,12 @@ def test_two_processes_that_learn_from_a_dataset_equal_one_with_twice_the_batch_
     assert sum(rows[:4]) == {"bc": 41, "dt": 36}[kind]  # windows leave the last episode out, which is unfinished
 
 
+@pytest.mark.slow
 def test_another_dataset_in_one_process_is_an_error_in_both(ran):
     assert ["got another dataset in rank 1 than in rank 0" in result["error"] for result in ran[1]["offline"]] == [True, True]
 
 
+@pytest.mark.slow
 def test_running_statistics_are_those_of_all_processes(ran):
     whole = RunningNorm((2,))
     for rows in (*statistics_rows(), torch.full((1, 2), 7.0)):
@@ -117,6 +124,7 @@ def test_running_statistics_are_those_of_all_processes(ran):
         torch.testing.assert_close(dict(state), dict(whole.state_dict()), rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "iterations", "reason"),
     [
@@ -146,10 +154,12 @@ def test_processes_end_together_with_the_same_counters_and_weights(ran, case, it
     assert not same(first["env"], second["env"])
 
 
+@pytest.mark.slow
 def test_the_process_with_the_signal_exits_with_its_status(ran):
     assert [result["signal"]["exit"] for result in ran[1]["whole_runs"]] == [None, 143]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["max_step", "signal"])
 def test_all_processes_save_the_run_after_the_same_iteration_and_rank_0_the_policy(ran, case):
     folder, results, _ = ran
@@ -163,6 +173,7 @@ def test_all_processes_save_the_run_after_the_same_iteration_and_rank_0_the_poli
     assert (run / "metrics.jsonl").is_file()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["cut", "lost"])
 def test_a_resumed_run_equals_the_unbroken_one_in_each_process(ran, case):
     for result in ran[1]["resumed"]:
@@ -173,10 +184,12 @@ def test_a_resumed_run_equals_the_unbroken_one_in_each_process(ran, case):
             assert same(resumed["policy"][part], whole["policy"][part]), part
 
 
+@pytest.mark.slow
 def test_a_run_continues_from_the_newest_state_that_all_processes_have(ran):
     assert len(ran[1]["resumed"][1]["saved"]) == 2  # of which the newer one was damaged in rank 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "words"),
     [
@@ -209,6 +222,7 @@ def test_mistakes_are_named_in_all_processes_within_seconds(ran, case, words):
         assert seconds < 10
 
 
+@pytest.mark.slow
 def test_weights_that_differ_are_never_saved(ran):
     saved = ran[1]["mistakes"][0]["saved"]
 
@@ -216,6 +230,7 @@ def test_weights_that_differ_are_never_saved(ran):
     assert saved["before the end"] == (["best.pt", "iteration_4.pt", "iteration_8.pt"], [2])
 
 
+@pytest.mark.slow
 def test_a_killed_process_ends_the_other_one_within_seconds(ran):
     message, seconds = ran[1]["killed"][0]
 
@@ -223,6 +238,7 @@ def test_a_killed_process_ends_the_other_one_within_seconds(ran):
     assert seconds < 10
 
 
+@pytest.mark.slow
 def test_processes_end_and_leave_no_locks(ran):
     folder, _, codes = ran
 

@@ -76,6 +76,7 @@ def test_the_band_is_near_that_of_all_possible_draws(count):
     assert ends[2] - 1e-9 <= high <= ends[3] + 1e-9
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("seed", range(5))
 def test_the_order_of_the_seeds_does_not_matter(seed):
     seeds = seeds_of(seed)

@@ -76,6 +76,7 @@ def test_noise_is_seeded_and_noted(run, tmp_path, capsys):
     assert "pass deterministic=True, on the command line --greedy" in capsys.readouterr().err
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("sigma", [0.0, -1.0, float("nan"), float("inf"), "0.1", True, 10**400])
 def test_noise_that_is_no_number_above_0_is_refused(run, tmp_path, sigma):
     with pytest.raises(ValueError, match="noise_sigma = .*expected a number above 0"):

@@ -168,6 +168,7 @@ def test_a_video_shows_one_whole_episode_in_order(tmp_path):
     assert np.round(frames.mean((1, 2, 3)) / 25).tolist() == list(range(LENGTH + 1))
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(("weight", "name"), [(1.0, "45"), (0.5, "40.5"), (-4.0, "0"), (-10.0, "-54"), (1e5, "900036")])
 def test_it_is_named_after_its_return_and_each_begins_with_a_fresh_state(weight, name, tmp_path):
     it = recorder(tmp_path)
@@ -210,6 +211,7 @@ def test_by_default_cubes_are_filmed_and_then_each_thousandth():
     assert [number for number in range(5500) if capped_cubic_video_schedule(number)] == expected
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(("every", "expected"), [(None, [0, 1, 8]), (3, [0, 3, 6, 9]), (lambda n: n in (2, 5), [2, 5])])
 def test_the_schedule_goes_by_the_number_of_the_evaluation(every, expected, tmp_path):
     it = recorder(tmp_path, every=every)

@@ -268,6 +268,7 @@ def test_a_worker_that_is_killed_between_two_rollouts_or_released_continues_wher
     assert [host.restarts for host in envs[0].hosts] == [2, 1]
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("fault", FAULTS)
 def test_without_restart_the_error_names_environment_episode_and_step(fault, tmp_path):
     faults = tmp_path / "fault"

@@ -172,6 +172,7 @@ def test_a_run_goes_on_from_saved_states_of_policy_environments_and_worker(case,
     assert digest((contents(worker.collect(8, **case.kwargs)), contents(worker.collect(3, random=True)))) == digest(expected)
 
 
+@pytest.mark.few
 def test_a_new_worker_goes_on_with_the_random_numbers_of_the_one_before(case, contents, digest):
     runs = []
     for workers, backend in ((1, "local"), (1, "process")):

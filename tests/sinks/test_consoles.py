@@ -173,6 +173,7 @@ UNWRITABLE = {
 }
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(("before", "problem"), UNWRITABLE.values(), ids=UNWRITABLE)
 @pytest.mark.parametrize("is_made_before", [True, False])
 def test_an_output_that_cannot_be_written_is_one_warning(before, problem, is_made_before, monkeypatch):
