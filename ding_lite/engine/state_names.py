@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterable, Iterator
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
@@ -55,6 +56,35 @@ def state_names(kind: Any) -> StateNames | None:
     place = kind.__mro__.index(owner)
     added = names_of(kind.__mro__[:place]) - names_of(kind.__mro__[place:])
     return StateNames(frozenset({*saved, *named}), frozenset(added))
+
+
+@functools.cache
+def set_in_forward(kind: Any) -> frozenset[str]:
+    """The attributes that `forward` of a network sets, in each call and before it reads them, for methods that are called after
+    it: `self._features = self.body(obs)`.
+
+    Example:
+        >>> class Net:
+        ...     def forward(self, obs):
+        ...         self.features = self.body(obs)
+        ...         self.turns += 1
+        ...         if self.training:
+        ...             self.last = obs
+        >>> set_in_forward(Net)
+        frozenset({'features'})
+    """
+    forward = function_of(getattr(kind, "forward", None))
+    if not isinstance(forward, FunctionType) or not forward.__code__.co_argcount:
+        return frozenset()
+    found, read, name = set[str](), set[str](), forward.__code__.co_varnames[0]
+    for before, now in itertools.pairwise(instructions_of(forward.__code__)):
+        if "JUMP" in now.opname:  # what follows may not run
+            break
+        if before.opname.startswith("LOAD_FAST") and before.argval == name:
+            if now.opname == "STORE_ATTR":
+                found |= {now.argval} - read
+            read.add(now.argval)
+    return frozenset(found)
 
 
 def _is_module(base: type) -> bool:

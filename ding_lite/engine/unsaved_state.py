@@ -17,7 +17,7 @@ from ding_lite.basics.closures import closure_of, function_of, names_in
 from ding_lite.basics.optional_attributes import attribute_of, has_attribute
 from ding_lite.basics.origins import is_of_ding_lite, is_of_script
 from ding_lite.engine.run_parts import environments_of, has_state, holder_of
-from ding_lite.engine.state_names import StateNames, state_names
+from ding_lite.engine.state_names import StateNames, set_in_forward, state_names
 from ding_lite.pipeline.contexts import SCALARS, Context
 from ding_lite.pipeline.contracts import state_groups
 from ding_lite.pipeline.entries import Entry
@@ -102,7 +102,7 @@ def _without_indices(place: str) -> str:
 
 def _outermost(places: Mapping[str, str]) -> dict[str, str]:
     """Those of these places that are not inside another one, and private ones, which are often caches, at the end."""
-    inside = {memory for memory in places for other in places if memory != other and memory.startswith(f"{other}.")}
+    inside = {memory for memory in places for other in places if other not in ("", memory) and memory.startswith(f"{other}.")}
     return {memory: places[memory] for memory in sorted(places.keys() - inside, key=lambda it: ("._" in it, it))}
 
 
@@ -221,7 +221,12 @@ class _Own:
         known = names.saved | names_not_saved(of_script) | _shared_with_copies(self.thing)
         own = {} if names.added is None else _data_in_class(of_script)
         own |= _attributes_of(self.thing)
-        own = {name: inner for name, inner in own.items() if name not in known}
+        scratch = set_in_forward(of_script) if has_attribute(self.thing, "named_parameters") else ()
+        own = {
+            name: inner
+            for name, inner in own.items()
+            if name not in known and not (name in scratch and is_array_or_tensor(inner))
+        }
         # Copies, because the buffers of a torch module count as saved.
         for name in sorted(attribute_of(self.thing, "_non_persistent_buffers_set", ())):
             if names.added is None or name not in known:

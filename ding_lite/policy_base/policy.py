@@ -58,6 +58,7 @@ from ding_lite.policy_check import (
     try_out,
     warn_of_idle_settings,
     warn_of_misfit,
+    warn_of_unlearned,
     with_stats,
 )
 from ding_lite.policy_state import all_or_nothing, group_settings
@@ -208,17 +209,17 @@ class Policy(PolicyState):
                 model = require_model(f"make_model of {kind}", self.make_model()) if self._needs_model else nn.Module()
             self.model = model.to(self.device)
             self.params = list(self.model.parameters())
+            hook = f"make_optimizer, or the optimizer_fn, of {kind}"
             if self.params:
-                hook = f"make_optimizer, or the optimizer_fn, of {kind}"
-                made = self.make_optimizer(self.params)
-                others = [it for it in vars(self).values() if isinstance(it, torch.optim.Optimizer)]
-                self.optimizer = require_optimizer(hook, self.params, made, others)
+                self.optimizer = require_optimizer(hook, self.params, self.make_optimizer(self.params))
                 self._group_settings = group_settings(self.optimizer.param_groups)
             self.make_generators("learn")
             self.before_loss_init()
             warn_of_idle_settings(self)
             require_declarations(self, (*vars(Hooks), *_MORE_HOOKS), FOREIGN_HOOKS)
             self.after_init()
+            if self.params:
+                warn_of_unlearned(hook, self.params, self.optimizer, self.attachments.values())
         self.settings_made = all_values(self.cfg)
         if self.cfg.learners.num_learners:
             self.learners = LearnerGroup(self)

@@ -20,6 +20,7 @@ from ding_lite.policy_check.hook_results import (
     require_model,
     require_optimizer,
     require_real,
+    warn_of_unlearned,
     with_stats,
 )
 from ding_lite.policy_check.idle_settings import (
@@ -70,5 +71,6 @@ __all__ = [
     "try_out",
     "warn_of_idle_settings",
     "warn_of_misfit",
+    "warn_of_unlearned",
     "with_stats",
 ]

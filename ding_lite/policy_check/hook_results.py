@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
+from ding_lite.basics.messages import warn_caller
 from ding_lite.basics.signatures import passed_signature_of
 from ding_lite.data import Spec, flatten
 from ding_lite.data.trees import is_tree
@@ -114,13 +114,6 @@ def require_optimizer(hook: str, params: Sequence[nn.Parameter], optimizer: Any,
             f"{found} with weights that are not in self.model: their gradients would accumulate, and they would not be clipped "
             "or saved. Make them a part of the module that make_model returns."
         )
-    taken |= {id(param) for other in others for group in other.param_groups for param in group["params"]}
-    if any(param.requires_grad and id(param) not in taken for param in params):
-        warnings.warn(
-            f"{found} without some of the model's weights, which will not learn: add them, or set requires_grad of them to "
-            "False.",
-            stacklevel=4,
-        )
     try:
         passed_signature_of(type(optimizer).step).bind(optimizer)  # schedules of torch wrap the step of the object
     except TypeError:
@@ -129,6 +122,17 @@ def require_optimizer(hook: str, params: Sequence[nn.Parameter], optimizer: Any,
             "such as torch.optim.Adam."
         ) from None
     return optimizer
+
+
+def warn_of_unlearned(hook: str, params: Sequence[nn.Parameter], optimizer: Optimizer, others: Iterable[Any]) -> None:
+    """Warn if parameters of the model are neither in the optimizer that a hook returned nor in one of the policy's others."""
+    groups = [group for it in (optimizer, *others) if isinstance(it, Optimizer) for group in it.param_groups]
+    taken = {id(param) for group in groups for param in group["params"]}
+    if any(param.requires_grad and id(param) not in taken for param in params):
+        warn_caller(
+            f"{hook} returns a {type(optimizer).__name__} without some of the model's weights, which will not learn: add them, "
+            "or set requires_grad of them to False."
+        )
 
 
 def require_finite(policy: str, train_iter: int, params: Sequence[Tensor]) -> None:

@@ -211,11 +211,13 @@ class Statistics(PPOPolicy):
 
     def after_init(self):
         super().after_init()
-        self.net = Features(2, 1)
+        self.net, self.target = Features(2, 1), Features(2, 1)
 
     def loss(self, batch):
         loss, stats = super().loss(batch)
-        self.own_loss = loss + self.net(torch.ones(2)).sum()
+        with torch.no_grad():
+            self.target(torch.ones(2))
+        self.own_loss = loss + self.net(torch.ones(2)).sum() + self.target.features.sum()
         return self.own_loss, stats
 
     def after_step(self):

@@ -123,6 +123,13 @@ def closure_optimizer():
     return step, "optimizer"
 
 
+def new_function_attribute():
+    def step(ctx):
+        step.count = getattr(step, "count", 0) + 1
+
+    return step, "step.count"
+
+
 def closure_arguments():
     args = argparse.Namespace(global_step=0)
 
@@ -368,6 +375,7 @@ FORMS = [
     closure_module,
     closure_optimizer,
     closure_arguments,
+    new_function_attribute,
     closure_statistics,
     closure_object,
     bound_method,

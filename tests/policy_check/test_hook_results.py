@@ -48,19 +48,25 @@ def test_a_lazy_module_that_was_called_is_a_model_as_any_other():
 class TwoOptimizers(Policy):
     """An actor and a critic, each with an optimizer of its own, unless it forgets one."""
 
-    forgets = False
+    forgets = is_late = False
 
     def make_model(self):
         return nn.ModuleDict({"actor": nn.Linear(4, 3), "critic": nn.Linear(4, 1)})
 
     def make_optimizer(self, params):
-        if not self.forgets:
-            self.critic_optimizer = torch.optim.Adam(self.model["critic"].parameters(), 1e-3)
+        if not (self.forgets or self.is_late):
+            self.optimizers = {"critic": torch.optim.Adam(self.model["critic"].parameters(), 1e-3)}
         return torch.optim.Adam(self.model["actor"].parameters(), 1e-3)
+
+    def after_init(self):
+        super().after_init()
+        if self.is_late:
+            self.critic_optimizer = torch.optim.Adam(self.model["critic"].parameters(), 1e-3)
 
 
 def test_weights_that_no_optimizer_of_the_policy_has_are_named_and_those_of_another_one_are_not(recwarn):
     TwoOptimizers(None, BOX, DISCRETE)
+    type("Late", (TwoOptimizers,), {"is_late": True})(None, BOX, DISCRETE)
     assert not recwarn
     with pytest.warns(UserWarning, match="without some of the model's weights, which will not learn"):
         type("Forgets", (TwoOptimizers,), {"forgets": True})(None, BOX, DISCRETE)
