@@ -64,12 +64,13 @@ def read(folder: Path, is_mapped: bool) -> None:
     one_thread()
     policy = TD3BCPolicy(None, OBS, ACTION)
     policy.dry_run()
-    columns, before = policy.columns, resident()
+    before = resident()
     if is_mapped:
         stored_columns._IN_MEMORY = 0
     begun = time.perf_counter()
     dataset = OfflineDataset(folder)
     opened = time.perf_counter()
+    columns = [name for name in policy.columns or () if name in dataset.columns]
     epochs = Epochs(len(dataset), BATCH)
     batch = dataset.take(epochs.next(), columns)
     first = time.perf_counter()
