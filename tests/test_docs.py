@@ -1,5 +1,6 @@
 """The documentation: every Python block in it runs, top to bottom; every link leads somewhere."""
 
+import difflib
 import re
 from pathlib import Path
 
@@ -75,3 +76,17 @@ def test_what_the_glossary_points_to_is_there():
     ]
     assert len(places) > 20
     assert [place for place in places if not (ROOT / place).exists() and not (ROOT / "ding_lite" / place).exists()] == []
+
+
+def test_the_page_about_datasets_shows_the_difference_of_an_offline_pipeline():
+    """That of examples/dqn.py and examples/cql.py, with the other arguments of task.start left out."""
+    dqn, cql = (_pipeline((ROOT / "examples" / name).read_text()) for name in ("dqn.py", "cql.py"))
+    (shown,) = re.findall(r"```diff\n(.*?)```", (ROOT / "docs" / "offline.md").read_text(), re.DOTALL)
+
+    _, _, _, *lines = difflib.unified_diff(dqn, cql, n=100, lineterm="")
+    assert lines == shown.splitlines()
+
+
+def _pipeline(source):
+    start, rest = re.search(r"\n    with task\.start\((.*?)\):\n(.*?)\n    return", source, re.DOTALL).groups()
+    return [f"    with task.start({re.search('ctx=.*', start).group()}):", *rest.split("\n")]
