@@ -1,4 +1,4 @@
-"""Own runs: find the task that runs a middleware."""
+"""Own runs: find the task that runs a middleware, and warn of policies that it does not train."""
 
 from __future__ import annotations
 

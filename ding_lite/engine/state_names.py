@@ -1,4 +1,4 @@
-"""State names: which attributes of an object the `state_dict` of its class saves, found from its code."""
+"""State names: which attributes of an object its `state_dict` saves, or `forward` sets anew, found from the code."""
 
 from __future__ import annotations
 

@@ -173,11 +173,9 @@ def _derived_in(owners: Sequence[Any]) -> list[Any]:
     inside += [inner for it in several for inner in itertools.islice(it, _MOST_ITEMS)]
     modules = [module for one in owners if has_attribute(one, "named_parameters") for module in one.modules()]
     every = {id(one): one for one in (*owners, *modules, *inside)}
-    return [one for one in every.values() if _is_derived(one) and not attribute_of(one, "is_copy", False)]  # see _Acting
-
-
-def _is_derived(thing: Any) -> bool:
-    return _names_of(thing) is not None
+    return [
+        one for one in every.values() if _names_of(one) is not None and not attribute_of(one, "is_copy", False)
+    ]  # see _Acting
 
 
 def _names_of(thing: Any) -> StateNames | None:

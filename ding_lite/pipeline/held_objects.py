@@ -17,6 +17,7 @@ from ding_lite.basics.optional_attributes import attribute_of, has_attribute
 from ding_lite.basics.origins import is_of_ding_lite, is_of_script, package_of
 from ding_lite.pipeline.contexts import is_scalar
 from ding_lite.pipeline.contracts import Contract
+from ding_lite.pipeline.value_kinds import slots_of
 
 _MOST_DEPTH, _MOST_SEEN, _MOST_ITEMS = 8, 2_000, 100
 _MOST_CALLS = 3  # helper functions, one in the other, that get an object as an argument
@@ -237,11 +238,7 @@ def _in_object(node: _Node, around: tuple[int, ...], code: _Code | None) -> Iter
     """The attributes of an object, and the methods of its classes of the script."""
     value, kind = node.value, type(node.value)
     held = {**attribute_of(value, "__dict__", {})}
-    for base in kind.__mro__:
-        slots = vars(base).get("__slots__", ())
-        held.update(
-            (it, attribute_of(value, it)) for it in ([slots] if isinstance(slots, str) else slots) if has_attribute(value, it)
-        )
+    held.update((name, attribute_of(value, name)) for name in slots_of(kind) if has_attribute(value, name))
     held = {**_data_of(kind), **held}
     used = None if node.is_top else _names_used(node)
     is_leaf = not is_of_script(kind.__module__) and kind is not SimpleNamespace

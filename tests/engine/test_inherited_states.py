@@ -81,14 +81,8 @@ class Below(SavedCoin):
         self.second.random()
 
 
-class Forgetting(SavedCoin):
-    def __init__(self, size=8):
-        super().__init__(size)
-        self.second = np.random.default_rng(1)
-
-    def toss(self):
-        super().toss()
-        self.second.random()
+class Forgetting(Below):
+    """Has a state_dict of its own, without what Below adds."""
 
     def state_dict(self):
         return {**super().state_dict(), "limit": self.limit}
