@@ -1,6 +1,6 @@
 """Compiled gradient steps: loss, backward pass, clipping and optimizer of any policy as one program, compiled ahead of time.
 
-Only steps on the CPU are compiled.
+Steps on a CUDA device are recorded as CUDA graphs.
 
 Internal: its names may change in any version.
 """

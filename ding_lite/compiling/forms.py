@@ -16,6 +16,7 @@ from torch.nn.modules.module import (
 )
 from torch.utils.hooks import RemovableHandle
 
+from ding_lite.compiling.cuda_graphs import GraphedStep
 from ding_lite.compiling.functional_steps import (
     Coefficient,
     Column,
@@ -60,7 +61,7 @@ class Form:
         self.step = step
         self.begins: float = 0
         """The value of `train_iter` from which steps of this form are compiled; infinity if they never are."""
-        self.package: Package | None = None
+        self.package: Package | GraphedStep | None = None
         """The compiled step, when it is there."""
         self.is_verified = False
         """Whether a compiled step was compared with one that is not compiled."""
@@ -96,7 +97,17 @@ class Form:
         self._tensors: list[Any] = []
         self._addresses: list[int] = []
         self._rates: list[Any] = []
+        self._coefficients: list[Any] = []
         self._inputs: list[Any] = [it.tensor if isinstance(it, Constant) else None for it in step.sources]
+
+    def record(self, pool: Any) -> None:
+        """Make the compiled step of a form on a GPU.
+
+        Args:
+            pool: memory of CUDA graphs, which forms share.
+        """
+        stays = [place for place, it in enumerate(self.step.sources) if isinstance(it, (Slot, Moment, Constant))]
+        self.package = GraphedStep(self.step.program, stays, pool)
 
     def is_stale(self, policy: Any) -> bool:
         """Whether the networks of the policy, or its optimizer, are other objects than in the trace."""
@@ -209,13 +220,16 @@ class Form:
             self._rates = rates
             for place, group in self._rate_places:
                 self._inputs[place] = inputs[place] = torch.tensor(rates[group], dtype=torch.float64)
-        for place, name in self._coefficient_places:
-            inputs[place] = torch.tensor(vars(policy)[name], dtype=self.step.program.metas[place].dtype)
+        coefficients = [vars(policy)[name] for _, name in self._coefficient_places]
+        if coefficients != self._coefficients:
+            self._coefficients = coefficients
+            for number, (place, _) in zip(coefficients, self._coefficient_places):
+                self._inputs[place] = inputs[place] = torch.tensor(number, dtype=self.step.program.metas[place].dtype)
         for drawn_place, draw in self._draws:
             numbers = draw.draw()
             if drawn_place is not None:
                 inputs[drawn_place] = numbers
-        return self.package.run(inputs)  # type: ignore[no-any-return]
+        return self.package.run(inputs)
 
 
 class _Hooks:
@@ -255,8 +269,10 @@ def _containers_in(policy: Any) -> list[nn.Module]:
 
 def _surroundings(policy: Any) -> tuple[Any, ...]:
     """What changes the operations of a step from outside."""
-    autocast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
-    return autocast, torch.get_default_dtype(), vars(policy.optimizer).get("step")
+    kind = policy.params[0].device.type
+    autocast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+    precision = torch.get_float32_matmul_precision()
+    return autocast, torch.get_default_dtype(), precision, vars(policy.optimizer).get("step")
 
 
 def _pattern(addresses: Sequence[int]) -> list[int]:

@@ -21,7 +21,15 @@ from ding_lite.compiling.guards import Guard, TensorGuard, Unshadowed, is_plain,
 from ding_lite.compiling.programs import Program, program_of
 from ding_lite.compiling.reads import Reads, modules_of
 from ding_lite.compiling.tracing import Draw, Meta, NotCompiledError, Trace, refusing_side_effects, user_line
-from ding_lite.compiling.updates import moment_names, require_supported, stepped, zero_moment
+from ding_lite.compiling.updates import (
+    moment_names,
+    place_counts,
+    require_supported,
+    step_in_place,
+    stepped,
+    steps_in_place,
+    zero_moment,
+)
 from ding_lite.data import Tree, flatten, nested
 from ding_lite.data.trees import map_leaves
 from ding_lite.functional import tracing
@@ -31,6 +39,7 @@ from ding_lite.policy_state import networks_of
 
 Path = tuple[str, ...]
 _TRACING = SimpleNamespace(lock=threading.Lock(), owner=None)  # a trace replaces methods of classes, which threads share
+_DEVICES = "cpu", "cuda"
 ALL_FINITE = "gradients are finite"
 """Name of an output: whether all gradients are finite."""
 
@@ -204,13 +213,15 @@ def trace_step(policy: CompilablePolicy, batch: Tree, checks_gradients: bool) ->
         LossError: the loss raises it.
     """
     require_supported(policy.optimizer)
-    leaves = list(flatten(nested(batch)))
+    place_counts(policy.optimizer)
+    leaves, device = list(flatten(nested(batch))), policy.params[0].device
     for path, leaf in leaves:
         if not isinstance(leaf, Tensor):
             raise NotCompiledError(f"the column {'/'.join(path)} of the batch is a {type(leaf).__name__}, not a tensor.")
-        if leaf.device.type != "cpu":
+        if leaf.device.type not in _DEVICES or leaf.device != device:
             raise NotCompiledError(
-                f"the column {'/'.join(path)} of the batch is on {leaf.device}; only steps on the CPU are compiled."
+                f"the column {'/'.join(path)} of the batch is on {leaf.device} and the network on {device}; only steps on the "
+                "CPU and on CUDA devices are compiled."
             )
     found: dict[str, None] = {}
     for kind in type(policy).__mro__:
@@ -275,9 +286,10 @@ class _Tracer:
         self._leaves = leaves = dict(flatten(nested(self._batch)))
         self._slots = slots_of(policy)
         own = vars(policy)
-        self._coefficients = {name: torch.tensor(own[name], dtype=policy.params[0].dtype) for name in inputs}
+        where = {"device": policy.params[0].device}
+        self._coefficients = {name: torch.tensor(own[name], dtype=policy.params[0].dtype, **where) for name in inputs}
         self._groups = policy.optimizer.param_groups
-        self._rates = [torch.tensor(float(group["lr"]), dtype=torch.float64) for group in self._groups]
+        self._rates = [torch.tensor(float(group["lr"]), dtype=torch.float64, **where) for group in self._groups]
         self._moments = {
             id(param): self._moments_of(group, param)
             for group in self._groups
@@ -402,7 +414,9 @@ class _Tracer:
         return finite
 
     def _updates(self, finite: Tensor) -> tuple[list[tuple[Tensor, Tensor]], list[tuple[int, nn.Parameter]]]:
-        """(tensor, new value) of parameters and moments; and the parameters that change, with the indices of their groups."""
+        """(tensor, new value) of parameters and moments, unless the optimizer changes them in place; and the parameters that
+        change, with the indices of their groups.
+        """
         copies: list[tuple[Tensor, Tensor]] = []
         updated: list[tuple[int, nn.Parameter]] = []
         for place, group in enumerate(self._groups):
@@ -412,6 +426,9 @@ class _Tracer:
             updated += [(place, param) for param in params]
             moments = [self._moments[id(param)] for param in params]
             grads = [param.grad for param in params]
+            if steps_in_place(self._policy.optimizer, params):
+                step_in_place(group, params, grads, moments, self._rates[place], finite)
+                continue
             found = stepped(self._policy.optimizer, group, params, grads, moments, self._rates[place])
             for param, own, (new, new_moments) in zip(params, moments, found):
                 copies.append((param, torch.where(finite, new, param)))

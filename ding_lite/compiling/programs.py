@@ -113,6 +113,16 @@ def graph_of(program: Program) -> torch.fx.GraphModule:
     return torch.fx.GraphModule(torch.nn.Module(), graph)
 
 
+def changed_inputs(program: Program) -> set[int]:
+    """The places of the inputs that the program may change."""
+    numbers = {number for number, _ in program.copies}
+    for name, args, kwargs, _ in program.calls:
+        if _function(name)._schema.is_mutable:
+            leaves = pytree.tree_leaves((args, dict(kwargs)), is_leaf=lambda it: isinstance(it, Ref))
+            numbers.update(leaf.number for leaf in leaves if isinstance(leaf, Ref))
+    return {place for place, number in enumerate(program.inputs) if number in numbers}
+
+
 def _function(name: str) -> Any:
     space, operation, overload = name.split(".")
     return getattr(getattr(getattr(torch.ops, space), operation), overload)

@@ -6,10 +6,12 @@ import logging
 import math
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
+import torch
 from torch import Tensor
 
+from ding_lite.compiling import cuda_graphs
 from ding_lite.compiling.forms import RECHECKED, Form, UnfitError
 from ding_lite.compiling.functional_steps import ALL_FINITE, FunctionalStep, trace_step
 from ding_lite.compiling.histories import History
@@ -51,6 +53,15 @@ class Outputs:
         self.stats.update(form.step.constants)
 
 
+class Unchecked(NamedTuple):
+    """A step on a GPU that was not checked yet, because each check waits for the GPU. If it was not finite, it has changed
+    nothing."""
+
+    number: int
+    loss: Tensor
+    grad_norm: Tensor | None
+
+
 class CompiledSteps:
     """Takes gradient steps of one policy as compiled steps, where that is possible.
 
@@ -80,6 +91,8 @@ class CompiledSteps:
         self._packages: dict[str, Package] = {}
         self._verified: set[str] = set()
         self._compilations: dict[str, Compilation] = {}
+        self._pool: Any = None  # memory of CUDA graphs
+        self._unchecked: list[Unchecked] = []
         self._warned: set[str] = set()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CompiledSteps:
@@ -115,6 +128,8 @@ class CompiledSteps:
             outputs = self._taken(form, policy, columns, plain)
             if outputs is not None:
                 policy.optimizer._opt_called = True  # otherwise torch's learning rate schedulers warn
+                if cuda_graphs.are_used(policy.device):
+                    self._unchecked.append(Unchecked(policy.train_iter, outputs.loss, outputs.stats.get("grad_norm")))
             return outputs
         except (NotCompiledError, UnfitError) as error:
             reason = f"{error}." if isinstance(error, UnfitError) else str(error)
@@ -137,6 +152,21 @@ class CompiledSteps:
         self._compilations.clear()
         self._warn(policy, f"{reason} Its gradient steps are not compiled.")
 
+    def first_nonfinite(self) -> tuple[int, str, float] | None:
+        """The first step on a GPU since the last call whose loss or gradient norm was not finite: its number, what was not
+        finite, and its value. None if there is none. Waits for the GPU.
+        """
+        unchecked, self._unchecked = self._unchecked, []
+        if not unchecked:
+            return None
+        found = [[it.loss, it.loss if it.grad_norm is None else it.grad_norm] for it in unchecked]
+        values = torch.stack([torch.stack([value.detach().double() for value in pair]) for pair in found]).tolist()
+        for step, pair in zip(unchecked, values):
+            for what, value in zip(("loss", "gradient"), pair):
+                if not math.isfinite(value):
+                    return step.number, what, value
+        return None
+
     def _new_form(self, policy: Any, batch: Tree, columns: Mapping[str, Any], checks_gradients: bool) -> Form:
         """Trace a step that has none of the forms.
 
@@ -151,12 +181,12 @@ class CompiledSteps:
             raise NotCompiledError(f"its step was traced {_MOST_TRACES} times, because what its loss reads changes: {why}.")
         self._forms = [form for form in self._forms if not form.is_stale(policy)]
         form = Form(_traced(policy, batch, checks_gradients), policy)
-        digest = form.digest
+        digest, is_on_gpu = form.digest, cuda_graphs.are_used(policy.device)
         why = next(filter(None, (other.misfit(policy, columns) for other in reversed(self._forms))), "it is another one")
         if history.add_values(form, is_replaced=len(self._forms) < before) > _MOST_VALUES:
             raise NotCompiledError(f"it had {_MOST_VALUES} values of what its loss reads. In this step, {why}.")
         if digest not in self._known and len(self._known) < MAX_FORMS:
-            self._known[digest] = policy.train_iter + AUTO_STEPS if history.is_auto else 0
+            self._known[digest] = policy.train_iter + AUTO_STEPS if history.is_auto and not is_on_gpu else 0
         form.begins = history.begins(digest)
         if digest in history.failed:
             self._warn(policy, f"{history.failed[digest]} Such gradient steps are not compiled.")
@@ -164,7 +194,11 @@ class CompiledSteps:
             self._warn(
                 policy, f"{MAX_FORMS} forms of its gradient step are compiled, and others are not. In this one, {why}.", True
             )
-        form.package, form.is_verified = self._packages.get(digest), digest in self._verified
+        if is_on_gpu and form.begins < math.inf:
+            self._pool = self._pool or cuda_graphs.new_pool()
+            form.record(self._pool)
+        else:
+            form.package, form.is_verified = self._packages.get(digest), digest in self._verified
         if form.package is None and form.begins < math.inf:
             form.package = load_package(form.step.program)
             if form.package is None and digest not in self._compilations:
@@ -264,9 +298,9 @@ class CompiledSteps:
                 raise
             raise NotCompiledError(f"the compiled step fails: {type(error).__name__}: {str(error)[:300]}.") from error
         form.is_verified = True
-        assert form.package is not None, "its step was taken"
-        self._packages[form.digest] = form.package
-        self._verified.add(form.digest)
+        if isinstance(form.package, Package):
+            self._packages[form.digest] = form.package
+            self._verified.add(form.digest)
         self.taken += 1
         return outputs
 

@@ -127,6 +127,9 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Copies of tensors that the function has made from Python numbers, by number."""
         self.kept: list[tuple[int, int]] = []
         """(input, number of a copy of it before all operations)."""
+        self._device = next(
+            (it.device for it in inputs if not it.is_cpu), None
+        )  # where the function computes, if not on the CPU
         self._tensors: list[Tensor] = []  # also so that no id is used twice
         self._numbers: dict[int, int] = {}
         self.inputs = [self._add(tensor) for tensor in inputs]
@@ -203,9 +206,34 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         ref_args, ref_kwargs = pytree.tree_map_only(Tensor, lambda it: Ref(self.number_of(it)), (tuple(args), dict(kwargs)))
         result = func(*args, **kwargs)
         leaves = pytree.tree_leaves(result)
+        if self._device is not None and self._is_computed_once(func, args, kwargs, leaves):
+            return result
         numbers = tuple(self._add(it) if isinstance(it, Tensor) else None for it in leaves)
         self.calls.append(Call(func, ref_args, ref_kwargs, numbers))
         return result
+
+    def _is_computed_once(self, func: Any, args: Any, kwargs: Mapping[str, Any], results: Sequence[Any]) -> bool:
+        """Whether the results of an operation on the CPU, in a step on another device, are constants: it makes a tensor of
+        Python numbers, or computes with such tensors, or moves one to the device.
+
+        Raises:
+            NotCompiledError: they are not, since a step on a device cannot wait for the CPU.
+        """
+        given = [it for it in pytree.tree_leaves((args, dict(kwargs))) if isinstance(it, Tensor)]
+        made = [it for it in results if isinstance(it, Tensor)]
+        if not any(it.is_cpu for it in (*given, *made)):
+            return False
+        fixed = all(self._numbers[id(it)] in self.constants for it in given if it.is_cpu)
+        if not fixed or func._schema.is_mutable or not all(it.is_cpu for it in given):
+            if fixed and all(it.ndim == 0 for it in given if it.is_cpu) and not any(it.is_cpu for it in made):
+                return False  # torch passes a scalar on the CPU to the operation as a number
+            raise NotCompiledError(
+                f"{user_line()} computes on the CPU ({func}), for which a compiled step on {self._device} cannot wait: make "
+                "tensors with device=self.device."
+            )
+        for tensor in made:
+            self._constant(tensor)
+        return True
 
     def _drawn(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         generator = kwargs.pop("generator", None)

@@ -43,8 +43,8 @@ class Saved:
     def __init__(self, form: Form, policy: Any) -> None:
         self._tensors = form.held(policy)
         self.before = [tensor.detach().clone() for tensor in self._tensors]
-        found = {id(draw.generator): draw.generator or torch.default_generator for draw in form.step.draws}
-        self._generators: list[tuple[Generator, Tensor]] = [(it, it.get_state()) for it in found.values()]
+        drawn_from = [draw.generator or _generator_of(draw.meta.device) for draw in form.step.draws]
+        self._generators = [(it, it.get_state()) for it in {id(it): it for it in drawn_from}.values()]
 
     def restore(self) -> None:
         """Undo the step."""
@@ -53,6 +53,11 @@ class Saved:
                 tensor.copy_(before)
         for generator, state in self._generators:
             generator.set_state(state)
+
+
+def _generator_of(device: torch.device) -> Generator:
+    """Torch's own generator of a device."""
+    return torch.default_generator if device.type == "cpu" else torch.cuda.default_generators[device.index or 0]
 
 
 def reference_step(form: Form, policy: Any, take: Callable[[], Mapping[str, Any]]) -> Reference:

@@ -174,7 +174,8 @@ class LearnConfig(Config):
     compile: Literal["off", "on", "auto"] = "off"
     """Compile the whole gradient step, ahead of time; see docs/compile.md. It takes 10 to 60 seconds, once for each network,
     shape of the batch and machine. With "on", the first step waits for it; with "auto", it runs in the background during the
-    first 10,000 steps. A step that cannot be compiled causes a warning, and is taken without compilation."""
+    first 10,000 steps. On a GPU, the step is recorded as a CUDA graph, which takes no compiler and no time. A step that cannot
+    be compiled causes a warning, and is taken without compilation."""
 
     on_nonfinite: Literal["raise", "skip", "restore"] = "raise"
     """If a loss or gradient is NaN or infinite: "raise" an error, "skip" the gradient step, or "restore" the weights and the

@@ -468,7 +468,7 @@ class Policy(PolicyState):
             return guard.take(self, lambda: self.gradient_step(batch))
         is_checked = guard is not None or self.device.type == "cpu" or self.train_iter % _CUDA_CHECK_EVERY == 0
         self.before_step()
-        stats = None if self.compiled_steps is None else self._compiled_step(self.compiled_steps, batch)
+        stats = None if self.compiled_steps is None else self._compiled_step(self.compiled_steps, batch, is_checked)
         if stats is None:
             self.averaging = self._new_average(batch)
             try:
@@ -502,7 +502,27 @@ class Policy(PolicyState):
         torch.clear_autocast_cache()  # within an autocast block, torch would compute with the weights before the step
         return stats
 
-    def _compiled_step(self, compiled: CompiledSteps, batch: Tree) -> dict[str, Any] | None:
+    def require_finite(self, waiting: bool = True) -> None:
+        """Check that the parameters are finite, and that the compiled steps on a GPU that were not checked yet were.
+
+        Args:
+            waiting: whether to wait for a GPU; if False, nothing on a GPU is checked.
+
+        Raises:
+            LossError: something is NaN or infinite.
+        """
+        if waiting:
+            self._require_finite_compiled_steps()
+        super().require_finite(waiting)
+
+    def _require_finite_compiled_steps(self) -> None:
+        """Check the compiled steps on a GPU that were not checked yet."""
+        found = None if self.compiled_steps is None else self.compiled_steps.first_nonfinite()
+        if found is not None:
+            step, what, value = found
+            raise loss_error(f"the {what} of {type(self).__name__} is {value} in gradient step {step}")
+
+    def _compiled_step(self, compiled: CompiledSteps, batch: Tree, is_checked: bool) -> dict[str, Any] | None:
         """The loss and `_optimize` as one compiled step; None if it cannot be compiled."""
         if not compiled.refused and current_ranks() is not None:
             compiled.refuse(self, "several processes learn together, which exchange gradients within a step.", False)
@@ -514,6 +534,9 @@ class Policy(PolicyState):
         outputs = compiled.take(self, rows, self._nonfinite_steps is not None, plain)
         if outputs is None:
             return None
+        if not is_checked:
+            return outputs.stats
+        self._require_finite_compiled_steps()
         self._require_finite("loss", outputs.loss)
         self._require_finite_gradient(outputs.stats, lambda: bool(outputs.are_finite))
         return outputs.stats
