@@ -17,8 +17,8 @@ _MOST_RECORDINGS = 100
 Replay = Callable[[], object]
 
 
-def are_used(device: torch.device) -> bool:
-    """Whether steps on a device are recorded as graphs, and not compiled."""
+def uses_graphs(device: torch.device) -> bool:
+    """Whether gradient steps on a device are CUDA graphs, and not compiled."""
     return device.type == "cuda"
 
 

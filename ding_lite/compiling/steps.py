@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from ding_lite.compiling import cuda_graphs
+from ding_lite.compiling.cuda_graphs import new_pool, uses_graphs
 from ding_lite.compiling.forms import RECHECKED, Form, UnfitError
 from ding_lite.compiling.functional_steps import ALL_FINITE, FunctionalStep, trace_step
 from ding_lite.compiling.histories import History
@@ -128,7 +128,7 @@ class CompiledSteps:
             outputs = self._taken(form, policy, columns, plain)
             if outputs is not None:
                 policy.optimizer._opt_called = True  # otherwise torch's learning rate schedulers warn
-                if cuda_graphs.are_used(policy.device):
+                if uses_graphs(policy.device):
                     self._unchecked.append(Unchecked(policy.train_iter, outputs.loss, outputs.stats.get("grad_norm")))
             return outputs
         except (NotCompiledError, UnfitError) as error:
@@ -181,7 +181,7 @@ class CompiledSteps:
             raise NotCompiledError(f"its step was traced {_MOST_TRACES} times, because what its loss reads changes: {why}.")
         self._forms = [form for form in self._forms if not form.is_stale(policy)]
         form = Form(_traced(policy, batch, checks_gradients), policy)
-        digest, is_on_gpu = form.digest, cuda_graphs.are_used(policy.device)
+        digest, is_on_gpu = form.digest, uses_graphs(policy.device)
         why = next(filter(None, (other.misfit(policy, columns) for other in reversed(self._forms))), "it is another one")
         if history.add_values(form, is_replaced=len(self._forms) < before) > _MOST_VALUES:
             raise NotCompiledError(f"it had {_MOST_VALUES} values of what its loss reads. In this step, {why}.")
@@ -195,7 +195,7 @@ class CompiledSteps:
                 policy, f"{MAX_FORMS} forms of its gradient step are compiled, and others are not. In this one, {why}.", True
             )
         if is_on_gpu and form.begins < math.inf:
-            self._pool = self._pool or cuda_graphs.new_pool()
+            self._pool = self._pool or new_pool()
             form.record(self._pool)
         else:
             form.package, form.is_verified = self._packages.get(digest), digest in self._verified

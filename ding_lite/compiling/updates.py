@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from ding_lite import nn as own
-from ding_lite.compiling import cuda_graphs
+from ding_lite.compiling.cuda_graphs import uses_graphs
 from ding_lite.compiling.tracing import NotCompiledError
 
 Moments = Mapping[str, Tensor]
@@ -113,7 +113,7 @@ def stepped(
 
 def steps_in_place(optimizer: Optimizer, params: Sequence[Tensor]) -> bool:
     """Whether the step is one operation that changes these parameters, or nothing if it is told so: Adam's on a GPU."""
-    return isinstance(optimizer, torch.optim.Adam) and all(cuda_graphs.are_used(param.device) for param in params)
+    return isinstance(optimizer, torch.optim.Adam) and all(uses_graphs(param.device) for param in params)
 
 
 def step_in_place(

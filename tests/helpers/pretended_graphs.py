@@ -5,7 +5,7 @@ from unittest import mock
 
 import torch
 
-from ding_lite.compiling import cuda_graphs
+from ding_lite.compiling import cuda_graphs, steps, updates
 
 
 def recorded(work, rehearse, device, pool):
@@ -50,6 +50,7 @@ def recording():
             spy = mock.Mock(side_effect=lambda *args: RECORDINGS.append(args) or real(*args))
             stack.enter_context(mock.patch.object(cuda_graphs, "record", spy))
         else:
-            stack.enter_context(mock.patch.object(cuda_graphs, "are_used", return_value=True))
+            for module in (steps, updates):
+                stack.enter_context(mock.patch.object(module, "uses_graphs", return_value=True))
             stack.enter_context(mock.patch.object(cuda_graphs, "record", recorded))
         yield RECORDINGS
