@@ -47,8 +47,9 @@ datasets: .venv/.dev
 learn-offline: .venv/.dev
 	$(PY) benchmarks/offline_learning.py $(ARGS)
 
+# Without ARGS, the runs on datasets too.
 learn-long: .venv/.dev
-	$(PY) benchmarks/learning.py --long $(ARGS)
+	@$(PY) benchmarks/learning.py --long $(ARGS); reached=$$?; $(if $(ARGS),,$(PY) benchmarks/offline_learning.py --all --again || reached=1;) exit $$reached
 
 bench: .venv/.dev
 	@for name in imports engine reports collect learners replay datasets run_saves gae vtrace metrics logging_cost async_overlap workers whole_runs; do $(PY) benchmarks/$$name.py || exit 1; done

@@ -6,6 +6,7 @@ of its dataset, or CQL, IQL or TD3+BC behind behaviour cloning on a replay datas
 
     python benchmarks/offline_learning.py                      # CartPole-v1 and Pendulum-v1
     python benchmarks/offline_learning.py --long               # Hopper-v5
+    python benchmarks/offline_learning.py --all --again        # all, as in `make learn-long`
     python benchmarks/offline_learning.py --only cartpole_replay --seeds 1 --again
 """
 
@@ -317,11 +318,12 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", choices=names, metavar="DATASET", help="just these")
     parser.add_argument("--algorithms", nargs="+", metavar="NAME", help="just these, such as CQL")
     parser.add_argument("--long", action="store_true", help="Hopper-v5, instead of the others")
+    parser.add_argument("--all", action="store_true", help="Hopper-v5 and the others")
     parser.add_argument("--seeds", type=int, default=3, help="seeds from 0 on (default: 3)")
     parser.add_argument("--again", action="store_true", help="repeat the runs that the page has")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="runs at a time (default: one a core)")
     arguments = parser.parse_args()
-    chosen = arguments.only or [name for name in names if task_of(name).long == arguments.long]
+    chosen = arguments.only or [name for name in names if arguments.all or task_of(name).long == arguments.long]
     for name in dict.fromkeys(dataset.partition("_")[0] for dataset in chosen):
         if not all((DATASETS / f"{name}_{kind}" / "dataset.json").exists() for kind in KINDS):
             collect(name, DATASETS)
