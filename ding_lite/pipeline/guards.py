@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import GeneratorType
@@ -144,6 +145,7 @@ class Guard:
         """Whether values are compared; turned off after the first iterations."""
         self._read: dict[str, Print] = {}
         """Values that a function without a contract has read, by field."""
+        self._has_warned = False
 
     @property
     def who(self) -> str:
@@ -203,7 +205,21 @@ class Guard:
             return None if generator is None else named(generator.__qualname__, self._rest(generator, ctx))
         if isinstance(result, PendingWork):
             result.wrap_take(self._take)
+        if isinstance(result, dict) and self._compares:
+            self._warn_of_returned(result, ctx)
         return result
+
+    def _warn_of_returned(self, result: dict[Any, Any], ctx: Any) -> None:
+        """Warn of a dict of fields, because what a middleware returns is not read."""
+        fields = real_class_of(type(ctx)).__dataclass_fields__
+        if result and not self._has_warned and all(name in fields for name in result):
+            self._has_warned = True
+            lines = ", ".join(f"ctx.{name} = ..." for name in result)
+            warnings.warn(
+                f"{self.who} returns a dict of fields ({', '.join(result)}), which nothing reads: a middleware sets the fields "
+                f"of its context itself, {lines}.",
+                stacklevel=2,
+            )
 
     def _rest(self, generator: WaitingGenerator, ctx: Any) -> Iterator[None]:
         try:  # not at_yield(), which takes 5% more time for a checked step

@@ -607,3 +607,24 @@ def test_keeping_contexts_until_the_run_has_ended_is_fine(recwarn):
         loop.use(contract(writes=("loss",), uses=(contexts,), stage="learn")(lambda ctx: contexts.append(ctx))).run(8)
     assert [ctx.loss for ctx in contexts] == [0.0] * 8
     assert not [one for one in recwarn if "in a later iteration" in str(one.message)]
+
+
+@pytest.mark.parametrize("async_mode", [False, True])
+def test_fields_that_are_returned_are_named(async_mode):
+    @contract(stage="collect")
+    def collect(ctx):
+        return {"trajectories": [1], "env_step": 1}
+
+    task = Task().start(ctx=OnlineRLContext(), async_mode=async_mode)
+    task.use(collect)
+    with pytest.warns(UserWarning, match=r"collect \(.*\) returns a dict of fields \(trajectories, env_step\), which nothing"):
+        task.run(max_step=3)
+
+
+@pytest.mark.parametrize("returned", [None, {}, {"loss": 1.0}, 3, "trajectories"])
+def test_other_results_of_a_middleware_are_its_own_business(returned):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        task = Task().start(ctx=OnlineRLContext())
+        task.use(lambda ctx: returned)
+        task.run(max_step=3)
