@@ -14,7 +14,7 @@ from ding_lite.engine import contract, contract_of, current_task, run_inside
 from ding_lite.metrics.outputs import append_metrics
 from ding_lite.pipeline import under_contract
 from ding_lite.pipeline.contexts import same_iteration
-from ding_lite.pipeline.generators import end_of, may_yield
+from ding_lite.pipeline.generators import may_yield, method_of
 
 _LOGGED = ("collect_metrics", "learn_metrics", "eval_metrics")
 _ITER = "train_iter"
@@ -106,7 +106,7 @@ class ForPolicy:
     @property
     def end_run(self) -> Callable[[AgentsContext], Iterator[None] | None] | None:
         """The middleware's `end_run`, on the context of the policy if it exists; None if the middleware has none."""
-        end = end_of(self._middleware)
+        end = method_of(self._middleware, "end_run")
         if end is None:
             return None
         ending = ForPolicy(self._name, end)

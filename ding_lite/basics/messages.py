@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Any, TypeVar
 
-from ding_lite.basics.optional_attributes import attribute_of
+from ding_lite.basics.optional_attributes import attribute_of, has_attribute
 from ding_lite.basics.origins import is_of_ding_lite
 from ding_lite.basics.torch_modes import torch_modes, torch_modes_here
 
@@ -43,13 +43,17 @@ def with_article(noun: str) -> str:
 
 
 def name_of(fn: Callable[..., Any]) -> str:
-    """The name that a script uses for `fn`: the class of an object, the factory of a closure, else the name of the function.
+    """The name that a script uses for `fn`: the class of an object, the factory of a closure, else the name of the function;
+    for what `functools.wraps` has decorated, the name of that.
 
     A closure is named after the function that made it (`data_pusher(cfg, buffer_)` is `data_pusher`), unless that function
     is still running: then `fn` is a local function of the script, and has its own name.
     """
     if isinstance(fn, functools.partial):
         return name_of(fn.func)
+    wrapped = attribute_of(fn, "__wrapped__")
+    if wrapped is not None and not has_attribute(wrapped, "__qualname__"):  # `functools.wraps` finds no name in an object
+        return name_of(wrapped)
     qualified = attribute_of(fn, "__qualname__")
     if qualified is None:
         return str(attribute_of(fn, "__name__", type(fn).__name__))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 _MISSING = object()
@@ -32,3 +33,21 @@ def attribute_of(thing: Any, name: str, default: Any = None) -> Any:
 def has_attribute(thing: Any, name: str) -> bool:
     """Whether an object has an attribute; an error of its `__getattr__` counts as no, see `attribute_of`."""
     return attribute_of(thing, name, _MISSING) is not _MISSING
+
+
+def attribute_behind(fn: Any, name: str, default: Any = None) -> Any:
+    """An attribute of a function or object, else of what it decorates with `functools.wraps`; the default if none has it.
+
+    Example:
+        >>> class Saver:
+        ...     keeps = 3
+        ...     def __call__(self, ctx): ...
+        >>> attribute_behind(functools.wraps(Saver())(lambda ctx: None), "keeps")
+        3
+    """
+    while fn is not None:
+        found = attribute_of(fn, name, _MISSING)
+        if found is not _MISSING:
+            return found
+        fn = fn.func if isinstance(fn, functools.partial) else attribute_of(fn, "__wrapped__")
+    return default

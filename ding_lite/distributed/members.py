@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from ding_lite.basics.optional_attributes import attribute_of
+from ding_lite.basics.optional_attributes import attribute_behind, attribute_of
 from ding_lite.basics.signatures import signature_of
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
 from ding_lite.engine import Context, Task, contract
@@ -178,7 +178,7 @@ class Member:
             FixedSettingError: a ConfigError; a setting cannot be changed.
         """
         require_live(self.cfg, values)
-        fixed = {name: it for fn in self.task.middleware for name, it in getattr(fn, "fixed_settings", {}).items()}
+        fixed = {name: it for fn in self.task.middleware for name, it in attribute_behind(fn, "fixed_settings", {}).items()}
         refused = [f"{name} cannot be changed in this run: {fixed[name]}" for name in values if name in fixed]
         if refused:
             raise FixedSettingError("\n".join(refused))

@@ -12,7 +12,7 @@ from ding_lite.engine.sync_loops import iterate
 from ding_lite.pipeline.contexts import Context, same_iteration, settable_fields
 from ding_lite.pipeline.contracts import of_both_halves
 from ding_lite.pipeline.entries import Entry
-from ding_lite.pipeline.generators import WaitingGenerator, end_of, locked
+from ding_lite.pipeline.generators import WaitingGenerator, locked, method_of
 from ding_lite.pipeline.guards import Checker
 from ding_lite.pipeline.suggestions import Touches
 from ding_lite.pipeline.used_middleware import methods_of
@@ -176,7 +176,7 @@ def where_set() -> str:
 def _ends_of(entries: Sequence[Entry], touches: Touches) -> list[Entry]:
     ends = []
     for entry in entries:
-        end = end_of(entry.fn)
+        end = method_of(entry.fn, "end_run")
         if end is not None:
             call = end if entry.lock is None else locked(end, entry.lock)
             touches.note_end(end, entry.fn)

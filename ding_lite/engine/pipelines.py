@@ -22,7 +22,7 @@ from ding_lite.pipeline.contexts import Context
 from ding_lite.pipeline.contracts import contract_of
 from ding_lite.pipeline.diagrams import draw_pipeline, pipeline_table
 from ding_lite.pipeline.entries import Entry
-from ding_lite.pipeline.generators import end_of, locked, wrap_both_steps
+from ding_lite.pipeline.generators import locked, method_of, wrap_both_steps
 from ding_lite.pipeline.leader_reads import with_leaders
 from ding_lite.pipeline.lifecycle import Lifecycle
 from ding_lite.pipeline.pipeline_checks import check_pipeline, require_middleware
@@ -100,7 +100,7 @@ class PipelineMixin(Lifecycle):
         if isinstance(fn, _Void):
             return
         require_middleware(fn)
-        end = end_of(fn)
+        end = method_of(fn, "end_run")
         if end is not None:
             require_middleware(end, f"{name_of(fn)}.end_run")
         self._require_open(f"use({name_of(fn)!r})")

@@ -8,7 +8,7 @@ from typing import Any
 
 from ding_lite.basics.messages import HelperContext, add_note, location_of, name_of
 from ding_lite.pipeline.contracts import joint_contract
-from ding_lite.pipeline.generators import WaitingGenerator, at_yield, end_of, forward_step, may_yield, named, unwind
+from ding_lite.pipeline.generators import WaitingGenerator, at_yield, forward_step, may_yield, method_of, named, unwind
 from ding_lite.pipeline.guards import under_contract
 from ding_lite.pipeline.pipeline_checks import require_middleware
 from ding_lite.pipeline.pools import Pool, WouldBlockError
@@ -35,7 +35,7 @@ class Serial:
     @property
     def end_run(self) -> Serial | None:
         """A middleware that calls the `end_run` of the parts, in order; None if no part has one."""
-        ends = [end for fn in self.fns if (end := end_of(fn)) is not None]
+        ends = [end for fn in self.fns if (end := method_of(fn, "end_run")) is not None]
         return Serial(*ends) if ends else None
 
     def __call__(self, ctx: Any) -> WaitingGenerator | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from ding_lite.basics.closures import content_of
 from ding_lite.basics.messages import name_of
-from ding_lite.basics.optional_attributes import attribute_of
+from ding_lite.basics.optional_attributes import attribute_behind, attribute_of
 from ding_lite.basics.origins import is_of_ding_lite
 from ding_lite.pipeline.contexts import Context
 from ding_lite.pipeline.contracts import Contract
@@ -126,14 +126,14 @@ def lacking_problems(ctx: Context, all_used: Sequence[UsedMiddleware]) -> Iterat
     a dict with the fix for each thing that its data does not have. Where a user's middleware may add it, nothing is said.
     """
     for used in all_used:
-        wanted = getattr(used.fn, "data_wanted", None)
+        wanted = attribute_behind(used.fn, "data_wanted")
         if used.contract is None or not callable(wanted) or not _is_ours(used) or any(map(_may_add_columns, used.earlier)):
             continue
         drawn = used.contract.draws
         given = [it for it in used.earlier if it.contract and it.scope == used.scope and _gives(it, used.contract.reads, drawn)]
-        if any(not getattr(it.fn, "data_lacks", None) for it in given) or not given:
+        if any(not attribute_behind(it.fn, "data_lacks") for it in given) or not given:
             continue
-        lacks: list[Mapping[str, str]] = [getattr(it.fn, "data_lacks", {}) for it in given]
+        lacks: list[Mapping[str, str]] = [attribute_behind(it.fn, "data_lacks", {}) for it in given]
         missing = [name for name in wanted() if all(name in it for it in lacks)]
         if missing:
             yield (

@@ -10,7 +10,7 @@ from types import FunctionType, GeneratorType, MethodType
 from typing import TYPE_CHECKING, Any
 
 from ding_lite.basics.messages import add_note, call_of, describe_call, name_of
-from ding_lite.basics.optional_attributes import attribute_of, has_attribute
+from ding_lite.basics.optional_attributes import attribute_behind, attribute_of, has_attribute
 from ding_lite.pipeline.contexts import Context
 from ding_lite.pipeline.pending_work import PendingWork
 
@@ -29,18 +29,15 @@ def may_yield(fn: Callable[..., Any]) -> bool:
     declared = attribute_of(fn, "may_yield")
     if isinstance(declared, bool):
         return declared
-    bodies = (inspect.unwrap(fn, stop=inspect.isgeneratorfunction), call_of(fn))
+    decorated = inspect.unwrap(fn, stop=inspect.isgeneratorfunction)
+    bodies = decorated, call_of(decorated), call_of(fn)
     return any(body is not None and inspect.isgeneratorfunction(body) for body in bodies)
 
 
-def end_of(fn: object) -> Callable[..., Any] | None:
-    """The method `end_run` of this middleware, or None. Also found behind decorators."""
-    while fn is not None:
-        end = attribute_of(fn, "end_run")
-        if callable(end):
-            return end  # type: ignore[no-any-return]
-        fn = fn.func if isinstance(fn, functools.partial) else attribute_of(fn, "__wrapped__")
-    return None
+def method_of(fn: object, name: str) -> Callable[..., Any] | None:
+    """The method of a middleware with this name, or None. Also found behind decorators."""
+    method = attribute_behind(fn, name)
+    return method if callable(method) else None
 
 
 def forward_step(fn: Callable[..., Any], result: object, ctx: Any) -> WaitingGenerator | None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 from ding_lite.basics.messages import call_of, describe_call, did_you_mean, name_of
-from ding_lite.basics.optional_attributes import attribute_of
+from ding_lite.basics.optional_attributes import attribute_behind
 from ding_lite.basics.signatures import signature_of
 from ding_lite.pipeline.contexts import Context, declared_fields, fields_at_start, foreign_field_advice, kept_fields
 from ding_lite.pipeline.contracts import Contract
@@ -149,7 +149,7 @@ def _is_read(ctx: Context, all_used: Sequence[UsedMiddleware], place: int, name:
 
 def _reads_at_end(used: UsedMiddleware) -> bool:
     """Whether only its backward step reads fields, as its attribute `reads_at_end` says."""
-    return bool(attribute_of(used.fn, "reads_at_end", False))
+    return bool(attribute_behind(used.fn, "reads_at_end", False))
 
 
 def _sets(used: UsedMiddleware) -> tuple[str, ...]:

@@ -10,10 +10,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ding_lite.basics.messages import call_of, name_of
-from ding_lite.basics.optional_attributes import attribute_of
+from ding_lite.basics.optional_attributes import attribute_behind
 from ding_lite.pipeline.contexts import Context
 from ding_lite.pipeline.contracts import Contract, NestedContext, contract_of
 from ding_lite.pipeline.entries import Entry
+from ding_lite.pipeline.generators import method_of
 
 Scope = tuple[tuple[str, str], ...]
 """Where a middleware runs: () on the iteration's own context, (("parts", "learned"),) on ctx.parts["learned"]."""
@@ -80,13 +81,13 @@ def middleware_of(pipeline: Sequence[Entry]) -> list[UsedMiddleware]:
 
 
 def methods_of(pipeline: Sequence[Entry], method: str) -> list[tuple[str, Callable[..., Any]]]:
-    """The method of this name of each middleware that has it, with the name of the middleware."""
+    """The method of this name of each middleware that has it, also behind decorators, with the name of the middleware."""
     found = []
     for entry in pipeline:
-        is_one = attribute_of(entry.fn, "inner_middleware") is None
+        is_one = attribute_behind(entry.fn, "inner_middleware") is None
         for used in (entry,) if is_one else middleware_of([entry]):
-            call = attribute_of(used.fn, method)
-            if callable(call):
+            call = method_of(used.fn, method)
+            if call is not None:
                 found.append((used.name, call))
     return found
 
@@ -99,17 +100,17 @@ def _middleware_of(
     name: str,
     used_at: str,
 ) -> list[UsedMiddleware]:
-    inner: tuple[Callable[..., Any], ...] | None = attribute_of(fn, "inner_middleware")
+    inner: tuple[Callable[..., Any], ...] | None = attribute_behind(fn, "inner_middleware")
     if inner is None:
         return [UsedMiddleware(fn, name, used_at, contract, scope, earlier)]
     made: list[UsedMiddleware] = []
-    within = attribute_of(fn, "within")
+    within = attribute_behind(fn, "within")
     if within is not None:
         contract = Contract(reads=(within[0],)) if contract is None else contract
         around = dataclasses.replace(contract, uses=(), fills=(), draws=(), needs=(), provides=(), creates=())
         made.append(UsedMiddleware(fn, name, used_at, around, scope, earlier, is_around=True))
         scope = (*scope, within)
-    side_by_side = attribute_of(fn, "side_by_side", False)
+    side_by_side = attribute_behind(fn, "side_by_side", False)
     for one in inner:
         before = (*earlier, *made[: within is not None]) if side_by_side else (*earlier, *made)
         called = name if within is not None else f"{name_of(one)} in {name}"
