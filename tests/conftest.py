@@ -335,7 +335,7 @@ def hosted() -> Iterator[Callable[[Any], Any]]:
 def _description(thing: Any) -> Any:
     """Everything that tells two things apart, to the last bit, as nested tuples."""
     if isinstance(thing, torch.Tensor):
-        thing = thing.numpy()
+        thing = thing.cpu().numpy()
     if isinstance(thing, np.ndarray) and thing.dtype != object:
         return thing.dtype.str, thing.shape, thing.tobytes()
     if isinstance(thing, Mapping):

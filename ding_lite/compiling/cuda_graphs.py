@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,14 +21,13 @@ def uses_graphs(device: torch.device) -> bool:
     return device.type == "cuda"
 
 
-def record(work: Callable[[], object], rehearse: Callable[[], object], device: torch.device, pool: Any) -> Replay:
+def record(work: Callable[[], object], rehearse: Callable[[], object], device: torch.device) -> Replay:
     """Record the operations of a function as a CUDA graph.
 
     Args:
         work: the function. It is called once, and nothing is computed.
         rehearse: does the same as `work` on copies; called before, and computes.
         device: the CUDA device.
-        pool: the memory of graphs that are not replayed at the same time.
 
     Returns:
         A function that carries out the operations on the current stream.
@@ -42,14 +40,9 @@ def record(work: Callable[[], object], rehearse: Callable[[], object], device: t
     now.wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     # Other threads may use the GPU meanwhile.
-    with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
+    with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
         work()
     return graph.replay
-
-
-def new_pool() -> Any:
-    """Memory for graphs that are not replayed at the same time."""
-    return torch.cuda.graph_pool_handle() if torch.cuda.is_available() else None
 
 
 class GraphedStep:
@@ -59,11 +52,10 @@ class GraphedStep:
         program: the program.
         stays: the places among its inputs of tensors that stay where they are, such as weights. The graph reads and changes
             them there. Other inputs are copied to memory of the graph.
-        pool: the memory of graphs that are not replayed at the same time; None for one of its own.
     """
 
-    def __init__(self, program: Program, stays: Iterable[int], pool: Any = None) -> None:
-        self._graph, self._metas, self._pool = graph_of(program), program.metas, pool
+    def __init__(self, program: Program, stays: Iterable[int]) -> None:
+        self._graph, self._metas = graph_of(program), program.metas
         self._device = next((meta.device for meta in program.metas if meta.device.type != "cpu"), torch.device("cpu"))
         self._stays, self._changed = sorted(stays), changed_inputs(program)
         self._addresses: list[int] = []
@@ -114,7 +106,7 @@ class GraphedStep:
         ]
         try:
             with torch.no_grad():
-                self._replay = record(self._run_graph, lambda: self._graph(*copies), self._device, self._pool)
+                self._replay = record(self._run_graph, lambda: self._graph(*copies), self._device)
         except RuntimeError as error:  # nothing has changed
             raise NotCompiledError(f"a CUDA graph of it cannot be recorded: {str(error)[:300]}.") from error
         self._addresses = [inputs[place].data_ptr() for place in self._stays]

@@ -67,6 +67,8 @@ class Form:
         """Whether a compiled step was compared with one that is not compiled."""
         self.is_doubted = False
         """Whether the last compiled step that was compared with one that is not compiled differed from it."""
+        self.has_rnn = any(isinstance(module, nn.RNNBase) for module in modules_of(policy))
+        """Whether a network has a layer that cuDNN computes if steps are not compiled."""
         self._taken = 0
         links, self._lists = links_of(policy), lists_of(policy)
         self._optimizer, self._links, self._linked = policy.optimizer, [link[:2] for link in links], [link[2] for link in links]
@@ -100,14 +102,10 @@ class Form:
         self._coefficients: list[Any] = []
         self._inputs: list[Any] = [it.tensor if isinstance(it, Constant) else None for it in step.sources]
 
-    def record(self, pool: Any) -> None:
-        """Make the compiled step of a form on a GPU.
-
-        Args:
-            pool: memory of CUDA graphs, which forms share.
-        """
+    def record(self) -> None:
+        """Make the compiled step of a form on a GPU."""
         stays = [place for place, it in enumerate(self.step.sources) if isinstance(it, (Slot, Moment, Constant))]
-        self.package = GraphedStep(self.step.program, stays, pool)
+        self.package = GraphedStep(self.step.program, stays)
 
     def is_stale(self, policy: Any) -> bool:
         """Whether the networks of the policy, or its optimizer, are other objects than in the trace."""

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from ding_lite.compiling.cuda_graphs import new_pool, uses_graphs
+from ding_lite.compiling.cuda_graphs import uses_graphs
 from ding_lite.compiling.forms import RECHECKED, Form, UnfitError
 from ding_lite.compiling.functional_steps import ALL_FINITE, FunctionalStep, trace_step
 from ding_lite.compiling.histories import History
@@ -91,7 +91,6 @@ class CompiledSteps:
         self._packages: dict[str, Package] = {}
         self._verified: set[str] = set()
         self._compilations: dict[str, Compilation] = {}
-        self._pool: Any = None  # memory of CUDA graphs
         self._unchecked: list[Unchecked] = []
         self._warned: set[str] = set()
 
@@ -195,8 +194,7 @@ class CompiledSteps:
                 policy, f"{MAX_FORMS} forms of its gradient step are compiled, and others are not. In this one, {why}.", True
             )
         if is_on_gpu and form.begins < math.inf:
-            self._pool = self._pool or new_pool()
-            form.record(self._pool)
+            form.record()
         else:
             form.package, form.is_verified = self._packages.get(digest), digest in self._verified
         if form.package is None and form.begins < math.inf:

@@ -40,6 +40,9 @@ _AS_NUMBERS = {
 """Methods that read the elements of a tensor outside of torch's operations, and what they make of them."""
 
 
+_COPIES = torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default
+
+
 class NotCompiledError(BaseException):
     """A gradient step cannot be compiled; the message is the reason. No Exception, because a loss that handles errors must not
     handle this one."""
@@ -130,6 +133,7 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._device = next(
             (it.device for it in inputs if not it.is_cpu), None
         )  # where the function computes, if not on the CPU
+        self._by_products: set[int] = set()
         self._tensors: list[Tensor] = []  # also so that no id is used twice
         self._numbers: dict[int, int] = {}
         self.inputs = [self._add(tensor) for tensor in inputs]
@@ -221,12 +225,20 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """
         given = [it for it in pytree.tree_leaves((args, dict(kwargs))) if isinstance(it, Tensor)]
         made = [it for it in results if isinstance(it, Tensor)]
-        if not any(it.is_cpu for it in (*given, *made)):
+        numbers = {self._numbers[id(it)] for it in given if it.is_cpu}
+        if not numbers and not any(it.is_cpu for it in made):
             return False
-        fixed = all(self._numbers[id(it)] in self.constants for it in given if it.is_cpu)
-        if not fixed or func._schema.is_mutable or not all(it.is_cpu for it in given):
-            if fixed and all(it.ndim == 0 for it in given if it.is_cpu) and not any(it.is_cpu for it in made):
-                return False  # torch passes a scalar on the CPU to the operation as a number
+        is_mixed = any(not it.is_cpu for it in given)
+        if is_mixed and not numbers and func not in _COPIES:
+            # Beside its results on the GPU, an operation has some for its own backward pass, such as a random seed.
+            self._by_products.update(self._add(it) for it in made if it.is_cpu)
+            return False
+        if is_mixed and numbers and numbers <= self._by_products:
+            return False
+        is_fixed = numbers <= self.constants.keys()
+        if is_fixed and is_mixed and numbers and all(it.ndim == 0 for it in given if it.is_cpu):
+            return False  # torch passes a scalar on the CPU to the operation as a number
+        if not is_fixed or is_mixed or func._schema.is_mutable:
             raise NotCompiledError(
                 f"{user_line()} computes on the CPU ({func}), for which a compiled step on {self._device} cannot wait: make "
                 "tensors with device=self.device."

@@ -18,7 +18,7 @@ _OF_WEIGHTS = 1e-5  # largest difference, relative to the largest element of a t
 _OF_SUMS = {torch.float64: 1e-6}  # of moments and statistics, by dtype: sums over a batch, in another order
 _OF_OTHER_SUMS = 1e-4
 _NOISE = 1e-6  # of the largest gradient: rounding, which Adam turns into whole steps where gradients are as small
-
+_OF_TF32 = 2e-3  # relative error where cuDNN multiplies numbers of 10 bits, which torch allows it to do by default
 
 _SQUARES = "exp_avg_sq", "max_exp_avg_sq", "square_avg"
 """Moments of squared gradients."""
@@ -93,22 +93,24 @@ def require_equal(form: Form, before: Saved, reference: Reference, stats: Mappin
     """
     if set(stats) != set(reference.stats):
         raise NotCompiledError(f"it returns {sorted(stats)}, and without compilation {sorted(reference.stats)}.")
+    least = _OF_TF32 if form.has_rnn and torch.backends.cudnn.allow_tf32 and any(it.is_cuda for it in now) else 0.0
+    compare = partial(_compare, least)
     for name, value in stats.items():
         other = reference.stats[name]
         if isinstance(value, Tensor) or isinstance(other, Tensor):
-            _compare(name, torch.as_tensor(value), torch.as_tensor(other), at_least=1.0)
+            compare(name, torch.as_tensor(value), torch.as_tensor(other), at_least=1.0)
         elif not _is_same(value, other):
             raise NotCompiledError(f"its {name} is {value!r:.60}, and without compilation {other!r:.60}.")
     sources = [form.step.sources[place] for place in form.held_places]
-    gradients = _gradients(sources, reference.tensors, before.before)
-    noise = _noise(sources, reference.tensors)
+    gradients = _gradients(sources, reference.tensors, before.before, max(_NOISE, least))
+    noise = _noise(sources, reference.tensors, least)
     for source, tensor, other, old in zip(sources, now, reference.tensors, before.before):
         if isinstance(source, Moment):
-            _compare(f"the optimizer's {source.name}", tensor, other, 0.0, None, noise[source.name](other))
+            compare(f"the optimizer's {source.name}", tensor, other, 0.0, None, noise[source.name](other))
         elif isinstance(source, Slot):
             error = gradients.get(id(source.tensor))
             more = 0.0 if error is None else error * _largest(other - old)
-            _compare(source.name, tensor, other, 1.0, _OF_WEIGHTS, more)
+            compare(source.name, tensor, other, 1.0, _OF_WEIGHTS, more)
 
 
 def _is_same(value: Any, other: Any) -> bool:
@@ -125,7 +127,7 @@ def _largest(tensor: Tensor) -> Tensor:
     return tensor.abs().nan_to_num(0.0, 0.0).amax() if tensor.numel() else tensor.new_zeros(())
 
 
-def _noise(sources: Sequence[Any], after: Sequence[Tensor]) -> dict[str, Callable[[Tensor], Tensor]]:
+def _noise(sources: Sequence[Any], after: Sequence[Tensor], least: float) -> dict[str, Callable[[Tensor], Tensor]]:
     """By the name of a moment, the rounding of one of its tensors: that of the largest gradient of all parameters, because a
     gradient that ought to be 0, such as that of a bias before a softmax, is what others leave when they cancel."""
     largest: dict[str, Tensor] = {}
@@ -135,11 +137,11 @@ def _noise(sources: Sequence[Any], after: Sequence[Tensor]) -> dict[str, Callabl
             largest[source.name] = torch.maximum(largest.get(source.name, size), size)
 
     def of_squares(size: Tensor, tensor: Tensor) -> Tensor:
-        error = _rounding(size) * size.sqrt()  # (gradient + error)^2 - gradient^2
+        error = max(_rounding(size), least) * size.sqrt()  # (gradient + error)^2 - gradient^2
         return error.square() + 2 * error * tensor.abs().sqrt()
 
     def of_gradients(size: Tensor, _: Tensor) -> Tensor:
-        return _rounding(size) * size
+        return max(_rounding(size), least) * size
 
     return {name: partial(of_squares if name in _SQUARES else of_gradients, size) for name, size in largest.items()}
 
@@ -149,18 +151,19 @@ def _rounding(tensor: Tensor) -> float:
     return 8 * torch.finfo(tensor.dtype).eps
 
 
-def _gradients(sources: Sequence[Any], after: Sequence[Tensor], before: Sequence[Tensor]) -> dict[int, Tensor]:
+def _gradients(sources: Sequence[Any], after: Sequence[Tensor], before: Sequence[Tensor], noise: float) -> dict[int, Tensor]:
     """By the id of a parameter, the share of its update that is rounding: its relative error, where the gradient is small."""
     found: dict[int, Tensor] = {}
     for source, new, old in zip(sources, after, before):
         if isinstance(source, Moment) and source.name in ("exp_avg", "square_avg", "momentum_buffer"):
             size = (new - old).abs()
-            error = _NOISE * _largest(size) / size.clamp(min=1e-38)
+            error = noise * _largest(size) / size.clamp(min=1e-38)
             found[id(source.param)] = error.clamp(max=2.0)
     return found
 
 
 def _compare(
+    least: float,
     name: str,
     found: Tensor,
     expected: Tensor,
@@ -171,6 +174,7 @@ def _compare(
     """Raise NotCompiledError if two tensors differ by more than rounding.
 
     Args:
+        least: the least relative tolerance.
         name: what they are, for the message.
         found, expected: of the compiled step, and of the other one.
         at_least: the tolerance is relative to the largest expected element, or to this.
@@ -186,7 +190,7 @@ def _compare(
         return
     alike = (found == expected) | (found.isnan() & expected.isnan())
     if found.is_floating_point():
-        relative = _OF_SUMS.get(found.dtype, _OF_OTHER_SUMS) if tolerance is None else tolerance
+        relative = max(least, _OF_SUMS.get(found.dtype, _OF_OTHER_SUMS) if tolerance is None else tolerance)
         allowed = relative * _largest(expected).clamp(min=at_least) + more + 1e-30
         alike |= ((found - expected).abs() <= allowed) & found.isfinite() & expected.isfinite()
     if not alike.all():

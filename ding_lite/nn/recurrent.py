@@ -144,7 +144,12 @@ class RecurrentFeatures(nn.Module):
     def _straight(self, obs: Any, state: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
         """Compute T steps without episode starts. Returns features [T, B, size], and the last state."""
         x = self._encoded(obs)
-        out, (h, c) = self.lstm(x.view(-1, len(state[0]), x.shape[1]), (state[0].unsqueeze(0), state[1].unsqueeze(0)))
+        rows, initial = x.view(-1, len(state[0]), x.shape[1]), (state[0].unsqueeze(0), state[1].unsqueeze(0))
+        if x.is_cuda:
+            weights = _in_one_piece(self._weights())
+            out, h, c = torch.lstm(rows, initial, weights, True, 1, 0.0, self.training, False, False)
+        else:
+            out, (h, c) = self.lstm(rows, initial)
         return out, [h[0], c[0]]
 
     def _stepwise(self, x: Tensor, state: Sequence[Tensor], restart: Tensor) -> tuple[Tensor, Tensor]:
@@ -192,6 +197,8 @@ class RecurrentFeatures(nn.Module):
         rows = torch.cat([x, x.new_zeros(1, x.shape[1])])[plan.source].view(-1, len(state[0]), x.shape[1])
         weight_ih, weight_hh, bias_ih, bias_hh = self._weights()
         weights = [torch.cat([weight_ih, self.marks], 1), weight_hh, bias_ih, bias_hh]
+        if x.is_cuda:
+            weights = _in_one_piece(weights)
         initial = (state[0].unsqueeze(0), state[1].unsqueeze(0))
         rows = torch.cat([rows, plan.marked.to(x.dtype)], -1)
         out, _, cell = torch.lstm(rows, initial, weights, True, 1, 0.0, self.training, False, False)
@@ -234,6 +241,12 @@ def _planned(restart: Tensor, beyond: Tensor) -> _Plan:
     wiped[(steps - num_envs)[restart]] = True
     held = torch.arange(num_rows, device=device).unsqueeze(1) > last
     return _Plan(steps, source, torch.stack([wiped.view(num_rows, num_envs), held], -1))
+
+
+def _in_one_piece(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """The tensors in one memory, where cuDNN looks for the weights of an LSTM; otherwise it copies them and warns."""
+    parts = torch.split(torch.cat([it.flatten() for it in tensors]), [it.numel() for it in tensors])
+    return [part.view(it.shape) for part, it in zip(parts, tensors)]
 
 
 def _step(x: Any, h: Any, c: Any, weight_ih: Any, weight_hh: Any, bias_ih: Any, bias_hh: Any) -> tuple[Any, Any]:

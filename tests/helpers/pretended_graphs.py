@@ -8,7 +8,7 @@ import torch
 from ding_lite.compiling import cuda_graphs, steps, updates
 
 
-def recorded(work, rehearse, device, pool):
+def recorded(work, rehearse, device):
     """As `cuda_graphs.record`: rehearsals come first, recording computes nothing, and the outputs stay where they are."""
     step = work.__self__
     before = [it.detach().clone() for it in step._inputs]
