@@ -214,17 +214,17 @@ def require_optimizer_state(where: str, optimizer: Optimizer, state: Any, params
     trial = _trial_of(optimizer)
     for index, group in enumerate(own):
         _require_settings(f'{where}["param_groups"][{index}]', trial, group, given[index])
-    params = [param for group in optimizer.param_groups for param in group["params"]]
-    _require_all_kept(where, state, len(params))
+    own_params = [param for group in optimizer.param_groups for param in group["params"]]
+    _require_all_kept(where, state, len(own_params))
     if _MADE in state:
         _require_made(where, state, trial, own)
     if params and _PLACES in state and _sorted(state[_PLACES]) != (expected := sorted(_places(optimizer, params))):
         raise StateError(f'{where}["{_PLACES}"] is {state[_PLACES]!r:.80}, expected the numbers {expected!r:.80} in any order.')
     wanted = _first_moments(where, trial, given)
     for index, moments in state["state"].items():
-        if index not in range(len(params)):
-            raise StateError(f'{where}["state"] has an entry {index!r}, and there are {len(params)} parameters.')
-        _require_moments(f'{where}["state"][{index}]', params[index], moments, wanted.get(index))
+        if index not in range(len(own_params)):
+            raise StateError(f'{where}["state"] has an entry {index!r}, and there are {len(own_params)} parameters.')
+        _require_moments(f'{where}["state"][{index}]', own_params[index], moments, wanted.get(index))
     if wanted and not _has_finite_step(optimizer, state):
         _require_finite_step(where, trial, state)
 
