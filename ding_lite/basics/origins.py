@@ -19,6 +19,12 @@ def is_of_ding_lite(module: str | None) -> bool:
     return package_of(module) == "ding_lite"
 
 
+def is_method_of_ding_lite(method: object, name: str) -> bool:
+    """Whether a bound method of this name is one that a class of this library has, or that a class of a script overrides."""
+    kinds = type(getattr(method, "__self__", None)).__mro__
+    return any(name in vars(kind) and is_of_ding_lite(kind.__module__) for kind in kinds)
+
+
 @functools.cache
 def is_of_script(module: str | None) -> bool:
     """Whether a module belongs neither to Python nor to an installed library."""

@@ -15,6 +15,7 @@ from typing import Any, SupportsIndex, TypeVar
 from ding_lite.basics.foreign_names import foreign_attributes
 from ding_lite.basics.messages import add_note
 from ding_lite.basics.optional_attributes import attribute_of
+from ding_lite.basics.origins import is_method_of_ding_lite
 from ding_lite.basics.run_downloads import restored_run
 from ding_lite.basics.run_files import RunFiles
 from ding_lite.basics.storages import open_storage
@@ -202,7 +203,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
     def stop(self) -> None:
         """Close the task: close waiting generators, deliver events, join threads, and clear the pipeline.
 
-        It calls `release()` of objects in the `uses` of contracts, if they have it, so that they free their processes. Inside a
+        Environments, policies and other objects of this library in the `uses` of contracts free their processes. Inside a
         middleware, `stop` ends the run at once; `finish = True` completes the iteration first.
         """
         if self._started_at is None:
@@ -215,7 +216,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
         things = {id(it): it for entry in self._entries if entry.contract for it in entry.contract.uses}
         with contextlib.ExitStack() as after:  # also after an error, even of another release
             for release in (attribute_of(thing, "release") for thing in reversed(things.values())):
-                if callable(release):
+                if callable(release) and is_method_of_ding_lite(release, "release"):  # not that of a lock
                     after.callback(release)
             self._close()
 

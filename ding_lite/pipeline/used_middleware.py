@@ -11,6 +11,7 @@ from typing import Any
 
 from ding_lite.basics.messages import call_of, name_of
 from ding_lite.basics.optional_attributes import attribute_behind
+from ding_lite.basics.origins import is_method_of_ding_lite
 from ding_lite.pipeline.contexts import Context
 from ding_lite.pipeline.contracts import Contract, NestedContext, contract_of
 from ding_lite.pipeline.entries import Entry
@@ -80,14 +81,21 @@ def middleware_of(pipeline: Sequence[Entry]) -> list[UsedMiddleware]:
     return all_used
 
 
+FOR_SCRIPTS = "begin_run", "note_error", "save_run"
+"""Methods that middleware of a script may have too. Others of these names are none of the task's business."""
+
+
 def methods_of(pipeline: Sequence[Entry], method: str) -> list[tuple[str, Callable[..., Any]]]:
-    """The method of this name of each middleware that has it, also behind decorators, with the name of the middleware."""
+    """The method of this name of each middleware that has it, also behind decorators, with the name of the middleware.
+
+    If it is none of those in `FOR_SCRIPTS`, only that of middleware of this library.
+    """
     found = []
     for entry in pipeline:
         is_one = attribute_behind(entry.fn, "inner_middleware") is None
         for used in (entry,) if is_one else middleware_of([entry]):
             call = method_of(used.fn, method)
-            if call is not None:
+            if call is not None and (method in FOR_SCRIPTS or is_method_of_ding_lite(call, method)):
                 found.append((used.name, call))
     return found
 

@@ -259,6 +259,8 @@ class TestStart:
     @pytest.mark.parametrize("failing", ["release", "wait"])
     def test_every_object_is_released_also_after_an_error_or_a_signal(self, failing, monkeypatch):
         class Holder:
+            __module__ = "ding_lite.holders"  # only those of the library are released
+
             def __init__(self, name):
                 self.name = name
                 contract(uses=(self,), stage="record")(self)
