@@ -15,6 +15,7 @@ from ding_lite.envs import stepper
 from ding_lite.envs.autoreset import VectorEnvAdapter
 from ding_lite.policy import CollectMode, EvalMode, LearnMode, Policy, PolicyConfig
 
+_OF_REPLAY = "policy.learn.update_per_collect"
 RUN_CONFIG = "the run's configuration, such as DQNConfig"
 """Describes the first argument of most middleware in messages."""
 
@@ -33,9 +34,11 @@ def require(middleware: str, given: object, attribute: str, described: str) -> N
     try:
         operator.attrgetter(attribute)(given)
     except AttributeError:
+        kind = type(given).__name__
+        shown = f"one of type {kind}" if isinstance(given, Config) else f"{given!r:.80} of type {kind}"
         raise TypeError(
-            f"{middleware} wants {described}, got {given!r:.80} of type {type(given).__name__}, which has no {attribute!r}."
-            f"{_instead(given) if 'configuration' in described else ''}"
+            f"{middleware} wants {described}, got {shown}, which has no {attribute!r}."
+            f"{_instead(given, attribute) if 'configuration' in described else ''}"
         ) from None
 
 
@@ -86,8 +89,10 @@ def require_info_columns(middleware: str, cfg: Any, env: object) -> None:
         )
 
 
-def _instead(given: object) -> str:
-    """Advice for an argument that is almost a configuration."""
+def _instead(given: object, attribute: str) -> str:
+    """Advice for an argument that is almost the configuration that is wanted."""
+    if attribute == _OF_REPLAY and isinstance(given, RunConfig):
+        return " If its algorithm learns from rollouts, as PPO does, use multistep_trainer, and no buffer."
     if isinstance(given, type):
         return f" Pass an instance, {given.__name__}()."
     if isinstance(given, Mapping):
