@@ -1,7 +1,8 @@
 """Gradient steps on a GPU: as CUDA graphs (`learn.compile`), beside the same steps without.
 
 All of them: `python benchmarks/gpu_steps.py`; some: `python benchmarks/gpu_steps.py dqn sac`. The time is that of the clock,
-until the GPU is done, because the CPU launches operations ahead of it.
+until the GPU is done, because the CPU launches operations ahead of it. At the end, a learner whose batches are sampled and
+moved to the GPU while it trains, beside one that does this in between.
 """
 
 from __future__ import annotations
@@ -13,12 +14,17 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from gymnasium import spaces
 from measure import one_thread, report
 
+from ding_lite import Task
 from ding_lite import policy as policies
-from ding_lite.data import tree
+from ding_lite.config import DQNConfig
+from ding_lite.contexts import OnlineRLContext
+from ding_lite.data import ReplayBuffer, tree
+from ding_lite.middleware import OffPolicyLearner
 
 STEPS, ROUNDS, DEVICE = 100, 8, "cuda"
 VECTOR, WIDE, IMAGE = spaces.Box(-10.0, 10.0, (4,)), spaces.Box(-10.0, 10.0, (17,)), spaces.Box(0, 255, (4, 84, 84), "uint8")
@@ -66,18 +72,43 @@ def main(names: list[str]) -> None:
     one_thread()
     print(f"# {torch.cuda.get_device_name()}, torch {torch.__version__}", flush=True)
     for name in names or CASES:
-        case = CASES[name]
-        steps = {mode: stepper(case, mode) for mode in ("off", "on")}
-        taken: dict[str, list[float]] = {mode: [] for mode in steps}
-        for turn in range(ROUNDS + 2):
-            for mode, step in steps.items():
-                seconds = timed(step)
-                if turn >= 2:
-                    taken[mode].append(seconds)
-        for mode, what in (("off", "plain"), ("on", "graph")):
-            report("gpu_steps", what, "us_per_step", statistics.median(taken[mode]) / STEPS * 1e6, algorithm=name)
-        ratios = [plain / graph for plain, graph in zip(taken["off"], taken["on"])]
-        report("gpu_steps", "graph", "times_as_fast", statistics.median(ratios), algorithm=name)
+        compare_steps({what: stepper(CASES[name], mode) for mode, what in (("off", "plain"), ("on", "graph"))}, STEPS, name)
+    if not names:
+        for mode in ("off", "on"):
+            functions = {what: learner(mode, prefetch) for prefetch, what in ((False, "plain"), (True, "prefetched"))}
+            compare_steps(functions, 1, "dqn_atari_with_replay" + ("_as_graph" if mode == "on" else ""))
+
+
+def compare_steps(functions: Mapping[str, Callable[[], object]], calls: int, name: str) -> None:
+    """Measure two functions in turn, and report the time of a gradient step of each, and their ratio."""
+    taken: dict[str, list[float]] = {what: [] for what in functions}
+    for turn in range(ROUNDS + 2):
+        for what, function in functions.items():
+            seconds = timed(function, calls)
+            if turn >= 2:
+                taken[what].append(seconds)
+    for what, found in taken.items():
+        report("gpu_steps", what, "us_per_step", statistics.median(found) / STEPS * 1e6, algorithm=name)
+    plain, better = taken.values()
+    ratio = statistics.median(one / other for one, other in zip(plain, better))
+    report("gpu_steps", list(taken)[1], "times_as_fast", ratio, algorithm=name)
+
+
+def learner(mode: str, prefetch: bool) -> Callable[[], object]:
+    """A function that takes gradient steps of DQN on batches of images from replay, which are sampled and moved to the GPU."""
+    case, cfg = CASES["dqn_atari"], DQNConfig()
+    settings = {"batch_size": case.rows, "update_per_collect": STEPS, "compile": mode}
+    cfg.override({"policy": {"device": DEVICE, "learn": settings, "model": {"encoder_hidden_size_list": [512]}}})
+    policy = policies.DQNPolicy(cfg.policy, case.obs, case.action)
+    rng, rows = np.random.default_rng(0), 2000
+    buffer_ = ReplayBuffer(rows)
+    images = {name: rng.integers(0, 256, (rows, *case.obs.shape), dtype=np.uint8) for name in ("obs", "next_obs")}
+    numbers = {"action": rng.integers(0, 6, rows), "reward": rng.standard_normal(rows).astype(np.float32)}
+    buffer_.push({**images, **numbers, "terminated": rng.random(rows) < 0.02, "truncated": np.zeros(rows, np.bool_)})
+    task = Task().start(ctx=OnlineRLContext(), async_mode=prefetch)
+    task.use(OffPolicyLearner(cfg, policy.learn_mode, buffer_, prefetch=prefetch))
+    task.run(max_step=5, final=False)
+    return lambda: task.run(max_step=1, final=False)
 
 
 def stepper(case: Case, mode: str) -> Callable[[], object]:
@@ -93,11 +124,11 @@ def stepper(case: Case, mode: str) -> Callable[[], object]:
     return lambda: policy.gradient_step(next(batches))
 
 
-def timed(step: Callable[[], object]) -> float:
+def timed(function: Callable[[], object], calls: int) -> float:
     torch.cuda.synchronize()
     begin = time.perf_counter()
-    for _ in range(STEPS):
-        step()
+    for _ in range(calls):
+        function()
     torch.cuda.synchronize()
     return time.perf_counter() - begin
 

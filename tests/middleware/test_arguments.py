@@ -70,7 +70,7 @@ PPO = PPOPolicy(PPO_CFG.policy, *SPACES)
         (lambda: reward_normalizer(None, PPO.learn_mode), "reward_normalizer wants a configuration with .*discount_factor"),
         (
             lambda: OffPolicyLearner(PPO_CFG, PPO.learn_mode, ReplayBuffer(10)),
-            "OffPolicyLearner wants a configuration with policy.learn.update_per_collect, .* type PPOConfig, .* multistep_trainer",
+            "OffPolicyLearner wants a configuration with policy.learn.update_per_collect, .* PPOConfig, .* multistep_trainer",
         ),
         (lambda: StepCollector(CFG.policy, POLICY.collect_mode, ENVS), "StepCollector wants the run's configuration"),
         (lambda: EpisodeCollector(None, POLICY.collect_mode, ENVS), "EpisodeCollector wants the run's configuration"),
