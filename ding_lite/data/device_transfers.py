@@ -30,8 +30,11 @@ class CudaTransfer:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._device = device
+        self._device = torch.empty(0, device=device).device  # with its number
         self._stream: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return CudaTransfer, (self._device,)  # a copy of a policy has a stream of its own
 
     def begin(self, leaves: dict[str, Any]) -> Callable[[], Tree]:
         """Begin to copy the tensors among these leaves; other leaves are unchanged.
@@ -54,5 +57,7 @@ class CudaTransfer:
         return arrive
 
     def _copy(self, leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor) or leaf.device == self._device:
+            return leaf
         # From pinned memory, because only then the copy is asynchronous. Torch keeps that memory until the copy is done.
-        return leaf.pin_memory().to(self._device, non_blocking=True) if isinstance(leaf, torch.Tensor) else leaf
+        return (leaf.pin_memory() if leaf.is_cpu else leaf).to(self._device, non_blocking=True)

@@ -103,6 +103,7 @@ class LearnMode:
 
     def __init__(self, policy: LearningPolicy) -> None:
         self._policy = policy
+        self._transfer: CudaTransfer | None = None  # made with the first batch that is copied to a GPU
 
     def forward(self, batch: Tree) -> dict[str, Tensor]:
         """Learn from a batch, on the policy's device. Only the columns that the hooks read are moved to a GPU.
@@ -124,10 +125,18 @@ class LearnMode:
             return policy.learners.learn(tree(self._read(batch)))
         if policy.device.type != "cpu":
             with policy.hook_metrics.log_time(("time", "device_copy"), reduce="mean"):
-                batch = tree(to_device(self._read(batch), policy.device))
+                batch = self._there(self._read(batch))
         elif policy.compiled_steps is not None:
             policy.dry_run()  # tells which columns the hooks read
         return policy.learn(batch)
+
+    def _there(self, columns: dict[str, Any]) -> Tree:
+        """These columns on the policy's device. The CPU does not wait for a GPU: it can sample the next batch meanwhile."""
+        device = self._policy.device
+        if device.type != "cuda":
+            return tree(to_device(columns, device))
+        self._transfer = self._transfer or CudaTransfer(device)
+        return self._transfer.begin(columns)()
 
     def dry_run(self) -> None:
         """Run the policy on a dummy batch, the first time that this is called; see `Policy.dry_run`."""

@@ -37,6 +37,7 @@ from ding_lite.policy_state import (
     require_part,
     require_random_state,
     require_state,
+    set_torch_state,
     with_added_settings,
     with_moments,
 )
@@ -423,7 +424,7 @@ class PolicyState(PolicyWeights):
     def load_generator_state(self, state: Mapping[str, Any]) -> None:
         """Load the states of the random generators."""
         self.rng.bit_generator.state = state["rng"]
-        self.generator.set_state(state["generator"].cpu())
+        set_torch_state(self.generator, state["generator"])
         if "action_space" in state:  # older states do not have it
             load_random_state(self.action_space, state["action_space"])
 

@@ -22,7 +22,7 @@ from ding_lite.policy_state.optimizer_states import (
     with_group_settings,
     with_moments,
 )
-from ding_lite.policy_state.random_states import require_random_state
+from ding_lite.policy_state.random_states import require_random_state, set_torch_state
 
 __all__ = [
     "StateError",
@@ -44,6 +44,7 @@ __all__ = [
     "require_range",
     "require_state",
     "require_weights",
+    "set_torch_state",
     "settings_in",
     "tensors_in",
     "with_added_settings",

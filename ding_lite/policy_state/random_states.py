@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,9 @@ from ding_lite.data.random_generators import require_generator_state
 from ding_lite.envs.spaces import subspaces
 from ding_lite.policy_state.identities import StateError
 from ding_lite.policy_state.leaves import describe
+
+_STATES_OF_TORCH = torch.Size([16]), torch.Generator().get_state().shape
+"""Of generators on a GPU and on the CPU."""
 
 
 def require_random_state(
@@ -66,9 +70,26 @@ def _require_torch_state(where: str, state: Any, own: Tensor, device: torch.devi
     if not isinstance(state, Tensor):
         raise StateError(f"{where} is {state!r:.80}, {expected}")
     try:
-        torch.Generator(device).set_state(state.cpu())
+        set_torch_state(torch.Generator(device), state)
     except (TypeError, RuntimeError) as error:
         raise StateError(f"{where} is {describe(state)} and not valid ({' '.join(str(error).split())}), {expected}") from None
+
+
+def set_torch_state(generator: torch.Generator, state: Tensor) -> None:
+    """Set the state of a generator of torch, also to one of a generator on another kind of device.
+
+    Generators of a CPU and of a GPU draw other numbers. If the state is of the other kind, the generator gets a seed that
+    depends on the state alone, so that the same state gives the same numbers.
+
+    Raises:
+        TypeError, RuntimeError: the state is none of either kind.
+    """
+    state = state.cpu()
+    if state.dtype is torch.uint8 and state.shape != generator.get_state().shape and state.shape in _STATES_OF_TORCH:
+        digest = hashlib.sha256(state.numpy().tobytes()).digest()
+        generator.manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+    else:
+        generator.set_state(state)
 
 
 def _require_space_state(where: str, state: Any, space: gymnasium.Space[Any]) -> None:
