@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from inspect import unwrap
+from types import FunctionType
 from typing import Any, Protocol, TypeVar
 
 import gymnasium
@@ -14,6 +16,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
+from ding_lite.basics.attribute_reads import instructions_of
 from ding_lite.basics.global_random import global_random_states
 from ding_lite.data import Tree, flatten, nested, to_device, tree
 from ding_lite.data.column_names import RESERVED
@@ -188,7 +191,21 @@ def try_out(policy: P, make_mode: Callable[[P], DryRunMode]) -> HookReads:
             read = _learned(policy, columns) if policy.has_loss else HookReads(None, None)
         except NotImplementedError:
             read = HookReads(None, None)
+        except HookCallError as error:
+            if not _is_set_around(policy, error.__cause__):
+                raise
+            read = HookReads(None, None)
     return read._replace(outputs=outputs)
+
+
+def _is_set_around(policy: DryRunPolicy, error: BaseException | None) -> bool:
+    """Whether a hook failed because an attribute of the policy is missing that its own `learn_on_batch` sets around the hook,
+    which the dry run does not call."""
+    if not isinstance(error, AttributeError) or error.obj is not policy:
+        return False
+    around = [vars(kind).get("learn_on_batch") for kind in type(policy).__mro__]
+    codes = [unwrap(it).__code__ for it in around if isinstance(it, FunctionType)]
+    return any(it.opname == "STORE_ATTR" and it.argval == error.name for code in codes for it in instructions_of(code))
 
 
 def _check_model(policy: DryRunPolicy) -> None:

@@ -66,6 +66,30 @@ def test_the_loss_may_read_what_before_step_sets():
     assert not hasattr(policy, "strength")
 
 
+class StopsEarly(PPOPolicy):
+    """Leaves out the rest of a rollout's gradient steps once the policy has changed enough."""
+
+    def learn_on_batch(self, batch):
+        self.stopped = False
+        return super().learn_on_batch(batch)
+
+    def loss(self, batch):
+        loss, stats = super().loss(batch)
+        self.stopped = self.stopped or bool(stats["kl"] > 1e-4)
+        return loss * (not self.stopped), stats
+
+
+class NeverSet(PPOPolicy):
+    def loss(self, batch):
+        return super().loss(batch)[0] * self.factor
+
+
+def test_the_loss_may_read_what_learn_on_batch_sets_around_it():
+    StopsEarly(None, BOX, DISCRETE).dry_run()
+    with pytest.raises(HookError, match="AttributeError: 'NeverSet' object has no attribute 'factor'"):
+        NeverSet(None, BOX, DISCRETE).dry_run()
+
+
 def test_an_error_in_before_step_is_found_before_the_run():
     class Fails(DQNPolicy):
         def before_step(self):
