@@ -131,9 +131,22 @@ def _renamed() -> str:
     return ", ".join(f"{other} to {name}" for name, other in _COLUMNS.items())
 
 
+def _are_parts(column: tuple[Any, ...], flags_: Any) -> bool:
+    """Whether a column is a tuple of arrays with a row for each flag, and not itself a tuple of rows."""
+    count = len(flags_) if hasattr(flags_, "__len__") else 0
+    return len(column) != count and all(hasattr(part, "__len__") and len(part) == count for part in column)
+
+
 def _episodes_of(rows: Mapping[str, Any]) -> Episodes:
     """Transitions as episodes, cut where one ends; the last one may be unfinished."""
     where = "transitions for a dataset"
+    for path, leaf in flatten(dict(rows)):
+        if isinstance(leaf, tuple) and _are_parts(leaf, rows.get("terminated", ())):
+            parts = ", ".join(f'"{number}": ...' for number in range(len(leaf)))
+            raise DatasetError(
+                f"the column {'/'.join(path)} is a tuple of {len(leaf)} arrays: name them as the parts of a Tuple space, "
+                f"{{{parts}}}."
+            )
     require_names(where, [path for path, _ in flatten(dict(rows))])
     columns: dict[str, Any] = unflatten({path: as_column(where, "/".join(path), leaf) for path, leaf in flatten(dict(rows))})
     lacking = [name for name in _COLUMNS if name not in columns]

@@ -226,6 +226,15 @@ class TestForms:
             open_dataset(rows)
         same(open_dataset({name: np.stack([row[name] for row in rows]) for name in rows[0]}).rows(), transitions())
 
+    def test_a_tuple_of_arrays(self):
+        rows = transitions()
+        parts = {name: (rows[name], rows[name][:, :1]) for name in ("obs", "next_obs")}
+        with pytest.raises(DatasetError, match=r'obs is a tuple of 2 arrays: name them as .* \{"0": ..., "1": ...\}'):
+            open_dataset({**rows, **parts})
+        named = {name: dict(zip("01", both)) for name, both in parts.items()}
+        assert open_dataset({**rows, **named}).rows()["obs"]["1"].shape == (9, 1)
+        same(open_dataset({name: tuple(column) for name, column in rows.items()}).rows(), rows)  # tuples of rows
+
     @pytest.mark.parametrize("dtype", [None, object])
     @pytest.mark.parametrize("names", [lambda rows: rows, as_d4rl])
     def test_actions_as_text(self, names, dtype):
