@@ -15,5 +15,7 @@ class ICMConfig(MountainCarConfig):
     exp_name: str = "runs/icm"
     """Folder of the run, for metrics, configuration and checkpoints."""
 
-    reward_model: ICMRewardConfig = dataclasses.field(default_factory=lambda: ICMRewardConfig(bonus_weight=1.0))
+    reward_model: ICMRewardConfig = dataclasses.field(
+        default_factory=lambda: ICMRewardConfig(bonus_weight=1.0, bonus_steps=20_000)
+    )
     """The exploration bonus."""

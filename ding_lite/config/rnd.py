@@ -15,5 +15,5 @@ class RNDConfig(MountainCarConfig):
     exp_name: str = "runs/rnd"
     """Folder of the run, for metrics, configuration and checkpoints."""
 
-    reward_model: RNDRewardConfig = dataclasses.field(default_factory=RNDRewardConfig)
+    reward_model: RNDRewardConfig = dataclasses.field(default_factory=lambda: RNDRewardConfig(bonus_steps=20_000))
     """The exploration bonus."""
