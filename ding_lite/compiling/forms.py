@@ -30,6 +30,7 @@ from ding_lite.compiling.functional_steps import (
     links_of,
     lists_of,
 )
+from ding_lite.compiling.guards import Guards
 from ding_lite.compiling.packages import Package
 from ding_lite.compiling.reads import MODULE_HOOKS, modules_of
 from ding_lite.compiling.tracing import Draw, Meta
@@ -70,6 +71,7 @@ class Form:
         self.has_rnn = any(isinstance(module, nn.RNNBase) for module in modules_of(policy))
         """Whether a network has a layer that cuDNN computes if steps are not compiled."""
         self._taken = 0
+        self._guards = Guards(step.guards)
         links, self._lists = links_of(policy), lists_of(policy)
         self._optimizer, self._links, self._linked = policy.optimizer, [link[:2] for link in links], [link[2] for link in links]
         self._learns = [param.requires_grad for param in policy.params]
@@ -128,9 +130,8 @@ class Form:
         step = self.step
         if (variant := policy.step_variant()) != step.variant:
             return f"step_variant() is {variant!r}"
-        for guard in step.guards:
-            if not guard.holds():
-                return guard.difference()
+        if (guard := self._guards.broken()) is not None:
+            return guard.difference()
         if [param.requires_grad for param in policy.params] != self._learns:
             return "other parameters have requires_grad"
         if _surroundings(policy) != self._surroundings or not self._hooks.are_same():
