@@ -249,23 +249,21 @@ class Guards:
     def __init__(self, guards: Iterable[AnyGuard]) -> None:
         found = tuple(guards)
         # Mostly, the same object is still there, so that it need not be compared.
-        self._quick = [
-            (it.owner, it.name, it.value.thing if type(it.value) is _Same else it.value, it)
-            for it in found
-            if isinstance(it, Guard) and (type(it.value) is _Same or type(it.value) in _BUILTIN)
-        ]
-        quick = {id(it) for *_, it in self._quick}
-        self._others = [it for it in found if id(it) not in quick]
+        quick = [it for it in found if isinstance(it, Guard) and (type(it.value) is _Same or type(it.value) in _BUILTIN)]
+        self._quick = quick
+        self._places = [it.owner for it in quick], [it.name for it in quick], [MISSING] * len(quick)
+        self._values = [it.value.thing if type(it.value) is _Same else it.value for it in quick]
+        ids = set(map(id, quick))
+        self._others = [it for it in found if id(it) not in ids]
 
     def broken(self) -> AnyGuard | None:
         """The first guard that no longer holds; None if all do."""
-        for owner, name, value, guard in self._quick:
-            if getattr(owner, name, MISSING) is not value and not guard.holds():
-                return guard
-        for other in self._others:
-            if not other.holds():
-                return other
-        return None
+        now = list(map(getattr, *self._places))
+        if not all(map(operator.is_, now, self._values)):
+            for guard, value, other in zip(self._quick, self._values, now):
+                if value is not other and not guard.holds():
+                    return guard
+        return next((it for it in self._others if not it.holds()), None)
 
 
 def are_alike(now: Any, was: Any) -> bool:
