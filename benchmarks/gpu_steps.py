@@ -1,7 +1,7 @@
 """Gradient steps on a GPU: as CUDA graphs (`learn.compile`), beside the same steps without.
 
-All of them: `python benchmarks/gpu_steps.py`; some: `python benchmarks/gpu_steps.py dqn sac`. The time is that of the wall clock,
-until the GPU is done, because the CPU launches operations ahead of it.
+All of them: `python benchmarks/gpu_steps.py`; some: `python benchmarks/gpu_steps.py dqn sac`. The time is that of the wall
+clock, until the GPU is done, because the CPU launches operations ahead of it.
 """
 
 from __future__ import annotations

@@ -174,7 +174,7 @@ class FunctionGuard(NamedTuple):
     @property
     def place(self) -> str:
         """What it is, for messages."""
-        return f"the code of {self.function.__qualname__}, or a default value of it,"
+        return f"the code or a default value of {self.function.__qualname__}"
 
     def __str__(self) -> str:
         values = [it.value for it in self.contents] or self.defaults

@@ -38,9 +38,14 @@ _OF_FUNCTIONS = frozenset(dir(FunctionType))
 class OuterReads:
     """The values outside of objects that functions, and the functions that these call by name, may read. Only functions that
     are of no library are followed.
+
+    Args:
+        are_calls_unknown: whether all functions of a class that is only a value are looked through, because it will not be
+            known which of them are called.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, are_calls_unknown: bool) -> None:
+        self._are_calls_unknown = are_calls_unknown
         self.functions: dict[CodeType, list[FunctionType]] = {}
         """The functions that were looked through, by their code."""
         self._guards: list[tuple[Guard | TensorGuard, Any]] = []
@@ -63,12 +68,17 @@ class OuterReads:
             self._add_class(kind)
         return self._all_found()
 
-    def look_at(self, kind: type) -> list[tuple[Guard | TensorGuard, Any]]:
+    def look_at(self, kind: type, has_objects: bool) -> list[tuple[Guard | TensorGuard, Any]]:
         """The attributes of a class that the functions that were looked through may read, and the values that its functions may
         read, if they were not found before: guards, each with the value.
+
+        Args:
+            kind: the class.
+            has_objects: whether an object of the class was read, and not only the class.
         """
         self._add_class(kind)
-        self._add_all(kind)
+        if has_objects or self._are_calls_unknown:
+            self._add_all(kind)
         return self._all_found()
 
     def has_seen(self, code: CodeType, kind: type | None) -> bool:
@@ -152,7 +162,8 @@ class OuterReads:
             self._note(kind, name, value)
             if isinstance(value, type) and is_users(value):
                 self._add_class(value)
-                self._add_all(value)
+                if self._are_calls_unknown:
+                    self._add_all(value)
 
     def _read_of_module(self, module: ModuleType, names: Sequence[str]) -> None:
         """An attribute of a module; of a library only functions and classes, which tests replace, and plain values."""

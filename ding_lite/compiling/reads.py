@@ -27,6 +27,7 @@ from ding_lite.compiling.guards import (
     MISSING,
     MOST,
     AnyGuard,
+    Descriptor,
     FunctionGuard,
     Globals,
     Guard,
@@ -81,7 +82,9 @@ class Reads:
         self._writers: dict[tuple[int, str], str] = {}
         self._groups: dict[tuple[int, str], tuple[Any, Any, Any, str]] = {}
         self._methods: dict[int, tuple[Any, set[str]]] = {}
-        self._outer = OuterReads()
+        self._is_profiled = sys.getprofile() is not None
+        self._outer = OuterReads(are_calls_unknown=self._is_profiled)
+        self._doubts: list[tuple[str, NotCompiledError]] = []
         self._outside: dict[tuple[int, str], Guard | TensorGuard] = {}
         self._functions: dict[int, FunctionGuard] = {}
         self._called: set[tuple[CodeType, type | None]] = set()
@@ -134,6 +137,9 @@ class Reads:
                 self._paused, self._line = False, user_line
             with self._noticing_calls():
                 yield
+        called = {name for code, _ in self._called for name in code.co_names}
+        if error := next((error for name, error in self._doubts if self._is_profiled or name in called), None):
+            raise error
         for (_, name), (owner, value) in self._before.items():
             now = _held(owner, name)
             if now is not value and not (is_plain(now) and are_alike(now, value)):
@@ -172,13 +178,19 @@ class Reads:
             key = id(vars(guard.owner)) if isinstance(guard.owner, Globals) else id(guard.owner), guard.name
             if key not in self._outside:
                 self._outside[key] = guard
-                if isinstance(guard, Guard) and not (isinstance(guard.owner, ModuleType) and not is_users(guard.owner)):
+                if not isinstance(guard, Guard) or (isinstance(guard.owner, ModuleType) and not is_users(guard.owner)):
+                    continue
+                try:
                     self._follow(guard.place, value)
+                except NotCompiledError as error:
+                    if not isinstance(guard.owner, (type, Descriptor)):
+                        raise
+                    self._doubts.append((guard.name, error))  # functions that are not called may have named it
 
     @contextlib.contextmanager
     def _noticing_calls(self) -> Iterator[None]:
         """Notice which functions this thread calls in this block, with their default values."""
-        if sys.getprofile() is not None:  # a profiler, which must go on: which functions are called is not known
+        if self._is_profiled:  # the profiler must go on, so that it is not known which functions are called
             self._paused = True
             try:
                 for function in [it for same in self._outer.functions.values() for it in same]:
@@ -337,7 +349,7 @@ class Reads:
         if (kind.__dictoffset__ or is_users(kind)) and isinstance(value, _WITH_CONTENTS) and is_watchable(kind):
             self._watch_objects_of(kind)
         elif isinstance(value, type) and is_users(value):
-            self._keep(self._outer.look_at(value))
+            self._keep(self._outer.look_at(value, has_objects=False))
             if is_users(kind):
                 self._watch_objects_of(kind)
         elif isinstance(value, ModuleType) and is_users(value):
@@ -397,7 +409,7 @@ class Reads:
             self._watch(kind)
         except (TypeError, AttributeError) as error:
             raise NotCompiledError(f"{self._line()} reads a {kind.__name__}, whose class cannot be watched: {error}.") from None
-        self._keep(self._outer.look_at(kind))
+        self._keep(self._outer.look_at(kind, has_objects=True))
 
     def _is_left_out(self, value: Any) -> bool:
         """Whether an object is one of this library, and no policy."""

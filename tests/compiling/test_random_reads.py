@@ -5,6 +5,7 @@ import cProfile
 import dataclasses
 import enum
 import functools
+import itertools
 import random
 import types
 import warnings
@@ -13,7 +14,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from interpreted_steps import assert_close, compiled, interpreting, learn, made
+from interpreted_steps import assert_close, compiled, interpreting, learn, made, no_warning
 
 from ding_lite.policy import DQNPolicy
 
@@ -278,7 +279,7 @@ def reading(reads, depth):
 
         return inner()
 
-    class Reading(DQNPolicy):
+    class Sum(DQNPolicy):
         def after_init(self):
             super().after_init()
             self.settings, self.slotted, self.getting, self.called = Settings(1.0), Slotted(1.0), Getting(1.0), Called(1.0)
@@ -287,7 +288,7 @@ def reading(reads, depth):
             loss, stats = super().loss(batch)
             return loss * nested(self, depth), stats
 
-    return Reading
+    return Sum
 
 
 def stepped(names, mode, at, depth):
@@ -359,6 +360,67 @@ def test_what_a_function_reads_that_only_a_text_names(monkeypatch):
         found.append(policy)
     assert compiled(found[0]) == 6
     assert_close(*found)
+
+
+class Numbered:
+    """An object with a number, which an iterator of the class gives."""
+
+    numbers = itertools.count()
+
+    def __init__(self):
+        self.number, self.scale = next(Numbered.numbers), 1.0
+
+    def next_number(self):
+        return float(next(type(self).numbers))
+
+
+class Reading(DQNPolicy):
+    """Has an object and a class."""
+
+    def after_init(self):
+        super().after_init()
+        self.numbered, self.kind = Numbered(), Numbered
+
+    def loss(self, batch):
+        loss, stats = super().loss(batch)
+        return loss * self.scale_of(), stats
+
+    def scale_of(self):
+        return self.numbered.scale
+
+
+class Counting(Reading):
+    """Reads a number more in each step."""
+
+    def scale_of(self):
+        return self.numbered.next_number()
+
+
+@pytest.mark.few
+def test_an_attribute_of_a_class_that_no_called_function_reads_is_no_reason():
+    with interpreting(), no_warning():
+        policy = made(Reading)
+        learn(policy, 3)
+    assert compiled(policy) == 3
+
+
+def test_an_iterator_of_a_class_is_refused():
+    policy = made(Counting)
+    with interpreting(), pytest.warns(UserWarning, match="reads Numbered.numbers, a count, whose state"):
+        learn(policy, 2)
+    assert compiled(policy) == 0
+
+
+@pytest.mark.few
+def test_default_values_that_a_loss_changes_are_refused():
+    def collecting(found=[]):  # noqa: B006
+        found.append(1)
+        return 1.0
+
+    policy = made(reading([lambda policy: collecting()], 0))
+    with interpreting(), pytest.warns(UserWarning, match="the loss changes the code or a default value of .*collecting, which"):
+        learn(policy, 2)
+    assert compiled(policy) == 0
 
 
 @pytest.mark.few
