@@ -62,11 +62,15 @@ class GraphedStep:
         self._recordings = 0
         self._inputs: list[Tensor] = []
         self._staged: list[tuple[int, Tensor]] = []
-        self._numbers: dict[int, Tensor] = {}
+        self._numbers: dict[int, tuple[Tensor, int]] = {}
         self._packed: list[tuple[list[int], Tensor]] = []
         self._scalars: set[int] = set()
         self._outputs: list[Tensor] = []
         self._replay: Replay | None = None
+
+    def is_recorded_for(self, inputs: Sequence[Tensor]) -> bool:
+        """Whether a run with these inputs need not record the program anew."""
+        return self._replay is not None and [inputs[place].data_ptr() for place in self._stays] == self._addresses
 
     def run(self, inputs: list[Tensor]) -> list[Tensor]:
         """Run the program. Returns its outputs, which later runs do not change.
@@ -100,10 +104,8 @@ class GraphedStep:
         self._staged = [(place, _once(self._inputs[place])) for place in range(len(inputs)) if place not in stays]
         self._numbers = {}
         self._stage(inputs)
-        changing = stays | self._changed
-        copies = [
-            _copy(it, meta) if place in changing else it for place, (it, meta) in enumerate(zip(self._inputs, self._metas))
-        ]
+        # Of all inputs: a program may also change a part of one, such as of random numbers.
+        copies = [_copy(it, meta) for it, meta in zip(self._inputs, self._metas)]
         try:
             with torch.no_grad():
                 self._replay = record(self._run_graph, lambda: self._graph(*copies), self._device)
@@ -128,9 +130,10 @@ class GraphedStep:
         for place, target in self._staged:
             source = inputs[place]
             if source.is_cpu and source.ndim == 0:
-                if self._numbers.get(place) is source:
+                known, version = self._numbers.get(place, (None, 0))
+                if known is source and version == source._version:
                     continue
-                self._numbers[place] = source
+                self._numbers[place] = source, source._version
             targets.append(target)
             sources.append(_once(source))
         if targets:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.backends import cudnn
 from torch.nn.modules.module import (
     _global_backward_hooks,
     _global_backward_pre_hooks,
@@ -30,9 +31,11 @@ from ding_lite.compiling.functional_steps import (
     links_of,
     lists_of,
 )
+from ding_lite.compiling.guards import Guards
 from ding_lite.compiling.packages import Package
+from ding_lite.compiling.programs import changed_inputs
 from ding_lite.compiling.reads import MODULE_HOOKS, modules_of
-from ding_lite.compiling.tracing import Draw, Meta
+from ding_lite.compiling.tracing import Draw, Meta, NotCompiledError, generator_states
 from ding_lite.compiling.updates import GLOBAL_STEP_HOOKS, begin_moments, settings_of
 
 RECHECKED = 1000
@@ -70,6 +73,7 @@ class Form:
         self.has_rnn = any(isinstance(module, nn.RNNBase) for module in modules_of(policy))
         """Whether a network has a layer that cuDNN computes if steps are not compiled."""
         self._taken = 0
+        self._guards = Guards(step.guards)
         links, self._lists = links_of(policy), lists_of(policy)
         self._optimizer, self._links, self._linked = policy.optimizer, [link[:2] for link in links], [link[2] for link in links]
         self._learns = [param.requires_grad for param in policy.params]
@@ -98,6 +102,9 @@ class Form:
         self._held: list[tuple[Mapping[str, Any], str]] = []
         self._tensors: list[Any] = []
         self._addresses: list[int] = []
+        self._strides: list[tuple[int, ...]] = []
+        self._changed = changed_inputs(step.program)
+        self._shared_before: list[tuple[int, int, int]] = []
         self._rates: list[Any] = []
         self._coefficients: list[Any] = []
         self._inputs: list[Any] = [it.tensor if isinstance(it, Constant) else None for it in step.sources]
@@ -128,9 +135,8 @@ class Form:
         step = self.step
         if (variant := policy.step_variant()) != step.variant:
             return f"step_variant() is {variant!r}"
-        for guard in step.guards:
-            if not guard.holds():
-                return guard.difference()
+        if (guard := self._guards.broken()) is not None:
+            return guard.difference()
         if [param.requires_grad for param in policy.params] != self._learns:
             return "other parameters have requires_grad"
         if _surroundings(policy) != self._surroundings or not self._hooks.are_same():
@@ -180,15 +186,29 @@ class Form:
         tensors = [held.get(name) for held, name in self._held]
         try:
             addresses = list(map(Tensor.data_ptr, tensors))  # type: ignore[arg-type]
+            strides = list(map(Tensor.stride, tensors))  # type: ignore[arg-type]
         except TypeError:
-            addresses = []
-        is_same = addresses == self._addresses and all(map(operator.is_, tensors, self._tensors))
+            addresses, strides = [], []
+        is_same = addresses == self._addresses and strides == self._strides and all(map(operator.is_, tensors, self._tensors))
         if not is_same or any(_layout(tensors[n]) != (meta.shape, meta.stride) for n, meta in self._reshaped):
             self._check(tensors)
-            if self._addresses and _pattern(addresses) != _pattern(self._addresses):
+            shared = self._shared(tensors)
+            if self._addresses and (_pattern(addresses) != _pattern(self._addresses) or shared != self._shared_before):
                 raise UnfitError("tensors of the policy share memory that did not before")
-            self._tensors, self._addresses = tensors, addresses
+            self._tensors, self._addresses, self._strides, self._shared_before = tensors, addresses, strides, shared
         return tensors  # type: ignore[return-value]
+
+    def _shared(self, tensors: Sequence[Any]) -> list[tuple[int, int, int]]:
+        """Which buffers and attributes share memory with a tensor that the step changes, and how far apart they begin."""
+        others = [n for n, _ in self._reshaped]
+        changed = [n for n, place in enumerate(self.held_places) if place in self._changed] if others else []
+        spans = {n: _span(tensors[n]) for n in (*others, *changed)}
+        return [
+            (n, m, spans[n][0] - spans[m][0])
+            for n in others
+            for m in changed
+            if n != m and spans[n][0] < spans[m][1] and spans[m][0] < spans[n][1]
+        ]
 
     def _check(self, tensors: Sequence[Any]) -> None:
         for place, tensor in zip(self.held_places, tensors):
@@ -223,11 +243,19 @@ class Form:
             self._coefficients = coefficients
             for number, (place, _) in zip(coefficients, self._coefficient_places):
                 self._inputs[place] = inputs[place] = torch.tensor(number, dtype=self.step.program.metas[place].dtype)
+        package = self.package
+        is_sure = not isinstance(package, GraphedStep) or package.is_recorded_for(inputs)
+        before = [] if is_sure else generator_states(self.step.draws)
         for drawn_place, draw in self._draws:
             numbers = draw.draw()
             if drawn_place is not None:
                 inputs[drawn_place] = numbers
-        return self.package.run(inputs)
+        try:
+            return package.run(inputs)
+        except NotCompiledError:  # the step is taken without compilation, and draws the same numbers
+            for generator, state in before:
+                generator.set_state(state)
+            raise
 
 
 class _Hooks:
@@ -270,13 +298,23 @@ def _surroundings(policy: Any) -> tuple[Any, ...]:
     kind = policy.params[0].device.type
     autocast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
     precision = torch.get_float32_matmul_precision()
-    return autocast, torch.get_default_dtype(), precision, vars(policy.optimizer).get("step")
+    kernels = (cudnn.allow_tf32, cudnn.deterministic, torch.are_deterministic_algorithms_enabled()) if kind != "cpu" else ()
+    return autocast, torch.get_default_dtype(), precision, vars(policy.optimizer).get("step"), *kernels
 
 
 def _pattern(addresses: Sequence[int]) -> list[int]:
     """Which of these addresses are the same, by the index of the first one; those of empty tensors are 0."""
     first: dict[int, int] = {}
     return [first.setdefault(address, place) if address else place for place, address in enumerate(addresses)]
+
+
+def _span(tensor: Tensor) -> tuple[int, int]:
+    """The addresses where the memory of a tensor begins and ends."""
+    begin = tensor.data_ptr()
+    if not tensor.numel():
+        return begin, begin
+    size = sum((length - 1) * stride for length, stride in zip(tensor.shape, tensor.stride())) + 1
+    return begin, begin + size * tensor.element_size()
 
 
 def _are_same(one: Sequence[Any], other: Sequence[Any]) -> bool:

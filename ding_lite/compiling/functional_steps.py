@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 
 from ding_lite.basics import Config
 from ding_lite.basics.global_random import global_random_states
-from ding_lite.compiling.guards import Guard, TensorGuard, Unshadowed, is_plain, parts_of
+from ding_lite.compiling.guards import AnyGuard, is_plain, parts_of
 from ding_lite.compiling.programs import Program, program_of
 from ding_lite.compiling.reads import Reads, modules_of
 from ding_lite.compiling.tracing import Draw, Meta, NotCompiledError, Trace, refusing_side_effects, user_line
@@ -132,7 +132,7 @@ class FunctionalStep(NamedTuple):
     """Buffers that the loss changes."""
     draws: tuple[Draw, ...]
     """All draws of random numbers in their order, also those without effect on the result."""
-    guards: tuple[Guard | TensorGuard | Unshadowed, ...]
+    guards: tuple[AnyGuard, ...]
     """The Python values that it holds for."""
     variant: Hashable
     """The result of `step_variant` that it holds for."""

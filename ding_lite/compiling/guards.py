@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import copy
 import datetime
+import operator
 import sys
 import zlib
 from collections import deque
+from collections.abc import Iterable
 from enum import Enum
 from functools import partial
 from numbers import Number
-from types import CellType, MethodType, SimpleNamespace
+from types import BuiltinMethodType, CellType, CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +26,11 @@ MOST = 1000  # plain values in a list, tuple, dict or set, and elements of an ar
 DEEPEST = 10  # of lists in lists
 MISSING = object()
 GROUPS = list, tuple, dict, set, frozenset, deque
+_GROUPS = frozenset(GROUPS)
+_SEQUENCES = list, tuple, deque
+_BUILTIN = frozenset({type(None), bool, int, float, complex, str, bytes})
+_BASES = bool, int, float, complex, str, bytes
+_IS_FIXED, _IS_PYTHON_CLASS = 1 << 8, 1 << 9  # Py_TPFLAGS_IMMUTABLETYPE and Py_TPFLAGS_HEAPTYPE
 _LIBRARIES = frozenset({"ding_lite", "torch", "numpy", "gymnasium", "treetensor", "treevalue", *sys.stdlib_module_names})
 
 
@@ -87,16 +94,16 @@ class Guard(NamedTuple):
     @staticmethod
     def of(owner: Any, name: str, value: Any) -> Guard:
         """A guard of what an attribute is now."""
-        return Guard(owner, name, contents_of(value), is_plain(value))
+        return Guard(owner, name, contents_of(value), is_builtin(value))
 
     def holds(self) -> bool:
         """Whether the attribute still has this value."""
         value, now = self.value, getattr(self.owner, self.name, MISSING)
         if self.is_plain:
-            return now is value or (type(now) is type(value) and bool(now == value))
+            return are_alike(now, value)
         if type(value) is _Same:
             return now is value.thing
-        return bool(contents_of(now) == value)
+        return are_alike(contents_of(now, copies=False), value)
 
     @property
     def place(self) -> str:
@@ -106,7 +113,8 @@ class Guard(NamedTuple):
             return "a variable of an enclosing function"
         if isinstance(owner, Globals):
             return f"the global {self.name}"
-        return f"{owner.__name__ if isinstance(owner, type) else type(owner).__name__}.{self.name}"
+        is_named = isinstance(owner, (type, FunctionType, ModuleType))
+        return f"{owner.__name__ if is_named else type(owner).__name__}.{self.name}"
 
     def __str__(self) -> str:
         return f"{self.place} = {self.value!r}"
@@ -116,6 +124,65 @@ class Guard(NamedTuple):
         now = getattr(self.owner, self.name, MISSING)
         text = f"{now!r:.60}" if is_plain(now) else repr(_Same(now))
         return f"{self.place} is {text}, and was {self.value!r:.60}"
+
+
+class Descriptor:
+    """An attribute of a class as it is in the class itself, without calling its `__get__`: the owner of a guard.
+
+    Args:
+        kind: the class.
+        name: the name of the attribute.
+    """
+
+    def __init__(self, kind: type, name: str) -> None:
+        self._kind, self._name = kind, name
+        self.__name__ = kind.__name__
+
+    def __getattr__(self, name: str) -> Any:
+        return of_class(self._kind, name)
+
+
+class FunctionGuard(NamedTuple):
+    """That a function has this code, and these default values of arguments."""
+
+    function: FunctionType
+    code: CodeType
+    defaults: tuple[Any, ...] | None
+    keyword_defaults: dict[str, Any] | None
+    contents: tuple[Guard, ...]
+    """What is in the default values, if that can change."""
+
+    @staticmethod
+    def of(function: FunctionType) -> FunctionGuard:
+        """A guard of what a function is now."""
+        defaults, by_name = function.__defaults__, function.__kwdefaults__
+        changing = [] if all(type(it) in _BUILTIN for it in defaults or ()) else ["__defaults__"]
+        changing += ["__kwdefaults__"] if by_name else []
+        contents = tuple(Guard.of(function, name, getattr(function, name)) for name in changing)
+        return FunctionGuard(function, function.__code__, defaults, by_name, contents)
+
+    def holds(self) -> bool:
+        """Whether it still is."""
+        function, code, defaults, by_name, contents = self
+        return (
+            function.__code__ is code
+            and function.__defaults__ is defaults
+            and function.__kwdefaults__ is by_name
+            and (not contents or all(guard.holds() for guard in contents))
+        )
+
+    @property
+    def place(self) -> str:
+        """What it is, for messages."""
+        return f"the code or a default value of {self.function.__qualname__}"
+
+    def __str__(self) -> str:
+        values = [it.value for it in self.contents] or self.defaults
+        return f"{self.function.__qualname__} = {zlib.crc32(self.code.co_code):08x} {values!r}"
+
+    def difference(self) -> str:
+        """What has changed."""
+        return f"{self.place} has changed"
 
 
 class TensorGuard(NamedTuple):
@@ -172,13 +239,59 @@ class Unshadowed(NamedTuple):
         return f"{type(self.owner).__name__}.{sorted(self.names.intersection(vars(self.owner)))[0]} has been replaced"
 
 
+class Guards:
+    """Guards that are checked together.
+
+    Args:
+        guards: the guards.
+    """
+
+    def __init__(self, guards: Iterable[AnyGuard]) -> None:
+        found = tuple(guards)
+        # Mostly, the same object is still there, so that it need not be compared.
+        quick = [it for it in found if isinstance(it, Guard) and (type(it.value) is _Same or type(it.value) in _BUILTIN)]
+        self._quick = quick
+        self._places = [it.owner for it in quick], [it.name for it in quick], [MISSING] * len(quick)
+        self._values = [it.value.thing if type(it.value) is _Same else it.value for it in quick]
+        ids = set(map(id, quick))
+        self._others = [it for it in found if id(it) not in ids]
+
+    def broken(self) -> AnyGuard | None:
+        """The first guard that no longer holds; None if all do."""
+        now = list(map(getattr, *self._places))
+        if not all(map(operator.is_, now, self._values)):
+            for guard, value, other in zip(self._quick, self._values, now):
+                if value is not other and not guard.holds():
+                    return guard
+        return next((it for it in self._others if not it.holds()), None)
+
+
+def are_alike(now: Any, was: Any) -> bool:
+    """Whether a value has the type of another one and equals it. 0.0 and -0.0 differ, and so do dicts in another order."""
+    if now is was:
+        return True
+    kind = type(now)
+    if kind is not type(was):
+        return False
+    if kind is dict:
+        return len(now) == len(was) and are_alike([*now], [*was]) and are_alike([*now.values()], [*was.values()])
+    if isinstance(now, _SEQUENCES):
+        return len(now) == len(was) and (all(map(operator.is_, now, was)) or all(map(are_alike, now, was)))
+    if isinstance(now, (set, frozenset)):
+        return bool(now == was) and set(map(type, now)) == set(map(type, was))
+    if now == was:
+        return bool(now) or not isinstance(now, (float, complex, np.inexact)) or repr(now) == repr(was)
+    return bool(now != now and was != was)
+
+
 def is_plain(value: Any) -> bool:
     """Whether a value consists of numbers, texts and None, so that it can be compared and copied."""
     left = [MOST]
 
     def plain(part: Any) -> bool:
         left[0] -= 1
-        if part is None or isinstance(part, _PLAIN):
+        kind = type(part)
+        if kind in _BUILTIN or (kind not in _GROUPS and isinstance(part, _PLAIN)):
             return True
         if left[0] < 0 or not isinstance(part, GROUPS):
             return False
@@ -187,34 +300,88 @@ def is_plain(value: Any) -> bool:
     return plain(value)
 
 
-def contents_of(value: Any, depth: int = 0) -> Any:
+def is_builtin(value: Any) -> bool:
+    """Whether a value is plain and has no other attributes, such as those of an object of a class that is derived from list."""
+    return type(value) in _BUILTIN or (is_plain(value) and not _has_more(value))
+
+
+def _has_more(value: Any) -> bool:
+    kind = type(value)
+    if kind in _BUILTIN or isinstance(value, Enum):
+        return False
+    is_namedtuple = isinstance(value, tuple) and hasattr(kind, "_fields")
+    if kind not in _GROUPS and not is_namedtuple and (kind.__dictoffset__ or (is_watchable(kind) and is_users(kind))):
+        return True
+    parts = (*value, *value.values()) if isinstance(value, dict) else value if isinstance(value, GROUPS) else ()
+    return any(map(_has_more, parts))
+
+
+def is_watchable(kind: type) -> bool:
+    """Whether a class is made by Python code, so that reads of the attributes of its objects can be noticed."""
+    return kind.__flags__ & (_IS_FIXED | _IS_PYTHON_CLASS) == _IS_PYTHON_CLASS
+
+
+def contents_of(value: Any, depth: int = 0, copies: bool = True) -> Any:
     """What can be compared in a value: plain values, and the elements of arrays; in lists and the like, these; of all other
-    objects, which one it is."""
-    if is_plain(value):
-        return copy.deepcopy(value)
+    objects, which one it is.
+
+    Args:
+        value: the value.
+        depth: of lists in lists, around the value.
+        copies: whether lists and the like are copied, so that later changes of the value do not change the result.
+    """
+    if is_builtin(value):
+        return copy.deepcopy(value) if copies else value
+    kind = type(value)
+    if kind.__dictoffset__ and isinstance(value, GROUPS) and not is_watchable(kind):
+        return kind, _elements_of(value, depth, copies), contents_of(vars(value), depth + 1, copies)
     if isinstance(value, np.ndarray) and value.size <= MOST and not value.dtype.hasobject:
         return _Numbers(value)
     if depth > DEEPEST:
         return _Same(value)
     if isinstance(value, partial):
-        return partial, *(contents_of(it, depth + 1) for it in (value.func, value.args, value.keywords))
+        return partial, *(contents_of(it, depth + 1, copies) for it in (value.func, value.args, value.keywords))
     if isinstance(value, MethodType):
         return MethodType, _Same(value.__func__), _Same(value.__self__)
+    if has_data(value):
+        return BuiltinMethodType, value.__name__, contents_of(value.__self__, depth + 1, copies)
     if isinstance(value, SimpleNamespace):
-        return _Same(value), contents_of(vars(value), depth + 1)
-    if isinstance(value, dict):
-        return type(value), {key: contents_of(part, depth + 1) for key, part in value.items()}
+        return _Same(value), contents_of(vars(value), depth + 1, copies)
     if isinstance(value, GROUPS):
-        return type(value), [contents_of(part, depth + 1) for part in value]
+        return kind, _elements_of(value, depth, copies)
+    if isinstance(value, _BASES):
+        return kind, next(base.__repr__(value) for base in _BASES if isinstance(value, base))
+    if isinstance(value, _PLAIN):
+        return kind, value
     return _Same(value)
+
+
+def _elements_of(group: Any, depth: int, copies: bool) -> Any:
+    if isinstance(group, dict):
+        return {key: contents_of(part, depth + 1, copies) for key, part in dict.items(group)}
+    return [contents_of(part, depth + 1, copies) for part in group]
+
+
+def has_data(function: Any) -> bool:
+    """Whether something is a builtin method of a list and the like, such as `table.get`."""
+    return isinstance(function, BuiltinMethodType) and isinstance(function.__self__, (*GROUPS, np.ndarray))
+
+
+def of_class(kind: type, name: str) -> Any:
+    """An attribute of a class, or `MISSING`, without calling its `__get__`."""
+    return next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), MISSING)
 
 
 def is_users(thing: Any) -> bool:
     """Whether a class, function or module is of none of the libraries that this one is built on."""
     name = getattr(thing, "__name__" if isinstance(thing, type(sys)) else "__module__", None)
-    return str(name).partition(".")[0] not in _LIBRARIES or name == "__main__"
+    root = str(name).partition(".")[0]
+    return (root not in _LIBRARIES and not root.startswith("namedtuple_")) or name == "__main__"
 
 
 def parts_of(group: Any) -> list[Any]:
     """The elements of a list, tuple, set or deque; the values of a dict."""
     return list(group.values()) if isinstance(group, dict) else list(group)
+
+
+AnyGuard = Guard | TensorGuard | Unshadowed | FunctionGuard

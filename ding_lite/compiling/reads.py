@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import random
 import re
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from enum import Enum
 from functools import partial
-from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType, SimpleNamespace
+from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,16 +26,22 @@ from ding_lite.compiling.guards import (
     GROUPS,
     MISSING,
     MOST,
+    AnyGuard,
+    Descriptor,
+    FunctionGuard,
     Globals,
     Guard,
     TensorGuard,
     Unshadowed,
+    are_alike,
     contents_of,
+    has_data,
     is_plain,
     is_users,
+    is_watchable,
     parts_of,
 )
-from ding_lite.compiling.outer_reads import outer_guards
+from ding_lite.compiling.outer_reads import OuterReads, function_of
 from ding_lite.compiling.tracing import NotCompiledError, user_line
 from ding_lite.policy_state import networks_of
 
@@ -48,9 +56,10 @@ _TRANSPARENT = (
     *(torch.Generator, torch.finfo, torch.iinfo, np.dtype, re.Pattern, type(threading.Lock()), type(threading.RLock())),
 )
 """What has no values of its own to read, or values that are checked otherwise, or that do not change."""
+_WITH_CONTENTS = *GROUPS, partial, SimpleNamespace, np.ndarray, int, float, complex, str, bytes, Enum
+"""What is compared by its contents, to which an object of a derived class may add attributes."""
 _RANDOM = random.Random, np.random.Generator, np.random.RandomState
 _FOLLOWED = frozenset({"ding_lite.policy_base.short_names"})  # policy.config
-_IS_MUTABLE, _IS_PYTHON_CLASS = 1 << 8, 1 << 9  # Py_TPFLAGS_IMMUTABLETYPE, which must not be set, and Py_TPFLAGS_HEAPTYPE
 
 
 class Reads:
@@ -73,14 +82,21 @@ class Reads:
         self._writers: dict[tuple[int, str], str] = {}
         self._groups: dict[tuple[int, str], tuple[Any, Any, Any, str]] = {}
         self._methods: dict[int, tuple[Any, set[str]]] = {}
-        self._functions: dict[tuple[int, int], tuple[Any, type]] = {}
-        self._outside: dict[tuple[int, str], Guard] = {}
+        self._is_profiled = sys.getprofile() is not None
+        self._outer = OuterReads(are_calls_unknown=self._is_profiled)
+        self._doubts: list[tuple[str, NotCompiledError]] = []
+        self._outside: dict[tuple[int, str], Guard | TensorGuard] = {}
+        self._functions: dict[int, FunctionGuard] = {}
+        self._called: set[tuple[CodeType, type | None]] = set()
+        self._is_own: dict[CodeType, bool] = {}
+        self._watched: set[int] = set()
         self._tensors: dict[tuple[int, str], TensorGuard] = {}
+        self._modules: set[int] = set()
         self._made: dict[int, Any] = {}  # objects that the step itself makes
         self._line: Callable[[], str] = user_line
 
     @property
-    def guards(self) -> list[Guard | TensorGuard | Unshadowed]:
+    def guards(self) -> list[AnyGuard]:
         """What the step is valid for. What it sets before it reads it is left out, if it was restored at the end."""
         restored = [
             Guard.of(owner, name, value)
@@ -89,7 +105,8 @@ class Reads:
         ]
         own = [(it, names - vars(it).keys()) for it, names in self._methods.values() if hasattr(it, "__dict__")]
         unshadowed = [Unshadowed(it, frozenset(names)) for it, names in own]
-        return [*self._found.values(), *restored, *unshadowed, *self._tensors.values(), *self._outside.values()]
+        outside = [guard for key, guard in self._outside.items() if key not in self._found]
+        return [*self._found.values(), *restored, *unshadowed, *self._tensors.values(), *outside, *self._functions.values()]
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:
@@ -102,6 +119,7 @@ class Reads:
         self._thread = threading.get_ident()
         policy = self._policy
         modules = modules_of(policy)
+        self._modules = {id(policy), *map(id, modules)}
         kinds = {type(module) for module in modules}
         hooks = [hook for module in modules for name in MODULE_HOOKS for hook in vars(module)[name].values()]
         hooks += [hook for param in policy.params for hook in (param._backward_hooks or {}).values()]
@@ -117,23 +135,29 @@ class Reads:
                     self._follow("a hook", hook)
             finally:
                 self._paused, self._line = False, user_line
-            yield
+            with self._noticing_calls():
+                yield
+        called = {name for code, _ in self._called for name in code.co_names}
+        if error := next((error for name, error in self._doubts if self._is_profiled or name in called), None):
+            raise error
         for (_, name), (owner, value) in self._before.items():
             now = _held(owner, name)
-            if now is not value and not (is_plain(now) and type(now) is type(value) and now == value):
+            if now is not value and not (is_plain(now) and are_alike(now, value)):
                 raise NotCompiledError(
                     f"{self._writers[id(owner), name]} sets {type(owner).__name__}.{name}, which a compiled step would not do: "
                     "do it in before_step or after_step."
                 )
         for (_, name), (owner, group, contents, place) in self._groups.items():
-            if contents_of(group) != contents:
+            if not are_alike(contents_of(group), contents):
                 raise NotCompiledError(
                     f"{place} reads {type(owner).__name__}.{name}, whose contents the loss changes, which a compiled step "
                     "would not do: change it in before_step or after_step; or, if a network only writes it for others to read, "
                     f"name it in scratch_attributes, a tuple of names, of the class {type(owner).__name__}."
                 )
-        for guard in (*self._found.values(), *self._outside.values()):
-            if (id(guard.owner), guard.name) not in self._before and not guard.holds():
+        found = [it for it in (*self._found.values(), *self._outside.values()) if isinstance(it, Guard)]
+        kept: list[Guard | FunctionGuard] = [it for it in found if (id(it.owner), it.name) not in self._before]
+        for guard in kept + [*self._functions.values()]:
+            if not guard.holds():
                 raise NotCompiledError(
                     f"the loss changes {guard.place}, which a compiled step would not do: do it in before_step or after_step."
                 )
@@ -145,17 +169,87 @@ class Reads:
         if getattr(kind, "__init__") is not object.__init__:  # noqa: B009
             self._stack.enter_context(_replaced(kind, "__init__", self._maker))
 
-    def _search(self, function: Any, kind: type) -> None:
+    def _search(self, function: Any, kind: type | None) -> None:
         """Guard what a function reads outside of objects, and watch the objects there."""
-        function = getattr(function, "__func__", function)
-        if (id(function), id(kind)) in self._functions:
-            return
-        self._functions[id(function), id(kind)] = function, kind
-        for guard in outer_guards([(function, kind)]):
+        self._keep(self._outer.look_through(function, kind))
+
+    def _keep(self, found: Sequence[tuple[Guard | TensorGuard, Any]]) -> None:
+        for guard, value in found:
             key = id(vars(guard.owner)) if isinstance(guard.owner, Globals) else id(guard.owner), guard.name
             if key not in self._outside:
                 self._outside[key] = guard
-                self._follow(guard.place, getattr(guard.owner, guard.name))
+                if not isinstance(guard, Guard) or (isinstance(guard.owner, ModuleType) and not is_users(guard.owner)):
+                    continue
+                try:
+                    self._follow(guard.place, value)
+                except NotCompiledError as error:
+                    if not isinstance(guard.owner, (type, Descriptor)):
+                        raise
+                    self._doubts.append((guard.name, error))  # functions that are not called may have named it
+
+    @contextlib.contextmanager
+    def _noticing_calls(self) -> Iterator[None]:
+        """Notice which functions this thread calls in this block, with their default values."""
+        if self._is_profiled:  # the profiler must go on, so that it is not known which functions are called
+            self._paused = True
+            try:
+                for function in [it for same in self._outer.functions.values() for it in same]:
+                    self._guard_function(function)
+            finally:
+                self._paused = False
+            yield
+            return
+        sys.setprofile(self._notice_call)
+        try:
+            yield
+        finally:
+            sys.setprofile(None)
+
+    def _notice_call(self, frame: FrameType, event: str, _: Any) -> None:
+        if event != "call" or self._paused:
+            return
+        code = frame.f_code
+        is_own = self._is_own.get(code)
+        if is_own is None:
+            is_own = self._is_own[code] = is_users(_Code(frame.f_globals.get("__name__")))
+        if not is_own:
+            return
+        self._paused = True
+        try:
+            first = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
+            kind = first if isinstance(first, type) else type(first)
+            if (code, kind) not in self._called:
+                self._called.add((code, kind))
+                self._look_at_call(frame, code, kind)
+        finally:
+            self._paused = False
+
+    def _look_at_call(self, frame: FrameType, code: CodeType, kind: type) -> None:
+        of_kind = [it for base in kind.__mro__ for it in map(function_of, vars(base).values()) if it and it.__code__ is code]
+        if of_kind:
+            self._search(of_kind[0], kind)
+        elif code not in self._outer.functions:
+            for function in self._functions_with(frame, code):
+                self._search(function, None)
+        for function in self._outer.functions.get(code, ()):
+            self._guard_function(function)
+
+    def _functions_with(self, frame: FrameType, code: CodeType) -> list[FunctionType]:
+        """The functions with a code that was called. None, if the step itself makes them."""
+        named = function_of(frame.f_globals.get(code.co_name))
+        if named is not None and named.__code__ is code:
+            return [named]
+        caller = frame.f_back
+        while caller is not None and caller.f_globals.get("__name__") != __name__:
+            if code in caller.f_code.co_consts:
+                return []
+            caller = caller.f_back
+        return [it for it in gc.get_referrers(code) if isinstance(it, FunctionType)]
+
+    def _guard_function(self, function: FunctionType) -> None:
+        if id(function) not in self._functions:
+            self._functions[id(function)] = guard = FunctionGuard.of(function)
+            self._follow(guard.place, [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()])
 
     def _reader(self, original: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
         def __getattribute__(owner: Any, name: str) -> Any:
@@ -183,7 +277,9 @@ class Reads:
 
     def _note(self, owner: Any, name: str, value: Any) -> None:
         is_of_module = isinstance(owner, nn.Module)
-        if isinstance(value, nn.Module) or (is_of_module and (name in _OF_TORCH or isinstance(value, Tensor))):
+        if isinstance(value, nn.Module) and id(owner) in self._modules:  # forms check the networks
+            return
+        if is_of_module and (name in _OF_TORCH or isinstance(value, Tensor)):
             return
         if id(owner) in self._made:
             return
@@ -197,10 +293,11 @@ class Reads:
                 return
             if isinstance(own := getattr(type(owner), name, None), property):  # what it reads is recorded
                 self._search(own.fget, type(owner))
+                self._outside.setdefault((id(type(owner)), name), Guard.of(type(owner), name, own))
                 return
             if value is MISSING:  # of a network, or made by a `__getattr__`
                 value = getattr(owner, name, MISSING)
-                if isinstance(value, (Tensor, nn.Module)):
+                if isinstance(value, Tensor) or (isinstance(value, nn.Module) and id(owner) in self._modules):
                     return
             if isinstance(value, _FUNCTIONS) and name not in getattr(owner, "__dict__", ()):
                 self._methods.setdefault(id(owner), (owner, set()))[1].add(name)
@@ -247,6 +344,41 @@ class Reads:
                 f"{self._line()} reads {place}, a {type(value).__name__} of {size:,}, whose contents a compiled step does not "
                 f"follow, as it does up to {MOST:,}: keep it as a tensor, as a buffer of the model."
             )
+        self._follow_parts(place, value, depth)
+        kind = type(value)
+        if (kind.__dictoffset__ or is_users(kind)) and isinstance(value, _WITH_CONTENTS) and is_watchable(kind):
+            self._watch_objects_of(kind)
+        elif isinstance(value, type) and is_users(value):
+            self._keep(self._outer.look_at(value, has_objects=False))
+            if is_users(kind):
+                self._watch_objects_of(kind)
+        elif isinstance(value, ModuleType) and is_users(value):
+            self._watch_module(value)
+        elif isinstance(value, nn.Module) and is_users(kind):
+            self._search(kind.forward, kind)
+        elif isinstance(value, _RANDOM):
+            raise NotCompiledError(
+                f"{self._line()} reads {place}, a {kind.__name__}, whose random numbers a compiled step would repeat: "
+                "draw from self.generator, such as torch.randn(shape, generator=self.generator)."
+            )
+        elif (
+            value is MISSING
+            or is_plain(value)
+            or isinstance(value, (*_WITH_CONTENTS, *_TRANSPARENT))
+            or self._is_left_out(value)
+            or function_of(value) is not None
+        ):
+            return
+        elif is_watchable(kind):
+            self._watch_objects_of(kind)
+        elif not callable(value):
+            raise NotCompiledError(
+                f"{self._line()} reads {place}, a {kind.__name__}, whose state a compiled step cannot follow: use it in "
+                "before_step, and keep the result as an attribute."
+            )
+
+    def _follow_parts(self, place: str, value: Any, depth: int) -> None:
+        """Watch what is in a list and the like, or in a function."""
         if isinstance(value, partial):
             self._follow(place, [value.func, *value.args, *value.keywords.values()], depth + 1)
         elif isinstance(value, SimpleNamespace):
@@ -257,28 +389,17 @@ class Reads:
         elif isinstance(value, MethodType):
             self._search(value, type(value.__self__))
             self._follow(place, value.__self__, depth + 1)
-        elif isinstance(getattr(value, "__wrapped__", value), FunctionType):
-            self._search(getattr(value, "__wrapped__", value), type(self._policy))
-        elif isinstance(value, _RANDOM):
-            raise NotCompiledError(
-                f"{self._line()} reads {place}, a {type(value).__name__}, whose random numbers a compiled step would repeat: "
-                "draw from self.generator, such as torch.randn(shape, generator=self.generator)."
-            )
-        elif (
-            value is MISSING
-            or is_plain(value)
-            or isinstance(value, _TRANSPARENT)
-            or self._is_left_out(value)
-            or isinstance(value, np.ndarray)
-        ):
-            return
-        elif type(value).__flags__ & (_IS_MUTABLE | _IS_PYTHON_CLASS) == _IS_PYTHON_CLASS:
-            self._watch_objects_of(type(value))
-        elif not callable(value):
-            raise NotCompiledError(
-                f"{self._line()} reads {place}, a {type(value).__name__}, whose state a compiled step cannot follow: use it in "
-                "before_step, and keep the result as an attribute."
-            )
+        elif has_data(value):
+            self._follow(place, value.__self__, depth + 1)
+        elif (found := function_of(value)) is not None:
+            self._search(found, type(self._policy))
+
+    def _watch_module(self, module: ModuleType) -> None:
+        """Notice what is read from a module of a user's own."""
+        if id(module) not in self._watched and type(module) is ModuleType:
+            self._watched.add(id(module))
+            module.__class__ = type("module", (ModuleType,), {"__getattribute__": self._reader(ModuleType.__getattribute__)})
+            self._stack.callback(setattr, module, "__class__", ModuleType)
 
     def _watch_objects_of(self, kind: type) -> None:
         if kind in self._kinds:
@@ -288,11 +409,7 @@ class Reads:
             self._watch(kind)
         except (TypeError, AttributeError) as error:
             raise NotCompiledError(f"{self._line()} reads a {kind.__name__}, whose class cannot be watched: {error}.") from None
-        for base in kind.__mro__:
-            for part in vars(base).values() if is_users(base) else ():
-                function = part.fget if isinstance(part, property) else getattr(part, "__func__", part)
-                if isinstance(function, FunctionType):
-                    self._search(function, kind)
+        self._keep(self._outer.look_at(kind, has_objects=True))
 
     def _is_left_out(self, value: Any) -> bool:
         """Whether an object is one of this library, and no policy."""

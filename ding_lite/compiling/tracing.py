@@ -8,7 +8,7 @@ import logging
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -87,12 +87,25 @@ class Draw(NamedTuple):
     meta: Meta
     """The layout of the result."""
 
+    @property
+    def source(self) -> torch.Generator:
+        """The random generator, also if it is torch's own."""
+        if self.generator is not None:
+            return self.generator
+        device = self.meta.device
+        return torch.default_generator if device.type == "cpu" else torch.cuda.default_generators[device.index or 0]
+
     def draw(self) -> Tensor:
         """Draw the numbers."""
         kwargs = self.kwargs if self.generator is None else {**self.kwargs, "generator": self.generator}
         if self.like is None:
             return self.function(*self.args, **kwargs)  # type: ignore[no-any-return]
         return self.function(self.like.empty(), *self.args, **kwargs)  # type: ignore[no-any-return]
+
+
+def generator_states(draws: Iterable[Draw]) -> list[tuple[torch.Generator, Tensor]]:
+    """The random generators of draws, each with its state."""
+    return [(it, it.get_state()) for it in {id(draw.source): draw.source for draw in draws}.values()]
 
 
 class Ref(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -50,7 +51,8 @@ def require_supported(optimizer: Optimizer) -> None:
 def settings_of(optimizer: Optimizer) -> tuple[Any, ...]:
     """The settings that a compiled step holds for: all but the learning rates."""
     return tuple(
-        tuple((name, value) for name, value in group.items() if name not in _IMPLEMENTATION) for group in optimizer.param_groups
+        tuple((name, copy.copy(value)) for name, value in group.items() if name not in _IMPLEMENTATION)
+        for group in optimizer.param_groups
     )
 
 

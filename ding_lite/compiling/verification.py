@@ -7,11 +7,11 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
 from ding_lite.compiling.forms import Form
 from ding_lite.compiling.functional_steps import Moment, Slot
-from ding_lite.compiling.tracing import NotCompiledError
+from ding_lite.compiling.tracing import NotCompiledError, generator_states
 from ding_lite.policy_check.restoring import restoring_state
 
 _OF_WEIGHTS = 1e-5  # largest difference, relative to the largest element of a tensor or to 1
@@ -43,8 +43,7 @@ class Saved:
     def __init__(self, form: Form, policy: Any) -> None:
         self._tensors = form.held(policy)
         self.before = [tensor.detach().clone() for tensor in self._tensors]
-        drawn_from = [draw.generator or _generator_of(draw.meta.device) for draw in form.step.draws]
-        self._generators = [(it, it.get_state()) for it in {id(it): it for it in drawn_from}.values()]
+        self._generators = generator_states(form.step.draws)
 
     def restore(self) -> None:
         """Undo the step."""
@@ -53,11 +52,6 @@ class Saved:
                 tensor.copy_(before)
         for generator, state in self._generators:
             generator.set_state(state)
-
-
-def _generator_of(device: torch.device) -> Generator:
-    """Torch's own generator of a device."""
-    return torch.default_generator if device.type == "cpu" else torch.cuda.default_generators[device.index or 0]
 
 
 def reference_step(form: Form, policy: Any, take: Callable[[], Mapping[str, Any]]) -> Reference:

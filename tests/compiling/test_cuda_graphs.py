@@ -3,23 +3,19 @@
 import contextlib
 import warnings
 
-import interpreted_steps
 import pytest
 import rank_policies
 import torch
 from compiled_policies import FORMS, assert_equal, learn, learned
-from interpreted_steps import batch_of, weights_of
+from interpreted_steps import weights_of
 from meta_device import META, traced
-from pretended_graphs import recording
+from pretended_graphs import DEVICE, made, recording, rows
 from slow_cases import mostly_slow
 
 from ding_lite.compiling import NotCompiledError, cuda_graphs
 from ding_lite.compiling.programs import program_of
 from ding_lite.compiling.tracing import Trace
-from ding_lite.data import tree
 from ding_lite.policy import DQNPolicy, LossError
-
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 @pytest.fixture
@@ -27,14 +23,6 @@ def graphs():
     """What was recorded."""
     with recording() as recordings:
         yield recordings
-
-
-def made(kind=DQNPolicy, compiles="on", **settings):
-    return interpreted_steps.made(kind, compiles, **{"device": DEVICE, **settings})
-
-
-def rows(step=0):
-    return tree({name: it.to(DEVICE) for name, it in batch_of(step).items()})
 
 
 @contextlib.contextmanager

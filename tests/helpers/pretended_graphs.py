@@ -3,9 +3,22 @@
 import contextlib
 from unittest import mock
 
+import interpreted_steps
 import torch
 
 from ding_lite.compiling import cuda_graphs, steps, updates
+from ding_lite.data import tree
+from ding_lite.policy import DQNPolicy
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def made(kind=DQNPolicy, compiles="on", **settings):
+    return interpreted_steps.made(kind, compiles, **{"device": DEVICE, **settings})
+
+
+def rows(step=0):
+    return tree({name: it.to(DEVICE) for name, it in interpreted_steps.batch_of(step).items()})
 
 
 def recorded(work, rehearse, device):
