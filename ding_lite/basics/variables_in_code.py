@@ -176,7 +176,8 @@ def _has_generator(code: Sequence[dis.Instruction], index: int, constants: Seque
         return False
     call, last = code[end - 1], code[end - 2]
     names = constants[last.arg or 0] if last.opname in ("KW_NAMES", "LOAD_CONST") else None
-    return (call.opname == "CALL_FUNCTION_EX" and bool((call.arg or 0) & 1)) or (isinstance(names, tuple) and "generator" in names)
+    has_dict = call.opname == "CALL_FUNCTION_EX" and bool((call.arg or 0) & 1)
+    return has_dict or (isinstance(names, tuple) and "generator" in names)
 
 
 def global_draws(fn: FunctionType, variables: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -46,8 +46,8 @@ class CodeInUse(NamedTuple):
 def code_in_use(entry: Entry, pipeline: Sequence[Entry]) -> Iterator[CodeInUse]:
     """The script's code that runs where a middleware uses the objects of its contract.
 
-    An object may tell this itself, by `code_in_use(lane)`, which returns pairs of an owner and functions. Of environments, these
-    are all methods of the script's environments and wrappers; of other objects of the script, all methods too, where a
+    An object may tell this itself, by `code_in_use(lane)`, which returns pairs of an owner and functions. Of environments,
+    these are all methods of the script's environments and wrappers; of other objects of the script, all methods too, where a
     middleware of the library uses them. The code of a middleware itself is not among it.
 
     Args:

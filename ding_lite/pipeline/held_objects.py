@@ -8,7 +8,15 @@ import inspect
 import io
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from types import BuiltinFunctionType, FunctionType, MappingProxyType, MethodType, MethodWrapperType, ModuleType, SimpleNamespace
+from types import (
+    BuiltinFunctionType,
+    FunctionType,
+    MappingProxyType,
+    MethodType,
+    MethodWrapperType,
+    ModuleType,
+    SimpleNamespace,
+)
 from typing import Any, NamedTuple
 
 from ding_lite.basics.attribute_reads import Place, places_of
@@ -16,9 +24,9 @@ from ding_lite.basics.closures import closure_of, function_of, names_in, parts_o
 from ding_lite.basics.configs import Config
 from ding_lite.basics.optional_attributes import attribute_of, has_attribute
 from ding_lite.basics.origins import is_of_ding_lite, is_of_script, package_of
+from ding_lite.pipeline.code_in_use import CodeInUse
 from ding_lite.pipeline.contexts import is_scalar
 from ding_lite.pipeline.contracts import Contract
-from ding_lite.pipeline.code_in_use import CodeInUse
 from ding_lite.pipeline.value_kinds import is_global_generator, is_random_generator, slots_of
 
 _MOST_DEPTH, _MOST_SEEN, _MOST_ITEMS = 8, 2_000, 100
@@ -26,7 +34,7 @@ _MOST_CALLS = 3  # helper functions, one in the other, that get an object as an 
 NO_STATE = (FunctionType, MethodType, BuiltinFunctionType, MethodWrapperType, ModuleType, type, Config, Contract)
 _MADE_TO_BE_SHARED = frozenset({"threading", "_thread", "queue", "_queue"})
 _CONTAINERS = (list, tuple, set, frozenset, deque, dict)
-_VIEWS = (MappingProxyType, type({}.keys()), type({}.values()), type({}.items()))
+_VIEWS: tuple[type, ...] = (MappingProxyType, type({}.keys()), type({}.values()), type({}.items()))
 _ANY_ATTRIBUTE = frozenset({"getattr", "vars", "__dict__", "asdict", "astuple", "copy", "deepcopy", "attrgetter"})
 _SETTINGS = frozenset(
     {

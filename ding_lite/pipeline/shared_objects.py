@@ -30,8 +30,8 @@ Reached = Mapping[int, Sequence[Held]]
 
 
 def reached_by(pipeline: Sequence[Entry]) -> Reached:
-    """The objects that each middleware of a pipeline reaches, also through code of the script that runs where it uses an object;
-    the search takes most of the time of these checks."""
+    """The objects that each middleware of a pipeline reaches, also through code of the script that runs where it uses an
+    object; the search takes most of the time of these checks."""
     known = [entry for entry in pipeline if entry.contract is not None]
     return {
         id(entry.fn): [
@@ -129,7 +129,7 @@ def shared_iterators(pipeline: Sequence[Entry], found: Reached) -> Iterator[str]
     holders: dict[int, list[tuple[Entry, Held]]] = {}
     for entry in known:
         for held in found[id(entry.fn)]:
-            if advances(held.thing):
+            if advances(held.thing) and held.places != ():
                 holders.setdefault(id(held.thing), []).append((entry, held))
     for several in holders.values():
         pair = _pair_of_holders(several, known)
@@ -140,14 +140,14 @@ def shared_iterators(pipeline: Sequence[Entry], found: Reached) -> Iterator[str]
         if held.use is None and other.use is None:
             fix = f"add it to both, @contract(..., uses=({_as_code(held.name)},))"
             what = (
-                f"{_who(first)} and {_who(second)} hold the same {type(held.thing).__name__}, {held.shown}, {kind}, and neither "
-                "contract names it."
+                f"{_who(first)} and {_who(second)} hold the same {type(held.thing).__name__}, {held.shown}, {kind}, and "
+                "neither contract names it."
             )
         else:
             what, fix = f"{_reached_twice(pair)} It is {kind}, which every use advances.", _order_of_use(pair)
         yield (
-            f"{what} Nothing orders the two, so which one gets which {item} depends on which is faster: {fix}, or give each its "
-            "own."
+            f"{what} Nothing orders the two, so which one gets which {item} depends on which is faster: {fix}, or give each "
+            "its own."
         )
 
 
@@ -210,8 +210,11 @@ def _pair_of_holders(
         pair = _first_pair([it for it in several if it[1].use is None])
         if pair is not None:
             return pair
-    through = [(entry, held) for entry, held in several if held.use is None or not _knows(entry, thing)]
-    return _first_pair(through, only_through_use=True)
+    if isinstance(thing, logging.Logger):
+        return None
+    named = [entry for entry in known if entry.contract is not None and _is_named(thing, entry.contract)]
+    unnamed = [(entry, held) for entry, held in several if held.use is None or entry not in named]
+    return _first_pair(unnamed, only_through_use=True)
 
 
 def _who(entry: Entry) -> str:

@@ -357,17 +357,27 @@ def _in_object(value: Any, wanted: frozenset[str] | None, is_top: bool) -> Itera
     bases = [base for base in kind.__mro__ if is_of_script(base.__module__)]
     if not bases and not is_top:
         return
-    if bases and any(not is_of_script(base.__module__) and base.__module__ != "builtins" for base in kind.__mro__):
+    is_settings = isinstance(value, Config)  # their special methods read all of them, and none is called to read one
+    others = [base for base in kind.__mro__ if not is_of_script(base.__module__) and base.__module__ != "builtins"]
+    if bases and others and not is_settings:
         wanted = _ALL  # code of a library may call any method
     for base in bases:
         for name, member in vars(base).items():
             if name in _CONSTRUCTORS and not isinstance(value, type):
                 continue  # it has run
             method = member.func if isinstance(member, functools.cached_property) else function_of(member)
-            if isinstance(method, FunctionType) and (wanted is None or name in wanted or name.startswith("__")):
+            if isinstance(method, FunctionType) and _may_run(name, wanted, is_settings):
                 is_static = isinstance(inspect.getattr_static(base, name), staticmethod)
                 of = kind if isinstance(member, classmethod) else None if is_static or isinstance(value, type) else value
                 yield method, _ALL, of
     for name, it in ({} if isinstance(value, type) else attribute_of(value, "__dict__", {})).items():
         if wanted is None or is_top or name in wanted:
             yield it, _ALL, None
+
+
+def _may_run(name: str, wanted: frozenset[str] | None, is_settings: bool) -> bool:
+    """Whether a method of this name may run, if these names count. Special methods run without being named."""
+    is_special = name.startswith("__")
+    if is_special and is_settings:
+        return wanted is not None and name in wanted
+    return is_special or wanted is None or name in wanted

@@ -188,7 +188,9 @@ class LearnMode:
     def code_in_use(self, lane: str) -> Iterator[tuple[Any, Sequence[FunctionType]]]:
         """The functions of the script that a middleware on this lane runs by using it, each with the object whose methods they
         are: the hooks and networks. Only middleware on the lane that learns call all of them."""
-        return iter(()) if self._policy.learners is not None else code_of_learning(self._policy, with_values_alone=lane != "learn")
+        if self._policy.learners is not None:
+            return iter(())
+        return code_of_learning(self._policy, with_values_alone=lane != "learn")
 
     def settings_in_use(self, lane: str) -> list[Config]:
         """The settings that learning reads in each gradient step, on the lane that learns."""

@@ -179,8 +179,9 @@ def code_of_learning(policy: Any, with_values_alone: bool = False) -> Iterator[t
 
 def _code_of_networks(policy: Any) -> Iterator[tuple[Any, Sequence[FunctionType]]]:
     model = vars(policy).get("model")
-    modules = model.modules() if isinstance(model, nn.Module) else ()
-    yield from ((one, methods_of_script(one)) for one in modules if is_of_script(type(one).__module__))
+    modules = list(model.modules()) if isinstance(model, nn.Module) else []
+    one_of_each = {type(one): one for one in reversed(modules) if is_of_script(type(one).__module__)}
+    yield from ((one, methods_of_script(one)) for one in one_of_each.values())
 
 
 def _asks(fn: FunctionType, name: str) -> bool:
