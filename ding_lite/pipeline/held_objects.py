@@ -20,7 +20,7 @@ from types import (
 from typing import Any, NamedTuple
 
 from ding_lite.basics.attribute_reads import Place, places_of
-from ding_lite.basics.closures import closure_of, function_of, names_in, parts_of
+from ding_lite.basics.closures import closure_of, function_of, globals_in, names_in
 from ding_lite.basics.configs import Config
 from ding_lite.basics.optional_attributes import attribute_of, has_attribute
 from ding_lite.basics.origins import is_of_ding_lite, is_of_script, package_of
@@ -147,8 +147,9 @@ def objects_in_use(code: CodeInUse) -> Iterator[Held]:
     nodes = [_Node(it.__name__, "", it, None, (id(owner),)) for it in functions]
     held = {**_data_of(type(owner)), **_attributes_of(owner)}
     for name in sorted(found.names & held.keys()):
-        by = next(it for it in functions if name in names_in(it.__code__))
-        nodes.append(_Node(f"self.{name}", by.__name__, held[name], found.places(name), (id(owner),)))
+        by = next((it for it in functions if places_of(it.__code__, name, is_attribute=True)), None)
+        if by is not None:
+            nodes.append(_Node(f"self.{name}", by.__name__, held[name], found.places(name), (id(owner),)))
     yield from (it._replace(use=code) for it in _search(nodes, found))
 
 
@@ -242,7 +243,7 @@ def _in_function(node: _Node, around: tuple[int, ...]) -> Iterator[_Node]:
     is_leaf = not is_of_script(fn.__module__)
     given: list[tuple[str, Any]] = [(name, it) for name, it in closure_of(fn) if name != "__class__"]
     if is_of_script(fn.__module__):
-        named = {name for part in parts_of(fn.__code__) for name in part.co_names}
+        named = globals_in(fn.__code__)
         given += [(name, fn.__globals__[name]) for name in sorted(named) if name in fn.__globals__]
     positional = fn.__code__.co_varnames[: fn.__code__.co_argcount]
     defaults = fn.__defaults__ or ()
