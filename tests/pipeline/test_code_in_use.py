@@ -344,6 +344,48 @@ class TestSettingsOfThePolicy:
         assert pipeline_with(self.changing(cfg), cfg=cfg, place="learn") == []
 
 
+TABLE = {"w": 0.1}
+HISTORY = []
+
+
+def history():
+    """A function with the name of an attribute below."""
+    return len(HISTORY)
+
+
+class Counted(gymnasium.Wrapper):
+    def __init__(self, env):
+        super().__init__(env)
+        self.history = []
+
+    def step(self, action):
+        self.history.append(TABLE["w"])
+        return self.env.step(action)
+
+
+class Remembering(PPOPolicy):
+    def after_init(self):
+        self.seen = 0
+
+    def loss(self, batch):
+        self.seen += 1
+        HISTORY.append(self.seen)
+        loss, stats = super().loss(batch)
+        return loss * (1 + TABLE["w"]), stats
+
+
+@pytest.mark.parametrize("place", ["explore", "process", "learn"])
+def test_what_is_only_read_and_what_one_lane_alone_changes_is_fine(place):
+    def reads(step):
+        return TABLE["w"] * step
+
+    def reads_more(step):
+        return history() + reads(step)
+
+    change = reads_more if place == "learn" else reads
+    assert pipeline_with(change, Remembering, wrappers=[Counted], place=place, evaluates=True) == []
+
+
 class Model:
     """An object of the script in place of a model of rewards."""
 

@@ -478,6 +478,7 @@ class TestSharedMemory:
         (text,) = warned(*two_arrays(make), mode=mode)
 
         assert re.search(r"two_lanes .* and two_lanes .* hold a \w+ and a \w+ that share memory, first and second", text)
+        assert "which change, and neither contract names it" in text
 
     @pytest.mark.parametrize("make", APART.values(), ids=APART)
     def test_disjoint_ones_are_not(self, make):
