@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dis
+import functools
 from collections.abc import Iterator
 from types import CellType, CodeType, FunctionType
 from typing import Any
@@ -38,3 +40,17 @@ def parts_of(code: CodeType) -> Iterator[CodeType]:
 def names_in(code: CodeType) -> set[str]:
     """The names of global variables and attributes in a function and in those inside it."""
     return {name for part in parts_of(code) for name in part.co_names}
+
+
+@functools.lru_cache(maxsize=4096)
+def globals_in(code: CodeType) -> frozenset[str]:
+    """The names of global variables that a function and those inside it read, without those of attributes.
+
+    Example:
+        >>> def fn(x):
+        ...     return len(x.rows)
+        >>> sorted(names_in(fn.__code__)), sorted(globals_in(fn.__code__))
+        (['len', 'rows'], ['len'])
+    """
+    found = (it for part in parts_of(code) for it in dis.get_instructions(part))
+    return frozenset(it.argval for it in found if it.opname in ("LOAD_GLOBAL", "LOAD_NAME"))

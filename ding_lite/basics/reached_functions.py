@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
-from ding_lite.basics.closures import closure_of, function_of, names_in
+from ding_lite.basics.closures import closure_of, function_of, globals_in, names_in
 from ding_lite.basics.origins import is_of_ding_lite, is_of_script, package_of
 
 _MOST = 1000  # objects that are looked at
@@ -32,7 +32,8 @@ def named_values(fn: FunctionType, owner: Any = None) -> Iterator[Any]:
     places += [vars(base) for base in _kind_of(owner).__mro__ if not is_of_ding_lite(base.__module__)]
     if not is_of_ding_lite(fn.__module__):
         modules = [it for name in names if isinstance(it := fn.__globals__.get(name), ModuleType) and is_of_script(it.__name__)]
-        places += [fn.__globals__, *map(vars, modules)]
+        places += map(vars, modules)
+        yield from (fn.__globals__[name] for name in sorted(globals_in(fn.__code__)) if name in fn.__globals__)
     yield from (place[name] for place in places for name in names if name in place)
 
 

@@ -12,6 +12,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 from ding_lite.basics.attribute_reads import instructions_of
+from ding_lite.basics.closures import parts_of
 from ding_lite.basics.optional_attributes import attribute_of, has_attribute
 
 GLOBAL, CLOSURE, FIRST = "global", "closure", "first"
@@ -38,6 +39,15 @@ _OF_TORCH = frozenset(
 )
 _IN_PLACE = frozenset({"bernoulli_", "cauchy_", "exponential_", "geometric_", "log_normal_", "normal_", "random_", "uniform_"})
 """Methods of tensors, and functions of torch.nn.init, that draw from torch's global generator."""
+_LAYERS = frozenset(
+    {
+        *("Linear", "Bilinear", "Embedding", "EmbeddingBag", "MultiheadAttention", "Transformer", "TransformerDecoderLayer"),
+        *("TransformerEncoderLayer", "RNN", "LSTM", "GRU", "RNNCell", "LSTMCell", "GRUCell", "Conv1d", "Conv2d", "Conv3d"),
+        *("ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d"),
+    }
+)
+"""Classes of torch.nn whose constructors draw the first weights from torch's global generator."""
+_SAMPLES = ("sample", "rsample")
 _OF_STATE = frozenset({"seed", "set_state"})
 """Functions of numpy.random that change its global generator, and are no methods of it."""
 
@@ -131,8 +141,14 @@ def _is_first(code: Sequence[dis.Instruction], index: int) -> bool:
     return False
 
 
-def _has_generator(code: Sequence[dis.Instruction], index: int, constants: Sequence[Any]) -> bool:
-    """Whether the function that was just loaded is called with an argument `generator`, or with a dict of arguments."""
+def _end_of_call(code: Sequence[dis.Instruction], index: int, or_argument: bool = False) -> int | None:
+    """The index after the call of the function that was just loaded; None if it is not called, or if this is unknown.
+
+    Args:
+        code: all instructions.
+        index: that of the instruction after the function.
+        or_argument: whether a call counts of which it is an argument.
+    """
     above = 0  # values on the stack above the function
     for at in range(index, min(index + _MOST_INSTRUCTIONS, len(code))):
         now, count = code[at], code[at].arg or 0
@@ -140,9 +156,7 @@ def _has_generator(code: Sequence[dis.Instruction], index: int, constants: Seque
             has_dict = now.opname == "CALL_FUNCTION_EX" and bool(count & 1)
             taken = 1 + has_dict if now.opname == "CALL_FUNCTION_EX" else count + now.opname.endswith("_KW")
             if above <= taken:
-                last = code[at - 1]
-                names = constants[last.arg or 0] if last.opname in ("KW_NAMES", "LOAD_CONST") else None
-                return has_dict or (isinstance(names, tuple) and "generator" in names)
+                return at + 1 if or_argument or above == taken else None
             above -= taken
         elif now.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
             above += 1
@@ -152,12 +166,25 @@ def _has_generator(code: Sequence[dis.Instruction], index: int, constants: Seque
             above += dis.stack_effect(now.opcode, now.arg, jump=False)
         if above < 0:
             break
-    return False
+    return None
+
+
+def _has_generator(code: Sequence[dis.Instruction], index: int, constants: Sequence[Any]) -> bool:
+    """Whether the function that was just loaded is called with an argument `generator`, or with a dict of arguments."""
+    end = _end_of_call(code, index, or_argument=True)
+    if end is None:
+        return False
+    call, last = code[end - 1], code[end - 2]
+    names = constants[last.arg or 0] if last.opname in ("KW_NAMES", "LOAD_CONST") else None
+    has_dict = call.opname == "CALL_FUNCTION_EX" and bool((call.arg or 0) & 1)
+    return has_dict or (isinstance(names, tuple) and "generator" in names)
 
 
 def global_draws(fn: FunctionType, variables: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """The global random generators that the code of a function names to draw from, "numpy.random", "random" or "torch", each
-    with the call, such as "np.random.rand". Methods that change tensors in place, such as `x.normal_()`, count as well.
+    with the call, such as "np.random.rand". Of torch, these are functions, methods that change tensors in place, such as
+    `x.normal_()`, new layers of networks, and samples of distributions; not layers that draw when they are called, such as
+    dropout.
 
     Args:
         fn: the function.
@@ -182,6 +209,57 @@ def global_draws(fn: FunctionType, variables: Mapping[str, Any]) -> Iterator[tup
             generator = "torch" if one.place != FIRST and has_attribute(owner, "untyped_storage") else None
         if generator is not None:
             yield generator, ".".join((one.name, *one.chain[: max(depth, 1)]))
+    if "torch" in sys.modules:
+        yield from (("torch", call) for call in _torch_draws(fn, variables))
+
+
+def _torch_draws(fn: FunctionType, variables: Mapping[str, Any]) -> Iterator[str]:
+    """The calls of a function that draw from torch's global generator, and are no functions of torch: new layers, samples of
+    distributions, and methods that change tensors in place."""
+    for code in parts_of(fn.__code__):
+        found = instructions_of(code)
+        for index, now in enumerate(found):
+            if now.opname in _ATTRIBUTE and now.argval in _IN_PLACE and not _has_generator(found, index + 1, code.co_consts):
+                if not _is_of_module(found, index, variables):
+                    yield str(now.argval)
+            elif _LOADS.get(now.opname) in (GLOBAL, CLOSURE):
+                end, value = _followed(found, index, variables)
+                name = attribute_of(value, "__name__", "") if isinstance(value, type) else ""
+                module = attribute_of(value, "__module__", "") if name else ""
+                if name in _LAYERS and module.startswith("torch.nn.modules.") and _end_of_call(found, end) is not None:
+                    yield name
+                elif module.startswith("torch.distributions.") and _is_sampled(found, end):
+                    yield f"{name}.sample"
+
+
+def _followed(code: Sequence[dis.Instruction], index: int, variables: Mapping[str, Any]) -> tuple[int, Any]:
+    """The index after the variable that is loaded at this index and its attributes, and the value; of modules' attributes only,
+    otherwise None."""
+    value, end = variables.get(code[index].argval), index + 1
+    while isinstance(value, ModuleType) and end < len(code) and code[end].opname in _ATTRIBUTE:
+        value, end = getattr(value, code[end].argval, None), end + 1
+    return end, value
+
+
+def _is_of_module(code: Sequence[dis.Instruction], index: int, variables: Mapping[str, Any]) -> bool:
+    """Whether the attribute at this index is one of a module, such as a function with this name."""
+    begin = index - 1
+    while begin > 0 and code[begin].opname in _ATTRIBUTE:
+        begin -= 1
+    if begin < 0 or _LOADS.get(code[begin].opname) not in (GLOBAL, CLOSURE):
+        return False
+    return _followed(code, begin, variables)[0] > index
+
+
+def _is_sampled(code: Sequence[dis.Instruction], index: int) -> bool:
+    """Whether `sample` is called of what the class returns that was just loaded: at once, or through a variable."""
+    end = _end_of_call(code, index)
+    following = code[end] if end is not None and end < len(code) else None
+    if following is None or following.opname in _ATTRIBUTE:
+        return following is not None and following.argval in _SAMPLES
+    name = following.argval if following.opname.startswith("STORE_") else None
+    pairs = itertools.pairwise(code)
+    return any(it.argval == name and after.opname in _ATTRIBUTE and after.argval in _SAMPLES for it, after in pairs if name)
 
 
 def _generator_of(function: Any) -> str | None:

@@ -3,27 +3,38 @@
 from __future__ import annotations
 
 import functools
+import gc
 import inspect
 import io
 from collections import deque
-from collections.abc import Iterator
-from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType, SimpleNamespace
+from collections.abc import Iterable, Iterator, Mapping
+from types import (
+    BuiltinFunctionType,
+    FunctionType,
+    MappingProxyType,
+    MethodType,
+    MethodWrapperType,
+    ModuleType,
+    SimpleNamespace,
+)
 from typing import Any, NamedTuple
 
 from ding_lite.basics.attribute_reads import Place, places_of
-from ding_lite.basics.closures import closure_of, function_of, names_in, parts_of
+from ding_lite.basics.closures import closure_of, function_of, globals_in, names_in
 from ding_lite.basics.configs import Config
 from ding_lite.basics.optional_attributes import attribute_of, has_attribute
 from ding_lite.basics.origins import is_of_ding_lite, is_of_script, package_of
+from ding_lite.pipeline.code_in_use import CodeInUse
 from ding_lite.pipeline.contexts import is_scalar
 from ding_lite.pipeline.contracts import Contract
-from ding_lite.pipeline.value_kinds import slots_of
+from ding_lite.pipeline.value_kinds import is_global_generator, is_random_generator, slots_of
 
 _MOST_DEPTH, _MOST_SEEN, _MOST_ITEMS = 8, 2_000, 100
 _MOST_CALLS = 3  # helper functions, one in the other, that get an object as an argument
-NO_STATE = (FunctionType, MethodType, BuiltinFunctionType, ModuleType, type, Config, Contract)
+NO_STATE = (FunctionType, MethodType, BuiltinFunctionType, MethodWrapperType, ModuleType, type, Config, Contract)
 _MADE_TO_BE_SHARED = frozenset({"threading", "_thread", "queue", "_queue"})
 _CONTAINERS = (list, tuple, set, frozenset, deque, dict)
+_VIEWS: tuple[type, ...] = (MappingProxyType, type({}.keys()), type({}.values()), type({}.items()))
 _ANY_ATTRIBUTE = frozenset({"getattr", "vars", "__dict__", "asdict", "astuple", "copy", "deepcopy", "attrgetter"})
 _SETTINGS = frozenset(
     {
@@ -52,6 +63,8 @@ class Held(NamedTuple):
     """Where the code uses it; None if this is unknown, because it is inside a container, say."""
     around: tuple[int, ...]
     """The ids of the objects that it was reached through."""
+    use: CodeInUse | None = None
+    """The code that reaches it of an object that the contract names; None if the middleware reaches it itself."""
 
     @property
     def container(self) -> int | None:
@@ -87,13 +100,20 @@ def needs_contract(value: object) -> bool:
     """Whether contracts name a value: it may change, and is neither a function, a configuration nor made to be shared."""
     if is_scalar(value) or isinstance(value, NO_STATE) or _is_task(value) or type(value).__module__ in _MADE_TO_BE_SHARED:
         return False
+    if is_global_generator(value):
+        return False
     if isinstance(value, (list, dict, set, deque, bytearray)):
         return True
-    return has_attribute(value, "__dict__") or has_attribute(value, "__array__") or is_iterator(value)
+    if has_attribute(value, "__dict__") or has_attribute(value, "__array__") or advances(value):
+        return True
+    return is_of_script(type(value).__module__) and bool(slots_of(type(value)))
 
 
-def is_iterator(value: object) -> bool:
-    """Whether a value is an iterator, such as a generator, which each use advances; not one with attributes, or a file."""
+def advances(value: object) -> bool:
+    """Whether each use advances a value: an iterator, such as a generator, or a random generator. Not an iterator with
+    attributes, or a file."""
+    if is_random_generator(value):
+        return True
     return isinstance(value, Iterator) and not has_attribute(value, "__dict__") and not isinstance(value, io.IOBase)
 
 
@@ -116,9 +136,27 @@ def objects_reached(fn: Any) -> Iterator[Held]:
     It goes through closures, global variables that code names, partials, bound methods, small containers, and attributes of
     the user's own objects that any code on the way names. Objects of libraries are not searched.
     """
-    waiting = deque([_Node("self" if not isinstance(fn, FunctionType) else "", "", fn, None, (), is_top=True)])
+    top = _Node("self" if not isinstance(fn, FunctionType) else "", "", fn, None, (), is_top=True)
+    yield from _search([top], _code_reached(fn))
+
+
+def objects_in_use(code: CodeInUse) -> Iterator[Held]:
+    """Stateful objects that the script's code reaches which runs where a middleware uses an object, as in `objects_reached`."""
+    owner, functions = code.owner, code.functions
+    found = _Code(tuple(functions), frozenset(name for it in functions for name in names_in(it.__code__)))
+    nodes = [_Node(it.__name__, "", it, None, (id(owner),)) for it in functions]
+    held = {**_data_of(type(owner)), **_attributes_of(owner)}
+    for name in sorted(found.names & held.keys()):
+        by = next((it for it in functions if places_of(it.__code__, name, is_attribute=True)), None)
+        if by is not None:
+            nodes.append(_Node(f"self.{name}", by.__name__, held[name], found.places(name), (id(owner),)))
+    yield from (it._replace(use=code) for it in _search(nodes, found))
+
+
+def _search(start: Iterable[_Node], code: _Code) -> Iterator[Held]:
+    """The stateful objects that these nodes lead to, the nearest first, without those of the first nodes that are functions."""
+    waiting = deque(start)
     seen: dict[tuple[int, str], Any] = {}  # keeps the objects, so that no other one gets the same id
-    code = _code_reached(fn)
     while waiting and len(seen) < _MOST_SEEN:
         node = waiting.popleft()
         key = (id(node.value), "" if isinstance(node.value, FunctionType) else f"{node.name} {node.through}")
@@ -178,8 +216,15 @@ def _inside(node: _Node, code: _Code | None) -> Iterator[_Node]:
         owner = "self" if node.is_top else f"{node.name}.__self__"
         yield inner(owner, value.__self__)
         yield inner(node.name, value.__func__)._replace(is_top=node.is_top)
+    elif isinstance(value, (BuiltinFunctionType, MethodWrapperType)):
+        if not isinstance(value.__self__, (type, ModuleType)):
+            yield inner(f"{node.name}.__self__", value.__self__)
     elif isinstance(value, functools._lru_cache_wrapper):
         yield inner(node.name, value.__wrapped__)
+    elif isinstance(value, memoryview):
+        yield inner(f"{node.name}.obj", value.obj)
+    elif isinstance(value, _VIEWS):
+        yield from (inner(f"what {node.name} shows", it) for it in gc.get_referents(value) if isinstance(it, Mapping))
     elif isinstance(value, _CONTAINERS) and not is_of_ding_lite(type(value).__module__):
         pairs = value.items() if isinstance(value, dict) else enumerate(value)
         yield from (inner(f"{node.name}[{key!r}]", it) for key, it in pairs) if len(value) <= _MOST_ITEMS else ()
@@ -198,7 +243,7 @@ def _in_function(node: _Node, around: tuple[int, ...]) -> Iterator[_Node]:
     is_leaf = not is_of_script(fn.__module__)
     given: list[tuple[str, Any]] = [(name, it) for name, it in closure_of(fn) if name != "__class__"]
     if is_of_script(fn.__module__):
-        named = {name for part in parts_of(fn.__code__) for name in part.co_names}
+        named = globals_in(fn.__code__)
         given += [(name, fn.__globals__[name]) for name in sorted(named) if name in fn.__globals__]
     positional = fn.__code__.co_varnames[: fn.__code__.co_argcount]
     defaults = fn.__defaults__ or ()
@@ -237,9 +282,7 @@ def _is_member(value: object) -> bool:
 def _in_object(node: _Node, around: tuple[int, ...], code: _Code | None) -> Iterator[_Node]:
     """The attributes of an object, and the methods of its classes of the script."""
     value, kind = node.value, type(node.value)
-    held = {**attribute_of(value, "__dict__", {})}
-    held.update((name, attribute_of(value, name)) for name in slots_of(kind) if has_attribute(value, name))
-    held = {**_data_of(kind), **held}
+    held = {**_data_of(kind), **_attributes_of(value)}
     used = None if node.is_top else _names_used(node)
     is_leaf = not is_of_script(kind.__module__) and kind is not SimpleNamespace
     for name, it in held.items():
@@ -249,6 +292,13 @@ def _in_object(node: _Node, around: tuple[int, ...], code: _Code | None) -> Iter
     for method in _methods_of(kind):
         if used is None or method.__name__ in used:
             yield _Node(node.name, node.through, method, None, around, is_top=node.is_top)
+
+
+def _attributes_of(value: Any) -> dict[str, Any]:
+    """What an object holds by name, also in slots."""
+    held = {**attribute_of(value, "__dict__", {})}
+    held.update((name, attribute_of(value, name)) for name in slots_of(type(value)) if has_attribute(value, name))
+    return held
 
 
 def _is_named_by_library(kind: type, attribute: str) -> bool:

@@ -10,13 +10,15 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from typing import Any
 
 from ding_lite.basics.optional_attributes import attribute_of, has_attribute
+from ding_lite.pipeline.code_in_use import advice_on_order, are_unordered, code_in_use
 from ding_lite.pipeline.contexts import is_scalar
 from ding_lite.pipeline.contracts import Contract, line_to_add, state_groups
 from ding_lite.pipeline.entries import Entry, take_turns
 from ding_lite.pipeline.fingerprints import Print, changed, fingerprint
-from ding_lite.pipeline.held_objects import NO_STATE, Held, is_iterator, objects_reached
+from ding_lite.pipeline.held_objects import NO_STATE, Held, advances, objects_in_use, objects_reached
 from ding_lite.pipeline.shared_memory import arrays_with_shared_memory, is_array
 from ding_lite.pipeline.shared_variables import shared_variables
+from ding_lite.pipeline.value_kinds import is_random_generator
 
 _DATA = (list, dict, set, deque, bytearray)
 _MOST_INSIDE = 5_000  # objects that are looked at
@@ -28,8 +30,21 @@ Reached = Mapping[int, Sequence[Held]]
 
 
 def reached_by(pipeline: Sequence[Entry]) -> Reached:
-    """The objects that each middleware of a pipeline reaches; the search takes most of the time of these checks."""
-    return {id(entry.fn): list(objects_reached(entry.fn)) for entry in pipeline if entry.contract is not None}
+    """The objects that each middleware of a pipeline reaches, also through code of the script that runs where it uses an
+    object; the search takes most of the time of these checks."""
+    known = [entry for entry in pipeline if entry.contract is not None]
+    return {
+        id(entry.fn): [
+            *objects_reached(entry.fn),
+            *(held for code in code_in_use(entry, pipeline) for held in objects_in_use(code)),
+        ]
+        for entry in known
+    }
+
+
+def _itself(held: Iterable[Held]) -> list[Held]:
+    """What a middleware reaches itself."""
+    return [it for it in held if it.use is None]
 
 
 def sharing_advice(pipeline: Sequence[Entry], found: Reached) -> Iterator[str]:
@@ -55,7 +70,7 @@ def unnamed_objects(pipeline: Sequence[Entry], found: Reached) -> Iterator[str]:
     groups = _groups_of(pipeline)
     for entry in pipeline:
         terms, told = entry.contract, set[int]()
-        reached = () if terms is None else found[id(entry.fn)]
+        reached = [] if terms is None else _itself(found[id(entry.fn)])
         chosen = {held.container for held in reached if terms is not None and _is_any(terms.uses, (held.thing,))}
         for held in reached:
             thing = held.thing
@@ -108,25 +123,32 @@ def _is_any(uses: Sequence[Any], things: Sequence[Any]) -> bool:
 
 
 def shared_iterators(pipeline: Sequence[Entry], found: Reached) -> Iterator[str]:
-    """Advice for each iterator that middleware of two lanes reach, and neither contract names. Every use advances it."""
+    """Advice for each iterator or random generator that middleware of two lanes reach, and neither contract names. Every use
+    advances it."""
     known = [entry for entry in pipeline if entry.contract is not None]
     holders: dict[int, list[tuple[Entry, Held]]] = {}
     for entry in known:
         for held in found[id(entry.fn)]:
-            if is_iterator(held.thing):
+            if advances(held.thing) and held.places != ():
                 holders.setdefault(id(held.thing), []).append((entry, held))
     for several in holders.values():
-        if any(_knows(entry, several[0][1].thing) for entry in known):
+        pair = _pair_of_holders(several, known)
+        if pair is None:
             continue
-        first, held = several[0]
-        second = next((entry for entry, _ in several if _are_beside(first, entry)), None)
-        if second is not None:
-            yield (
-                f"{first.name} ({first.location}) and {second.name} ({second.location}) hold the same "
-                f"{type(held.thing).__name__}, {held.shown}, an iterator, and neither contract names it. Nothing orders the "
-                "two, so which one gets which item depends on which is faster: add it to both, "
-                f"@contract(..., uses=({_as_code(held.name)},)), or give each its own."
+        (first, held), (second, other) = pair
+        kind, item = ("a random generator", "numbers") if is_random_generator(held.thing) else ("an iterator", "item")
+        if held.use is None and other.use is None:
+            fix = f"add it to both, @contract(..., uses=({_as_code(held.name)},))"
+            what = (
+                f"{_who(first)} and {_who(second)} hold the same {type(held.thing).__name__}, {held.shown}, {kind}, and "
+                "neither contract names it."
             )
+        else:
+            what, fix = f"{_reached_twice(pair)} It is {kind}, which every use advances.", _order_of_use(pair)
+        yield (
+            f"{what} Nothing orders the two, so which one gets which {item} depends on which is faster: {fix}, or give each "
+            "its own."
+        )
 
 
 def shared_memory(pipeline: Sequence[Entry], found: Reached) -> Iterator[str]:
@@ -164,7 +186,7 @@ def _holders_of_arrays(known: Sequence[Entry], found: Reached) -> dict[int, list
     """The middleware that reach each array, by its id."""
     holders: dict[int, list[tuple[Entry, Held]]] = {}
     for entry in known:
-        for held in found[id(entry.fn)]:
+        for held in _itself(found[id(entry.fn)]):
             if is_array(held.thing):
                 holders.setdefault(id(held.thing), []).append((entry, held))
     return holders
@@ -173,6 +195,48 @@ def _holders_of_arrays(known: Sequence[Entry], found: Reached) -> dict[int, list
 def _are_beside(one: Entry, other: Entry) -> bool:
     """Whether two middleware are on different lanes, and nothing that both name orders them."""
     return _lane_of(one) != _lane_of(other) and not take_turns(one, other)
+
+
+def _pair_of_holders(
+    several: Sequence[tuple[Entry, Held]], known: Sequence[Entry]
+) -> tuple[tuple[Entry, Held], tuple[Entry, Held]] | None:
+    """Two middleware that reach an object which nothing orders and nobody names; None if there are no such ones.
+
+    First come two that hold it themselves. Where one reaches it through code of an object that it uses, it is enough that this
+    one does not name it: the other one may.
+    """
+    thing = several[0][1].thing
+    if not any(_knows(entry, thing) for entry in known):
+        pair = _first_pair([it for it in several if it[1].use is None])
+        if pair is not None:
+            return pair
+    if isinstance(thing, logging.Logger):
+        return None
+    named = [entry for entry in known if entry.contract is not None and _is_named(thing, entry.contract)]
+    unnamed = [(entry, held) for entry, held in several if held.use is None or entry not in named]
+    return _first_pair(unnamed, only_through_use=True)
+
+
+def _who(entry: Entry) -> str:
+    return f"{entry.name} ({entry.location})"
+
+
+def _reached_twice(pair: tuple[tuple[Entry, Held], tuple[Entry, Held]]) -> str:
+    """That one middleware holds something, and another one reaches it through code of an object that it uses."""
+    (plain, held), (using, other) = sorted(pair, key=lambda it: it[1].use is not None)
+    kind = "object" if other.use is None else other.use.kind
+    return (
+        f"{_who(plain)} holds {held.shown}, a {type(held.thing).__name__}, and so does the {kind} that {_who(using)} uses, as "
+        f"{other.shown}."
+    )
+
+
+def _order_of_use(pair: tuple[tuple[Entry, Held], tuple[Entry, Held]]) -> str:
+    """How to order two middleware of which one reaches something through code of an object that it uses."""
+    (one, held), (other, also) = pair
+    if held.use is not None:
+        return advice_on_order(other, one, held.use)
+    return "" if also.use is None else advice_on_order(one, other, also.use)
 
 
 def objects_inside_others(pipeline: Sequence[Entry]) -> Iterator[str]:
@@ -232,11 +296,13 @@ class Watched:
 
     Args:
         things: the object; or two arrays that share memory, which change together.
-        holders: two middleware that hold it, and that nothing orders, each with its name there.
+        holders: two middleware that hold it, and that nothing orders, each with how it holds it.
         ordered: the ids of objects that contracts name, whose changes inside it do not count.
     """
 
-    def __init__(self, things: Sequence[Any], holders: Sequence[tuple[Entry, str]], ordered: Container[int]) -> None:
+    def __init__(
+        self, things: Sequence[Any], holders: tuple[tuple[Entry, Held], tuple[Entry, Held]], ordered: Container[int]
+    ) -> None:
         self.things, self.holders, self._ordered = things, holders, ordered
         self._prints = self._look()
         self._is_reported = False
@@ -250,18 +316,22 @@ class Watched:
             return
         self._is_reported = True
         where = places[0] if len(places) == 1 else ""
-        (first, name), (second, other) = self.holders
-        if len(places) == 1:
-            what = f"the same {type(self.things[0]).__name__}, {name}, which changes{f' (at {where})' if where else ''}"
-            fix = f"add it to both, @contract(..., uses=({_as_code(name)},))"
+        (first, held), (second, other) = self.holders
+        at = f" (at {where})" if where else ""
+        if held.use is None and other.use is None:
+            if len(places) == 1:
+                what = f"the same {type(self.things[0]).__name__}, {held.name}, which changes{at}"
+                fix = f"add it to both, @contract(..., uses=({_as_code(held.name)},))"
+            else:
+                kinds = " and a ".join(type(it).__name__ for it in self.things)
+                what = f"a {kinds} that share memory, {held.name} and {other.name}, which change"
+                fix = f"add one of them, the same, to both, @contract(..., uses=({_as_code(held.name)},))"
+            what = f"{_who(first)} and {_who(second)} hold {what}, and neither contract names it"
+            fix += ". A decorator above a method cannot name its object: make such middleware in a factory"
         else:
-            kinds = " and a ".join(type(it).__name__ for it in self.things)
-            what = f"a {kinds} that share memory, {name} and {other}, which change,"
-            fix = f"add one of them, the same, to both, @contract(..., uses=({_as_code(name)},))"
+            what, fix = f"{_reached_twice(self.holders)} It changes{at}", _order_of_use(self.holders)
         warnings.warn(
-            f"where iterations overlap, {first.name} ({first.location}) and {second.name} ({second.location}) hold {what}, and "
-            f"neither contract names it. Nothing orders the two, so the result depends on which is faster: {fix}. A decorator "
-            "above a method cannot name its object: make such middleware in a factory.",
+            f"where iterations overlap, {what}. Nothing orders the two, so the result depends on which is faster: {fix}.",
             stacklevel=2,
         )
 
@@ -281,21 +351,17 @@ def watched_objects(pipeline: Sequence[Entry], found: Reached) -> dict[int, list
     reached: dict[int, list[tuple[Entry, Held]]] = {}
     for entry in known:
         for held in found[id(entry.fn)]:
-            if id(held.thing) not in groups and held.attributes() != set() and not is_iterator(held.thing):
+            if id(held.thing) not in groups and held.attributes() != set() and not advances(held.thing):
                 reached.setdefault(id(held.thing), []).append((entry, held))
-    shared = {
-        key
-        for key, several in reached.items()
-        if _first_pair(several) is not None and not any(_knows(entry, several[0][1].thing) for entry in known)
-    }
+    pairs = {key: _pair_of_holders(several, known) for key, several in reached.items()}
+    shared = {key: pair for key, pair in pairs.items() if pair is not None}
     watched: list[Watched] = []
-    for key in reached.keys() & shared:
-        several = reached[key]
-        if all(shared.intersection(held.around) for _, held in several):
+    for key, pair in shared.items():
+        if all(shared.keys() & {*held.around} for _, held in reached[key]):
             continue  # what holds it is watched
-        pair = _first_pair(several) or ()
-        watched.append(Watched([several[0][1].thing], [(entry, held.name) for entry, held in pair], groups))
-    watched += _watched_arrays(known, {key: several for key, several in reached.items() if key not in shared}, groups)
+        watched.append(Watched([pair[0][1].thing], pair, groups))
+    plain = {key: [it for it in several if it[1].use is None] for key, several in reached.items() if key not in shared}
+    watched += _watched_arrays(known, {key: several for key, several in plain.items() if several}, groups)
     by_function: dict[int, list[Watched]] = {}
     for one in watched:
         for fn in {id(entry.fn) for entry, _ in one.holders}:
@@ -315,13 +381,25 @@ def _watched_arrays(
         pairs = ((mine, other) for mine in reached[id(one)] for other in reached[id(two)] if _are_beside(mine[0], other[0]))
         pair = next(pairs, None)
         if pair is not None:
-            holders = sorted(pair, key=lambda it: known.index(it[0]))
-            yield Watched([held.thing for _, held in holders], [(entry, held.name) for entry, held in holders], ordered)
+            first, second = sorted(pair, key=lambda it: known.index(it[0]))
+            yield Watched([first[1].thing, second[1].thing], (first, second), ordered)
 
 
-def _first_pair(holders: Sequence[tuple[Entry, Held]]) -> tuple[tuple[Entry, Held], tuple[Entry, Held]] | None:
-    """Two of the middleware that hold an object which nothing orders; None if there are no such ones."""
-    return next((pair for pair in itertools.combinations(holders, 2) if _are_beside(pair[0][0], pair[1][0])), None)
+def _first_pair(
+    holders: Sequence[tuple[Entry, Held]], only_through_use: bool = False
+) -> tuple[tuple[Entry, Held], tuple[Entry, Held]] | None:
+    """Two of the middleware that hold an object which nothing orders; None if there are no such ones.
+
+    Args:
+        holders: the middleware.
+        only_through_use: whether one of them must reach it through code of an object that it uses.
+    """
+    for one, other in itertools.combinations(holders, 2):
+        if only_through_use and one[1].use is None and other[1].use is None:
+            continue
+        if are_unordered(one[0], one[1].use, other[0], other[1].use):
+            return one, other
+    return None
 
 
 def _lane_of(entry: Entry) -> str:

@@ -12,11 +12,13 @@ from typing import Any, NamedTuple
 
 from ding_lite.basics.attribute_reads import places_of
 from ding_lite.basics.closures import content_of, function_of, names_in, parts_of
+from ding_lite.basics.configs import Config
 from ding_lite.basics.optional_attributes import attribute_of
 from ding_lite.basics.origins import is_of_script
 from ding_lite.basics.variables_in_code import CLOSURE, FIRST, Access, accesses_of, global_draws
+from ding_lite.pipeline.code_in_use import CodeInUse, advice_on_order, are_unordered, code_in_use, settings_in_use
 from ding_lite.pipeline.contexts import is_scalar
-from ding_lite.pipeline.entries import Entry, take_turns
+from ding_lite.pipeline.entries import Entry
 
 _MOST_SEEN, _MOST_ITEMS = 1_000, 100
 _ALL = None
@@ -45,6 +47,8 @@ class _Use:
     table: int | None
     """The id of the container that the function is in, of which each middleware may call another one; None if it is in none."""
     is_generator: bool = False
+    use: CodeInUse | None = None
+    """The code that does it of an object that the contract names; None if it is the middleware itself."""
 
     @property
     def who(self) -> str:
@@ -54,12 +58,14 @@ class _Use:
     def verb(self) -> str:
         if self.is_generator:
             return f"draws from it as well, with {self.name}"
-        return "sets as well" if self.is_set else "reads"
+        verb = "sets as well" if self.is_set else "reads"
+        return f"{verb}, through {self.through} of the {self.use.kind}" if self.use is not None and self.through else verb
 
     @property
     def shown(self) -> str:
         """Its name for messages."""
-        return f"{self.name} (through {self.through})" if self.through else self.name
+        of = f" of the {self.use.kind}" if self.use is not None else ""
+        return f"{self.name} (through {self.through}{of})" if self.through else self.name
 
 
 def shared_variables(pipeline: Sequence[Entry]) -> Iterator[str]:
@@ -67,12 +73,14 @@ def shared_variables(pipeline: Sequence[Entry]) -> Iterator[str]:
 
     These are variables of functions around both, global variables, attributes of classes, modules and functions of the script,
     and the global random generators. Two middleware whose contracts name the same object take turns, so that nothing is wrong.
-    A variable that is set only where it was None is a value made when it is first needed, and does not count.
+    A variable that is set only where it was None is a value made when it is first needed, and does not count. The settings of a
+    configuration count as variables. Code of the script that runs where a middleware uses an object, such as the loss of a
+    policy, counts as well; see `code_in_use`.
     """
     found: dict[_Key, list[_Use]] = {}
     for entry in pipeline:
         if entry.contract is not None:
-            for key, use in _uses_of(entry).items():
+            for key, use in (*_uses_of(entry), *_uses_through(entry, pipeline)):
                 found.setdefault(key, []).append(use)
     for uses in found.values():
         for use in uses if len(uses) > 1 else ():
@@ -86,11 +94,11 @@ def _is_beside(use: _Use, other: _Use) -> bool:
     """Whether nothing orders the two."""
     if use.table is not None and use.table == other.table:
         return False
-    mine, others = use.entry.contract, other.entry.contract
-    return mine is not None and others is not None and mine.lane != others.lane and not take_turns(use.entry, other.entry)
+    return are_unordered(use.entry, use.use, other.entry, other.use)
 
 
 def _advice(use: _Use, other: _Use) -> str:
+    order = _order_of_use(use, other)
     if use.is_generator:
         return (
             f"{use.who} draws from the global random generator of {use.owner}, with {use.shown}, and {other.who} "
@@ -98,7 +106,9 @@ def _advice(use: _Use, other: _Use) -> str:
             f"own, {_GENERATORS[use.owner]}."
         )
     owner, _, last = use.name.rpartition(".")
-    if isinstance(use.owner, (type, ModuleType)):
+    if order:
+        fix = order
+    elif isinstance(use.owner, (type, ModuleType, Config)):
         fix = f"add {owner} to both, @contract(..., uses=({owner},))"
     else:
         fix = (
@@ -118,22 +128,44 @@ _GENERATORS = {
 }
 
 
-def _uses_of(entry: Entry) -> dict[_Key, _Use]:
+def _order_of_use(use: _Use, other: _Use) -> str:
+    """How to order the two, if one of them is the code of an object that a contract names; or empty."""
+    if use.use is not None:
+        return advice_on_order(other.entry, use.entry, use.use)
+    return "" if other.use is None else advice_on_order(use.entry, other.entry, other.use)
+
+
+def _uses_of(entry: Entry) -> Iterator[tuple[_Key, _Use]]:
     """How a middleware uses variables that others may use as well."""
+    return _uses_in(_functions_run(entry.fn), entry, None)
+
+
+def _uses_through(entry: Entry, pipeline: Sequence[Entry]) -> Iterator[tuple[_Key, _Use]]:
+    """How the code of objects that it uses does."""
+    for code in code_in_use(entry, pipeline):
+        runs = [_Run(fn, code.owner, is_top=False, table=None) for fn in code.functions]
+        yield from _uses_in(runs, entry, code)
+    for code, settings in settings_in_use(entry):
+        for name in vars(settings):
+            yield (id(settings), name), _Use(entry, name, "", settings, is_set=False, table=None, use=code)
+
+
+def _uses_in(runs: Sequence[_Run], entry: Entry, code: CodeInUse | None) -> Iterator[tuple[_Key, _Use]]:
+    """How functions use variables, each variable once."""
     found: dict[_Key, _Use] = {}
 
     def add(key: _Key, use: _Use) -> None:
         if key not in found or (use.is_set and not found[key].is_set):
             found[key] = use
 
-    for run in _functions_run(entry.fn):
+    for run in runs:
         through = "" if run.is_top or run.fn.__name__ == "<lambda>" else run.fn.__name__
         for access in accesses_of(run.fn.__code__):
             for key, name, owner, is_set in _variables(run, access):
-                add(key, _Use(entry, name, through, owner, is_set, run.table))
+                add(key, _Use(entry, name, through, owner, is_set, run.table, use=code))
         for generator, call in global_draws(run.fn, run.variables):
-            add((generator,), _Use(entry, call, through, generator, is_set=True, table=run.table, is_generator=True))
-    return found
+            add((generator,), _Use(entry, call, through, generator, True, run.table, is_generator=True, use=code))
+    yield from found.items()
 
 
 class _Run(NamedTuple):
@@ -200,6 +232,9 @@ def _attributes(value: Any, access: Access, is_set: bool) -> Iterator[tuple[_Key
             for base in _places_in(value, attribute, is_last):
                 held = vars(base)
                 yield (id(base), attribute), f"{value.__name__}.{attribute}", base, is_last
+        elif isinstance(value, Config):
+            held = vars(value)
+            yield (id(value), attribute), f"{path}.{attribute}", value, is_last
         elif isinstance(value, FunctionType):
             if not is_of_script(value.__module__) or attribute.startswith("__"):
                 return
@@ -322,17 +357,27 @@ def _in_object(value: Any, wanted: frozenset[str] | None, is_top: bool) -> Itera
     bases = [base for base in kind.__mro__ if is_of_script(base.__module__)]
     if not bases and not is_top:
         return
-    if bases and any(not is_of_script(base.__module__) and base.__module__ != "builtins" for base in kind.__mro__):
+    is_settings = isinstance(value, Config)  # their special methods read all of them, and none is called to read one
+    others = [base for base in kind.__mro__ if not is_of_script(base.__module__) and base.__module__ != "builtins"]
+    if bases and others and not is_settings:
         wanted = _ALL  # code of a library may call any method
     for base in bases:
         for name, member in vars(base).items():
             if name in _CONSTRUCTORS and not isinstance(value, type):
                 continue  # it has run
             method = member.func if isinstance(member, functools.cached_property) else function_of(member)
-            if isinstance(method, FunctionType) and (wanted is None or name in wanted or name.startswith("__")):
+            if isinstance(method, FunctionType) and _may_run(name, wanted, is_settings):
                 is_static = isinstance(inspect.getattr_static(base, name), staticmethod)
                 of = kind if isinstance(member, classmethod) else None if is_static or isinstance(value, type) else value
                 yield method, _ALL, of
     for name, it in ({} if isinstance(value, type) else attribute_of(value, "__dict__", {})).items():
         if wanted is None or is_top or name in wanted:
             yield it, _ALL, None
+
+
+def _may_run(name: str, wanted: frozenset[str] | None, is_settings: bool) -> bool:
+    """Whether a method of this name may run, if these names count. Special methods run without being named."""
+    is_special = name.startswith("__")
+    if is_special and is_settings:
+        return wanted is not None and name in wanted
+    return is_special or wanted is None or name in wanted

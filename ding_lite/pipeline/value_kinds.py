@@ -76,6 +76,26 @@ def holds_data_alone(cls: type) -> bool:
     return cls.__module__.startswith(_OF_GYMNASIUM) or package_of(cls.__module__) in _PLAIN_MODULES
 
 
+def is_random_generator(value: Any) -> bool:
+    """Whether a value is a random generator of Python, numpy or torch."""
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    if numpy is not None and hasattr(numpy, "random"):
+        kinds = numpy.random.Generator, numpy.random.BitGenerator, numpy.random.RandomState
+        if isinstance(value, kinds):
+            return True
+    return isinstance(value, random.Random) or (torch is not None and isinstance(value, torch.Generator))
+
+
+def is_global_generator(value: Any) -> bool:
+    """Whether a value is the random generator of the functions of a module, such as that of `random.random`."""
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    if value is getattr(random, "_inst", None):
+        return True
+    if numpy is not None and hasattr(numpy, "random") and value is numpy.random.mtrand._rand:
+        return True
+    return torch is not None and value is torch.default_generator
+
+
 def may_change(value: Any) -> bool:
     """Whether a value can change in place."""
     if is_scalar(value) or isinstance(value, _PLAIN):

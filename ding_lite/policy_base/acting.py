@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import FunctionType
 from typing import Any, Protocol
 
 import gymnasium
@@ -21,7 +22,7 @@ from ding_lite.metrics import MetricsLogger
 from ding_lite.policy_base.configs import PolicyConfig
 from ding_lite.policy_base.learning import LearnMode
 from ding_lite.policy_base.weights import WeightsSnapshot
-from ding_lite.policy_check import HookReads, may_be_wrong, misfit_of, own_object
+from ding_lite.policy_check import HookReads, code_of_acting, may_be_wrong, misfit_of, own_object
 from ding_lite.policy_state import StateError
 
 
@@ -256,6 +257,16 @@ class ActMode:
         return self._policy.learn_mode
 
     leader = learner
+
+    @property
+    def usual_name(self) -> str:
+        """Code for it in messages."""
+        return "policy.collect_mode" if self.explore else "policy.eval_mode"
+
+    def code_in_use(self, lane: str) -> Iterator[tuple[Any, Sequence[FunctionType]]]:
+        """The functions of the script that a middleware runs in this process by using it, each with the object whose methods
+        they are: the hooks that act, and the networks of the acting copy."""
+        return iter(()) if self._remote is not None else code_of_acting(self.actor, self.explore)
 
     def dry_run(self) -> None:
         """Run the policy on a dummy batch, the first time that this is called; see `Policy.dry_run`."""

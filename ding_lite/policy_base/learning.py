@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from types import FunctionType
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
+from ding_lite.basics.configs import Config
 from ding_lite.data import Tree, nested, to_device, tree
 from ding_lite.data.device_transfers import CudaTransfer, StartTransfer
 from ding_lite.data.trees import is_tree
@@ -16,6 +18,7 @@ from ding_lite.policy_base.configs import PolicyConfig
 from ding_lite.policy_base.learner_groups import LearnerGroup
 from ding_lite.policy_base.live_settings import unfollowed_changes
 from ding_lite.policy_base.weights import WeightsSnapshot
+from ding_lite.policy_check import code_of_learning
 
 
 class LearningPolicy(Protocol):
@@ -187,6 +190,20 @@ class LearnMode:
         tensors = [it for network in networks for it in (*network.parameters(), *network.buffers())]
         optimizers = [it for it in held if isinstance(it, torch.optim.Optimizer)]
         return (self._policy, *{id(it): it for it in (self._policy.model, *layers, *tensors, *optimizers)}.values())
+
+    usual_name = "policy.learn_mode"
+    """Code for it in messages."""
+
+    def code_in_use(self, lane: str) -> Iterator[tuple[Any, Sequence[FunctionType]]]:
+        """The functions of the script that a middleware on this lane runs by using it, each with the object whose methods they
+        are: the hooks and networks. Only middleware on the lane that learns call all of them."""
+        if self._policy.learners is not None:
+            return iter(())
+        return code_of_learning(self._policy, with_values_alone=lane != "learn")
+
+    def settings_in_use(self, lane: str) -> list[Config]:
+        """The settings that learning reads in each gradient step, on the lane that learns."""
+        return [self._policy.cfg.learn] if lane == "learn" else []
 
     @property
     def name(self) -> str:

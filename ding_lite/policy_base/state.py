@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import functools
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import FunctionType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,6 +14,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from ding_lite.basics.configs import Config
 from ding_lite.envs.spaces import load_random_state, random_state
 from ding_lite.metrics import MetricsLogger
 from ding_lite.policy_base.acting import ActMode, CollectMode, EvalMode
@@ -102,6 +104,17 @@ class PolicyState(PolicyWeights):
     def predict_mode(self: Any) -> PredictMode:
         """The mode of `predict`, with its own random generator."""
         return PredictMode(self)
+
+    usual_name: ClassVar[str] = "policy"
+    """Code for it in messages."""
+
+    def code_in_use(self, lane: str) -> Iterator[tuple[Any, Sequence[FunctionType]]]:
+        """The functions of the script that a middleware on this lane runs by using it: see `LearnMode.code_in_use`."""
+        return self.learn_mode.code_in_use(lane)
+
+    def settings_in_use(self, lane: str) -> list[Config]:
+        """The settings that are read in each gradient step: see `LearnMode.settings_in_use`."""
+        return self.learn_mode.settings_in_use(lane)
 
     @classmethod
     def has_hooks_of_users(cls) -> bool:

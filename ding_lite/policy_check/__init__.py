@@ -3,7 +3,7 @@
 Internal: its names may change in any version; `ding_lite.policy` has the errors.
 """
 
-from ding_lite.policy_check.acting_attributes import AttributesOfActing, changed_by_acting
+from ding_lite.policy_check.acting_attributes import AttributesOfActing, changed_by_acting, code_of_acting, code_of_learning
 from ding_lite.policy_check.batches import explain_learning, require_shapes, warn_of_misfit
 from ding_lite.policy_check.columns import STANDARD, ColumnError, HookReads, described, map_columns
 from ding_lite.policy_check.dry_run import dummy_elements, try_out
@@ -43,6 +43,8 @@ __all__ = [
     "ObservationError",
     "are_finite",
     "changed_by_acting",
+    "code_of_acting",
+    "code_of_learning",
     "described",
     "dummy_elements",
     "explain_learning",

@@ -20,6 +20,7 @@ from ding_lite.basics.closures import function_of, names_in, parts_of
 from ding_lite.basics.messages import warn_caller
 from ding_lite.basics.origins import is_of_ding_lite, is_of_script
 from ding_lite.basics.reached_functions import reached_functions
+from ding_lite.pipeline.code_in_use import methods_of_script
 from ding_lite.pipeline.contexts import is_scalar
 from ding_lite.pipeline.fingerprints import Print, changed, fingerprint
 from ding_lite.pipeline.value_kinds import holds_data_alone, is_data
@@ -147,6 +148,47 @@ def changed_by_acting(policy: Any) -> list[str]:
     """
     uses = _uses_of(policy)
     return sorted(uses.read - (uses.learned - uses.assigned - _noted(policy)))
+
+
+def code_of_acting(policy: Any, explores: bool) -> Iterator[tuple[Any, Sequence[FunctionType]]]:
+    """The functions of the script that run while a policy acts: those of its hooks and of its networks, each with the object
+    whose methods they are.
+
+    Args:
+        policy: the copy that acts.
+        explores: whether it explores. If not, and `compute_actions` asks its argument `explore`, nothing is returned, because
+            it is unknown what runs then.
+    """
+    functions = [fn for fn in _of_script(policy, _ACTING) if is_of_script(fn.__module__)]
+    if explores or not any(fn.__name__ == "compute_actions" and _asks(fn, "explore") for fn in functions):
+        yield policy, functions
+        yield from _code_of_networks(policy)
+
+
+def code_of_learning(policy: Any, with_values_alone: bool = False) -> Iterator[tuple[Any, Sequence[FunctionType]]]:
+    """The functions of the script that run while a policy learns: see `code_of_acting`.
+
+    Args:
+        policy: the policy.
+        with_values_alone: whether only `with_values` is called, as by estimators.
+    """
+    hooks = ("with_values",) if with_values_alone else _LEARNING
+    yield policy, [fn for fn in _of_script(policy, hooks) if is_of_script(fn.__module__)]
+    yield from _code_of_networks(policy)
+
+
+def _code_of_networks(policy: Any) -> Iterator[tuple[Any, Sequence[FunctionType]]]:
+    model = vars(policy).get("model")
+    modules = list(model.modules()) if isinstance(model, nn.Module) else []
+    one_of_each = {type(one): one for one in reversed(modules) if is_of_script(type(one).__module__)}
+    yield from ((one, methods_of_script(one)) for one in one_of_each.values())
+
+
+def _asks(fn: FunctionType, name: str) -> bool:
+    """Whether a function decides by an argument what it does."""
+    code = instructions_of(fn.__code__)
+    following = [code[index + 1 : index + 3] for index, it in enumerate(code) if it.argval == name and "LOAD" in it.opname]
+    return any("JUMP" in it.opname or it.opname in ("TO_BOOL", "UNARY_NOT") for some in following for it in some)
 
 
 class ChangesByActing:

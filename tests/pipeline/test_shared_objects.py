@@ -3,6 +3,8 @@
 import collections
 import functools
 import itertools
+import queue
+import random
 import re
 import types
 import warnings
@@ -336,6 +338,108 @@ class TestIterators:
         assert re.search(r"two_lanes .* holds source \(through \w+\), a count that two_lanes uses", text)
 
 
+class Slotted:
+    __slots__ = ("count",)
+
+    def __init__(self):
+        self.count = 0
+
+    def tick(self):
+        self.count += 1
+        return self.count
+
+
+GENERATORS = {
+    "numpy": lambda: np.random.default_rng(0),
+    "bits of numpy": lambda: np.random.PCG64(0),
+    "old numpy": lambda: np.random.RandomState(0),
+    "torch": lambda: torch.Generator().manual_seed(0),
+    "python": lambda: random.Random(0),
+}
+DRAWS = {
+    "numpy": lambda it: it.random(),
+    "bits of numpy": lambda it: it.random_raw(),
+    "old numpy": lambda it: it.rand(),
+    "torch": lambda it: torch.rand(1, generator=it),
+    "python": lambda it: it.random(),
+}
+
+
+class TestRandomGenerators:
+    @pytest.mark.parametrize("kind", GENERATORS)
+    def test_one_on_two_lanes_is_warned_of_before_the_run(self, kind):
+        source, draw = GENERATORS[kind](), DRAWS[kind]
+        (text,) = warned(*two_lanes(lambda: draw(source), lambda: draw(source)))
+
+        assert re.search(r"hold the same \w+, source \(through \w+\), a random generator, .*uses=\(source,\)", text)
+
+    @pytest.mark.parametrize("kind", GENERATORS)
+    def test_it_is_not_if_both_name_it_or_each_has_its_own(self, kind):
+        source, other, draw = GENERATORS[kind](), GENERATORS[kind](), DRAWS[kind]
+        assert warned(*two_lanes(lambda: draw(source), lambda: draw(source), uses=((source,), (source,)))) == []
+        assert warned(*two_lanes(lambda: draw(source), lambda: draw(other))) == []
+        assert warned(*two_lanes(lambda: draw(source), lambda: draw(source), stages=("learn", "learn"))) == []
+
+    @pytest.mark.parametrize("kind", GENERATORS)
+    def test_one_that_a_single_contract_names_is_warned_of(self, kind):
+        source, draw = GENERATORS[kind](), DRAWS[kind]
+        (text,) = warned(*two_lanes(lambda: draw(source), lambda: draw(source), uses=((source,), ())))
+
+        assert re.search(r"holds source \(through \w+\), a \w+ that two_lanes uses", text)
+
+    @pytest.mark.parametrize("draw", [random.Random(0).random, np.random.default_rng(0).random, itertools.count().__next__])
+    def test_a_bound_method_leads_to_its_object(self, draw):
+        (text,) = warned(*two_lanes(lambda: draw(), lambda: draw()))
+
+        assert "draw.__self__" in text
+
+    def test_a_name_of_an_attribute_that_is_also_one_of_a_variable_is_no_use_of_it(self):
+        holder = types.SimpleNamespace(UNRELATED=3)
+        assert warned(*two_lanes(lambda: next(UNRELATED), lambda: holder.UNRELATED)) == []
+
+
+UNRELATED = itertools.count()
+
+
+class TestSlots:
+    @OVERLAPPING
+    def test_an_object_with_slots_is_one_as_any_other(self, mode):
+        thing, other = Slotted(), Slotted()
+        (text,) = warned(*two_lanes(thing.tick, lambda: thing.count), mode=mode)
+        assert "hold the same Slotted" in text
+        assert "(at .count)" in text
+        (text,) = warned(*two_lanes(thing.tick, lambda: thing.count, uses=((thing,), ())), mode=mode)
+        assert "a Slotted that two_lanes uses" in text
+        assert warned(*two_lanes(thing.tick, lambda: thing.count, uses=((thing,), (thing,))), mode=mode) == []
+        assert warned(*two_lanes(lambda: thing.count, lambda: thing.count), mode=mode) == []
+        assert warned(*two_lanes(thing.tick, lambda: other.count), mode=mode) == []
+
+    @pytest.mark.parametrize("kind", [queue.Queue, queue.SimpleQueue, queue.PriorityQueue])
+    def test_objects_made_to_be_shared_stay_without_a_warning(self, kind):
+        line = kind()
+        assert warned(*two_lanes(lambda: line.put(1), lambda: line.qsize())) == []
+
+
+class TestViews:
+    @pytest.mark.parametrize("view", [types.MappingProxyType, dict.keys, dict.values, dict.items])
+    def test_one_of_a_dict_leads_to_the_dict(self, view):
+        numbers = {}
+        shown = view(numbers)
+        (text,) = warned(*two_lanes(lambda: numbers.update({len(numbers): 1}), lambda: len(shown)))
+        assert "hold the same dict, numbers, which changes" in text
+        assert warned(*two_lanes(lambda: len(numbers), lambda: len(shown))) == []
+
+    def test_one_of_memory_leads_to_what_has_it(self):
+        memory = bytearray(2)
+        view = memoryview(memory)
+
+        def change():
+            memory[0] += 1
+
+        (text,) = warned(*two_lanes(change, lambda: view[0]))
+        assert "hold the same bytearray, memory, which changes" in text
+
+
 def two_arrays(make):
     """Two middleware of which one adds to the first array that `make` returns, and the other reads the second."""
     first, second = make()
@@ -374,6 +478,7 @@ class TestSharedMemory:
         (text,) = warned(*two_arrays(make), mode=mode)
 
         assert re.search(r"two_lanes .* and two_lanes .* hold a \w+ and a \w+ that share memory, first and second", text)
+        assert "which change, and neither contract names it" in text
 
     @pytest.mark.parametrize("make", APART.values(), ids=APART)
     def test_disjoint_ones_are_not(self, make):

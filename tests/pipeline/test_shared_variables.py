@@ -1,5 +1,6 @@
 """Variables that a middleware on one lane sets, and one on another lane reads, are warned of; and so are global generators."""
 
+import dataclasses
 import random  # noqa: F401  code in strings uses it
 import re
 import sys
@@ -12,6 +13,7 @@ import torch
 from contract_runs import OVERLAPPING, Data, run
 from numpy.random import rand  # noqa: F401  code in strings uses it
 
+from ding_lite.config import Config
 from ding_lite.engine import Task, contract
 
 LIMIT = 3
@@ -297,6 +299,14 @@ DRAWS = {
     "torch.randperm(torch.zeros(3).numel())": "torch",
     "torch.nn.init.normal_(torch.zeros(3))": "torch",
 }
+DRAWS_WITHOUT_A_FUNCTION = {
+    "torch.zeros(2).normal_()": "normal_",
+    "torch.zeros(2).data.uniform_(0, 1)": "uniform_",
+    "torch.nn.Linear(2, 2)": "Linear",
+    "torch.nn.Sequential(torch.nn.Conv2d(1, 1, 1), torch.nn.ReLU())": "Conv2d",
+    "torch.distributions.Categorical(logits=x).sample()": "Categorical.sample",
+    "torch.distributions.Normal(x, 1.0).rsample((2,))": "Normal.sample",
+}
 OWN = [
     "rng.random()",
     "np.random.default_rng(0).random()",
@@ -309,7 +319,57 @@ OWN = [
     "torch.rand(3, **{'generator': generator})",
     "np.random.get_state()",
     "torch.initial_seed()",
+    "torch.zeros(2).normal_(generator=generator)",
+    "torch.distributions.Categorical(logits=x).log_prob(x)",
+    "isinstance(x, torch.nn.Linear)",
+    "torch.nn.ReLU()",
+    "torch.nn.LayerNorm(2)",
+    "rng.choice(3), torch.distributions.Categorical(logits=x).probs",
 ]
+
+
+@dataclasses.dataclass
+class Inner(Config):
+    rate: float = 0.5
+
+
+@dataclasses.dataclass
+class Settings(Config):
+    level: float = 0.0
+    other: float = 0.0
+    inner: Inner = dataclasses.field(default_factory=Inner)
+
+
+class TestConfigurations:
+    @pytest.mark.parametrize(
+        ("statement", "expression", "name"),
+        [
+            ("cfg.level += 1.0", "cfg.level", "cfg.level"),
+            ("cfg.inner.rate = 0.1", "cfg.inner.rate", "cfg.inner.rate"),
+            ("inner.rate = 0.1", "cfg.inner.rate", "inner.rate"),
+            ("setattr(cfg, 'level', 1.0)", "holder.cfg.level", "cfg.level"),
+        ],
+    )
+    def test_a_setting_that_one_lane_sets_and_another_reads_is_warned_of(self, statement, expression, name):
+        cfg = Settings()
+        it = types.SimpleNamespace(cfg=cfg) if "setattr" not in statement else Holder(cfg)
+        (text,) = warned(*of_statement(statement, expression, cfg=cfg, inner=cfg.inner, holder=it))
+
+        assert f"sets {name}, which" in text
+        assert f"uses=({name.rpartition('.')[0]},)" in text
+
+    def test_code_that_only_reads_or_reads_other_settings_is_fine(self):
+        cfg = Settings()
+        assert warned(*of_statement("cfg.level", "cfg.level", cfg=cfg)) == []
+        assert warned(*of_statement("cfg.level += 1.0", "cfg.other + cfg.inner.rate", cfg=cfg)) == []
+        assert warned(*of_statement("cfg.level += 1.0", "other.level", cfg=cfg, other=Settings())) == []
+        assert warned(*of_statement("cfg.level += 1.0", "cfg.level", cfg=cfg), uses=((cfg,), (cfg,))) == []
+        assert warned(*of_statement("cfg.level += 1.0", "cfg.level", cfg=cfg), stages=("learn", "learn")) == []
+
+
+class Holder:
+    def __init__(self, cfg):
+        self.cfg = cfg
 
 
 class TestGlobalGenerators:
@@ -319,6 +379,20 @@ class TestGlobalGenerators:
 
         assert f"draws from the global random generator of {module}, with {call.partition('(')[0]}, and " in text
         assert re.search(r"which is faster: give each a generator of its own, (rng|generator) = .*seed\), and draw with", text)
+
+    @pytest.mark.parametrize(("call", "name"), DRAWS_WITHOUT_A_FUNCTION.items())
+    def test_so_are_layers_samples_and_changes_in_place_of_torch(self, call, name):
+        (text,) = warned(*of_statement(call, f"[{call}]"))
+
+        assert f"draws from the global random generator of torch, with {name}, and " in text
+
+    def test_so_is_a_sample_of_a_distribution_in_a_variable(self):
+        def collects(ctx):
+            dist = torch.distributions.Categorical(logits=x)
+            ctx.batch = dist.sample()
+
+        (text,) = warned(collects, lambda ctx: torch.rand(3) is None or None)
+        assert "with Categorical.sample" in text
 
     @OVERLAPPING
     def test_so_are_those_of_helpers_in_each_mode(self, mode):
