@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dis
 import functools
+import sys
 from collections.abc import Iterator, Sequence
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
@@ -51,7 +52,7 @@ def _places_in(code: CodeType, name: str, is_attribute: bool) -> Iterator[Place]
             continue
         if (now.opname.endswith(("_ATTR", "_METHOD", "_ATTRIBUTE"))) != is_attribute:
             continue
-        yield Place() if isinstance(now.argval, tuple) else _place(found, index)
+        yield Place() if isinstance(now.argval, tuple) else place_at(found, index)
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from places_of(constant, name, is_attribute)
@@ -61,6 +62,11 @@ def _places_in(code: CodeType, name: str, is_attribute: bool) -> Iterator[Place]
 def instructions_of(code: CodeType) -> tuple[dis.Instruction, ...]:
     """The instructions of a function that do something, without those of functions inside it."""
     return tuple(it for it in dis.get_instructions(code) if it.opname not in _NOTHING)
+
+
+def is_method_load(now: dis.Instruction) -> bool:
+    """Whether an instruction loads an attribute to call it: from Python 3.12 on, a bit of the argument tells."""
+    return now.opname == "LOAD_METHOD" or (sys.version_info >= (3, 12) and bool((now.arg or 0) & 1))
 
 
 def attributes_read(code: CodeType, name: str) -> set[str] | None:
@@ -110,7 +116,7 @@ def names_not_saved(kind: Any) -> frozenset[str]:
     return frozenset({*cached, *(name for names in listed for name in names)})
 
 
-def _place(code: Sequence[dis.Instruction], index: int) -> Place:
+def place_at(code: Sequence[dis.Instruction], index: int) -> Place:
     """What happens to the value that the instruction at this index loads."""
     end = _after_attributes(code, index)
     chain = tuple(str(it.argval) for it in code[index + 1 : end])

@@ -17,6 +17,7 @@ from ding_lite.basics.closures import closure_of, function_of, names_in
 from ding_lite.basics.optional_attributes import attribute_of, has_attribute
 from ding_lite.basics.origins import is_of_ding_lite, is_of_script
 from ding_lite.engine.run_parts import environments_of, has_state, holder_of
+from ding_lite.engine.scratch_values import ScratchValues
 from ding_lite.engine.state_names import StateNames, set_in_forward, state_names
 from ding_lite.pipeline.contexts import SCALARS, Context
 from ding_lite.pipeline.contracts import state_groups
@@ -65,10 +66,11 @@ class Memories:
     middleware. It does not look at objects that are saved, at environments, at files, or at objects of other libraries without
     a `state_dict`. But of saved objects, it looks at the attributes that a class of the script adds to an inherited
     `state_dict`, or that its own `state_dict` does not name; and at objects of the script without a state that a middleware of
-    ding_lite uses. It leaves out attributes that a class lists in `not_saved`, and values of cached properties.
+    ding_lite uses. It leaves out attributes that a class lists in `not_saved`, and those that are set before each use.
     """
 
     def __init__(self) -> None:
+        self._scratch = ScratchValues()
         self._first: dict[Key, Print] = {}
         self._reported: set[tuple[Key, str]] = set()
 
@@ -79,11 +81,13 @@ class Memories:
 
     def begin(self, pipeline: Sequence[Entry]) -> None:
         """Look at what is held now."""
-        self._first = _prints_of(pipeline)
+        used = middleware_of(pipeline)
+        self._scratch = ScratchValues([*(it.fn for it in used), *_owners(used), *(one for it in used for one in _used_without_state(it))])
+        self._first = _prints_of(pipeline, self._scratch)
 
     def changes(self, pipeline: Sequence[Entry]) -> Iterator[str]:
         """A warning for each middleware or object whose memories have changed since `begin`; it names each memory once."""
-        for key, now in _prints_of(pipeline).items():
+        for key, now in _prints_of(pipeline, self._scratch).items():
             before = self._first.setdefault(key, now)
             if before is now:
                 continue
@@ -136,7 +140,7 @@ def _warning(name: str, places: Sequence[str], kind: Kind) -> str:
     )
 
 
-def _prints_of(pipeline: Sequence[Entry]) -> dict[Key, Print]:
+def _prints_of(pipeline: Sequence[Entry], scratch: ScratchValues) -> dict[Key, Print]:
     """Fingerprints of what each middleware without a state holds, by its position and name; and of the attributes that classes
     of the script add to classes with a state."""
     used = middleware_of(pipeline)
@@ -155,7 +159,7 @@ def _prints_of(pipeline: Sequence[Entry]) -> dict[Key, Print]:
     acting = [one for one in policies if is_of_script(type(one).__module__)]
     found |= {(Kind.ACTING, number, type(one).__name__): _Acting(one) for number, one in enumerate(acting)}
     # While `saved` holds them, no other object gets their id.
-    return {key: fingerprint(fn, inside_of=functools.partial(_inside, saved)) for key, fn in found.items()}
+    return {key: fingerprint(fn, inside_of=functools.partial(_inside, saved, scratch)) for key, fn in found.items()}
 
 
 def _used_without_state(used: UsedMiddleware) -> list[Any]:
@@ -199,10 +203,11 @@ class _Acting:
     def __init__(self, policy: Any) -> None:
         self.policy = policy
 
-    def parts(self) -> Parts:
+    def parts(self, scratch: ScratchValues) -> Parts:
         kind: Any = type(self.policy)
         changed = self.policy.changed_by_acting()
-        named = [(f".{name}", inner) for name, inner in changed.items() if name not in names_not_saved(kind)]
+        left_out = names_not_saved(kind) | scratch.of(kind).of_acting
+        named = [(f".{name}", inner) for name, inner in changed.items() if name not in left_out]
         return [("", None), *named]  # not empty, because a value without parts is left out
 
 
@@ -213,17 +218,18 @@ class _Own:
     def __init__(self, thing: Any, kind: Kind) -> None:
         self.thing, self.kind = thing, kind
 
-    def parts(self) -> Parts:
+    def parts(self, scratch: ScratchValues) -> Parts:
         of_script: Any = type(self.thing)
         names = _names_of(self.thing) or StateNames(frozenset(), None)
         known = names.saved | names_not_saved(of_script) | _shared_with_copies(self.thing)
         own = {} if names.added is None else _data_in_class(of_script)
-        own |= _attributes_of(self.thing)
-        scratch = set_in_forward(of_script) if has_attribute(self.thing, "named_parameters") else ()
+        values = scratch.of(of_script).values
+        own |= {name: inner for name, inner in _attributes_of(self.thing).items() if name not in values}
+        of_forward = set_in_forward(of_script) if has_attribute(self.thing, "named_parameters") else ()
         own = {
             name: inner
             for name, inner in own.items()
-            if name not in known and not (name in scratch and is_array_or_tensor(inner))
+            if name not in known and not (name in of_forward and is_array_or_tensor(inner))
         }
         # Copies, because the buffers of a torch module count as saved.
         for name in sorted(attribute_of(self.thing, "_non_persistent_buffers_set", ())):
@@ -290,10 +296,10 @@ def _is_parameter_group(value: dict[Any, Any]) -> bool:
     return isinstance(value.get("params"), list) and "lr" in value
 
 
-def _inside(saved: Container[int], value: Any) -> Parts | None:
+def _inside(saved: Container[int], scratch: ScratchValues, value: Any) -> Parts | None:
     """The values inside a value that a run may remember; None for the usual ones."""
     if isinstance(value, (_Own, _Acting)):
-        return value.parts()
+        return value.parts(scratch)
     if id(value) in saved or _has_graph(value):
         return ()
     if isinstance(value, (ModuleType, Context)) or has_attribute(value, "between_iterations"):  # a task
@@ -308,7 +314,7 @@ def _inside(saved: Container[int], value: Any) -> Parts | None:
     kind = type(value).__module__
     if is_of_script(kind):
         of_script: Any = type(value)
-        left_out = {f".{name}" for name in names_not_saved(of_script)}
+        left_out = {f".{name}" for name in names_not_saved(of_script) | scratch.of(of_script).values}
         return [*(it for it in usual_parts(value) if it[0] not in left_out), ("", type(value))]
     if is_data(value):
         return None
