@@ -110,10 +110,22 @@ def names_of(classes: Sequence[type]) -> set[str]:
 @functools.cache
 def names_not_saved(kind: Any) -> frozenset[str]:
     """The attributes that a class of the script lists in `not_saved`, and its cached properties."""
+    return listed_in_not_saved(kind) | cached_properties(kind)
+
+
+@functools.cache
+def listed_in_not_saved(kind: Any) -> frozenset[str]:
+    """The attributes that a class of the script lists in `not_saved`."""
     members = [member for base in kind.__mro__ for member in vars(base).items()]
-    cached = {name for name, member in members if isinstance(member, functools.cached_property)}
     listed = [names for name, names in members if name == "not_saved" and isinstance(names, (tuple, list, set, frozenset))]
-    return frozenset({*cached, *(name for names in listed for name in names)})
+    return frozenset(name for names in listed for name in names)
+
+
+@functools.cache
+def cached_properties(kind: Any) -> frozenset[str]:
+    """The attributes of a class that `functools.cached_property` computes when they are first read."""
+    members = [member for base in kind.__mro__ for member in vars(base).items()]
+    return frozenset(name for name, member in members if isinstance(member, functools.cached_property))
 
 
 def place_at(code: Sequence[dis.Instruction], index: int) -> Place:

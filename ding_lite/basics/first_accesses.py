@@ -22,6 +22,8 @@ _ENDS = ("RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE")
 _COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>")
 _ALL = ("__dict__", "__getstate__", "__reduce__", "__reduce_ex__")
 _HARMLESS = ("super", "type", "isinstance", "id")
+_RETURNING_ITSELF = ("__enter__", "__iter__")
+"""What Python calls, so that the result goes to another function, or to one where `with self` counts as a read of all."""
 _BY_NAME = ("getattr", "hasattr", "delattr")
 _OF_ATTRIBUTES = ("__getattr__", "__getattribute__", "__setattr__", "__delattr__")
 
@@ -173,9 +175,9 @@ class FirstAccesses:
             order = self._kind.__mro__
             below = order[order.index(value) - 1] if value is not self._kind else None
             return self._of_call(names[0], below)
-        if isinstance(value, FunctionType) and not names and position < value.__code__.co_argcount:
-            if is_of_script(value.__module__) or is_of_ding_lite(value.__module__):
-                return self._of_function(value, value.__code__.co_varnames[position], None)
+        is_readable = isinstance(value, FunctionType) and (is_of_script(value.__module__) or is_of_ding_lite(value.__module__))
+        if is_readable and not names and position < value.__code__.co_argcount and "__wrapped__" not in vars(value):
+            return self._of_function(value, value.__code__.co_varnames[position], None)
         return None
 
     @property
@@ -188,13 +190,14 @@ class _Walk:
     """The ways through the code of one function."""
 
     def __init__(self, of: FirstAccesses, code: CodeType, fn: FunctionType, variable: str, owner: type | None) -> None:
-        self._of, self._fn, self._variable, self._owner, self._codes = of, fn, variable, owner, code
+        self._of, self._fn, self._variable, self._owner = of, fn, variable, owner
         self._code = instructions_of(code)
+        self._name = code.co_name
         self._offsets = [it.offset for it in self._code]
         self._is_of_script = is_of_script(fn.__globals__.get("__name__"))
         self._read = set[str]()
         self._ends: list[frozenset[str]] = []
-        self._handlers = [it for it in getattr(dis.Bytecode(code), "exception_entries", ())]  # from Python 3.11 on
+        self._handlers = list(getattr(dis.Bytecode(code), "exception_entries", ()))  # from Python 3.11 on
         self._may_suppress = "suppress" in code.co_names
 
     def result(self) -> Accesses:
@@ -281,7 +284,7 @@ class _Walk:
         elif last in _BY_NAME and following.opname == "LOAD_CONST" and isinstance(following.argval, str):
             self._of.names_read.add(following.argval)
             self._read |= {following.argval} - done
-        elif last not in _HARMLESS:
+        elif last not in _HARMLESS and not (following.opname == "RETURN_VALUE" and self._name in _RETURNING_ITSELF):
             self._passed(index, done, begun)
 
     def _attribute(self, index: int, at: int, done: set[str], begun: set[str], below: type | None = None) -> None:

@@ -18,6 +18,8 @@ _CONSTRUCTORS = ("__init__", "__new__", "__post_init__")
 _PRINTING = ("__repr__", "__str__")
 _PAIRS = (("__enter__", "__exit__"),)
 """Methods that Python calls one after the other."""
+_READS = ("LOAD_ATTR", "LOAD_METHOD", "DELETE_ATTR", "IMPORT_FROM", "LOAD_SUPER_ATTR")
+_COPIES = ("COPY", "DUP_TOP")
 _BY_TEXT = frozenset({"getattr", "attrgetter", "vars", "__dict__"})
 
 
@@ -32,6 +34,14 @@ class Scratch(NamedTuple):
 _NONE = Scratch(frozenset(), frozenset())
 
 
+class _Code(NamedTuple):
+    """The code of a function of the script. The function itself is not kept, with what it holds."""
+
+    code: CodeType
+    name: str
+    """With the name of its class."""
+
+
 class ScratchValues:
     """Finds the attributes of classes of the script whose value at the end of an iteration nothing reads later.
 
@@ -43,8 +53,7 @@ class ScratchValues:
     """
 
     def __init__(self, starts: Iterable[Any] = ()) -> None:
-        found = (fn for start in starts for fn in _functions_of(start))
-        self._functions = list({fn.__code__: fn for fn in found if is_of_script(fn.__globals__.get("__name__"))}.values())
+        self._functions = _codes_of(starts)
         self._known: dict[type, Scratch] = {}
 
     def of(self, kind: type) -> Scratch:
@@ -54,17 +63,18 @@ class ScratchValues:
         return self._known[kind]
 
     def _found_in(self, kind: type) -> Scratch:
-        if not any(True for base in kind.__mro__ if is_of_script(base.__module__) for it in vars(base).values() if _is_setting(it)):
+        if not any(
+            True for base in kind.__mro__ if is_of_script(base.__module__) for it in vars(base).values() if _is_setting(it)
+        ):
             return _NONE
         calls: Mapping[str, Sequence[str]] = attribute_of(kind, "hook_calls", {})
         first = FirstAccesses(kind, calls)
         if not first.is_known:
             return _NONE
-        here = {fn.__code__: fn for fn in reached_functions(kind) if is_of_script(fn.__globals__.get("__name__"))}
-        functions = [*self._functions, *here.values()]
+        functions = [*self._functions, *_codes_of([kind])]
         roots = _Roots(kind, first, calls, functions)
         read, always = roots.accesses()
-        others = [fn for fn in functions if fn.__code__ not in roots.codes]
+        others = [fn for fn in functions if fn.code not in roots.codes]
         names = (first.names_read | always) & first.names_set
         names = {name for name in names if not any(_reads(fn, name, kind) for fn in others)}
         acting = first.of("act").read | first.of("get_initial_state").read if calls else frozenset[str]()
@@ -75,7 +85,7 @@ class _Roots:
     """The methods of a class that others than itself may call, and what they read first."""
 
     def __init__(
-        self, kind: type, first: FirstAccesses, calls: Mapping[str, Sequence[str]], functions: Sequence[FunctionType]
+        self, kind: type, first: FirstAccesses, calls: Mapping[str, Sequence[str]], functions: Sequence[_Code]
     ) -> None:
         self._first, self._functions = first, functions
         own = [base for base in kind.__mro__ if is_of_script(base.__module__) or is_of_ding_lite(base.__module__)]
@@ -83,8 +93,8 @@ class _Roots:
         self._all = [fn for base in own for it in vars(base).values() for fn in _functions_in(it)]
         script = {name for base in own if is_of_script(base.__module__) for name, it in vars(base).items() if _functions_in(it)}
         self._constructors = {*_CONSTRUCTORS, *calls.get("__init__", ())}
-        self._hooks = [(name,) for name in ("learn", "act", "get_initial_state", "with_values") if calls]
-        self._hooks += [pair for pair in _PAIRS if set(pair) <= script]
+        hooks: list[tuple[str, ...]] = [(name,) for name in ("learn", "act", "get_initial_state", "with_values") if calls]
+        self._hooks = hooks + [pair for pair in _PAIRS if set(pair) <= script]
         hooked = {name for names in calls.values() for name in names} | {name for pair in self._hooks for name in pair}
         # Code that a decorator made, such as dataclasses.dataclass, has no file.
         made = {name for name in script if self._every[name].__code__.co_filename == "<string>"}
@@ -123,17 +133,21 @@ class _Roots:
         codes = self.codes
         if self._every[name].__code__ not in codes and not name.startswith("_"):
             return True
-        own = (fn for fn in self._all if is_of_script(fn.__globals__.get("__name__")))
-        return self._is_named(name, (*self._functions, *own))
+        return self._is_named(name, (*self._functions, *_of_script(self._all)))
 
-    def _is_named(self, name: str, functions: Iterable[FunctionType]) -> bool:
+    def _is_named(self, name: str, functions: Iterable[_Code]) -> bool:
         codes = self.codes
-        return any(name in names_in(fn.__code__) for fn in functions if fn.__code__ not in codes)
+        return any(name in names_in(fn.code) for fn in functions if fn.code not in codes)
 
 
-def _functions_of(start: Any) -> Iterator[FunctionType]:
-    yield from reached_functions(start)
-    yield from reached_functions(type(start))
+def _codes_of(starts: Iterable[Any]) -> list[_Code]:
+    """The functions of the script that these objects reach."""
+    found = (fn for start in starts for it in (start, type(start)) for fn in reached_functions(it))
+    return list(dict.fromkeys(_of_script(found)))
+
+
+def _of_script(functions: Iterable[FunctionType]) -> Iterator[_Code]:
+    return (_Code(fn.__code__, fn.__qualname__) for fn in functions if is_of_script(fn.__globals__.get("__name__")))
 
 
 def _functions_in(member: Any) -> list[FunctionType]:
@@ -142,7 +156,9 @@ def _functions_in(member: Any) -> list[FunctionType]:
     members = [getattr(it, "func", it) for it in members]
     found = []
     for one in members:
-        while isinstance(one, FunctionType) and "__wrapped__" in vars(one) and not is_of_script(one.__globals__.get("__name__")):
+        while (
+            isinstance(one, FunctionType) and "__wrapped__" in vars(one) and not is_of_script(one.__globals__.get("__name__"))
+        ):
             one = vars(one)["__wrapped__"]
         found += [one] if isinstance(one, FunctionType) else []
     return found
@@ -153,22 +169,19 @@ def _is_setting(member: Any) -> bool:
 
 
 @functools.lru_cache(maxsize=16_384)
-def _reads(fn: FunctionType, name: str, kind: type) -> bool:
+def _reads(fn: _Code, name: str, kind: type) -> bool:
     """Whether a function may read an attribute of objects of a class; not if it is a method that reads it of its own object of
     another class."""
-    if name not in names_in(fn.__code__):
-        return not _BY_TEXT.isdisjoint(names_in(fn.__code__)) and any(
-            name in part.co_consts for part in parts_of(fn.__code__)
-        )
-    owner = fn.__qualname__.rpartition(".")[0]
-    of_other = bool(owner) and not owner.endswith("<locals>") and owner not in {base.__qualname__ for base in kind.__mro__}
-    own = fn.__code__.co_varnames[0] if of_other and fn.__code__.co_argcount else None
-    for code in parts_of(fn.__code__):
+    names = names_in(fn.code)
+    if name not in names:
+        return not _BY_TEXT.isdisjoint(names) and any(name in part.co_consts for part in parts_of(fn.code))
+    owner = fn.name.rpartition(".")[0]
+    is_of_other = bool(owner) and not owner.endswith("<locals>") and owner not in {base.__qualname__ for base in kind.__mro__}
+    own = fn.code.co_varnames[0] if is_of_other and fn.code.co_argcount else None
+    for code in parts_of(fn.code):
         before = None
         for now in instructions_of(code):
-            if now.argval == name and now.opname in ("LOAD_ATTR", "LOAD_METHOD", "DELETE_ATTR", "IMPORT_FROM", "LOAD_SUPER_ATTR"):
-                if own is None or before is None or before.argval != own:
-                    return True
-            if now.opname not in ("COPY", "DUP_TOP"):
-                before = now
+            if now.argval == name and now.opname in _READS and (own is None or before != own):
+                return True
+            before = before if now.opname in _COPIES else now.argval
     return False

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
+import io
 import itertools
 import re
 import sys
@@ -12,25 +14,29 @@ from enum import Enum
 from types import BuiltinFunctionType, FunctionType, MethodType, MethodWrapperType, ModuleType
 from typing import Any
 
-from ding_lite.basics.attribute_reads import names_not_saved, names_of
-from ding_lite.basics.closures import closure_of, function_of, names_in
+from ding_lite.basics.attribute_reads import cached_properties, instructions_of, listed_in_not_saved, names_of
+from ding_lite.basics.closures import closure_of, function_of, names_in, parts_of
 from ding_lite.basics.optional_attributes import attribute_of, has_attribute
 from ding_lite.basics.origins import is_of_ding_lite, is_of_script
+from ding_lite.engine.hidden_middleware import hidden_middleware
 from ding_lite.engine.run_parts import environments_of, has_state, holder_of
 from ding_lite.engine.scratch_values import ScratchValues
 from ding_lite.engine.state_names import StateNames, set_in_forward, state_names
 from ding_lite.pipeline.contexts import SCALARS, Context
 from ding_lite.pipeline.contracts import state_groups
 from ding_lite.pipeline.entries import Entry
-from ding_lite.pipeline.fingerprints import Print, changes, fingerprint
+from ding_lite.pipeline.fingerprints import Print, changes, fingerprint, with_what_is_inside
 from ding_lite.pipeline.shared_objects import objects_inside
 from ding_lite.pipeline.used_middleware import UsedMiddleware, middleware_of
 from ding_lite.pipeline.value_kinds import (
     MOST_PARTS,
+    HashedBytes,
     holds_data_alone,
     is_array_or_tensor,
     is_data,
+    is_random_generator,
     may_change,
+    position_of,
     slots_of,
     usual_parts,
 )
@@ -46,6 +52,7 @@ class Kind(Enum):
     DERIVED = "an object with an inherited `state_dict`"
     FORGETTING = "an object with a `state_dict` of its own class"
     ACTING = "a copy of a policy that acts"
+    CONTEXT = "the class of the context"
 
 
 Key = tuple[Kind, int, str]
@@ -53,6 +60,8 @@ Key = tuple[Kind, int, str]
 
 _MOST_PLACES = 4  # in one warning
 _MOST_ITEMS = 100  # of a list or dict in an object with a state, where such objects are looked for
+_TOKENS = itertools.count()
+"""Stand for the content of iterators and queues that cannot be read: they have changed, because each use changes them."""
 _NO_OBJECTS = frozenset({*SCALARS, ModuleType, FunctionType})
 """Classes of values that are neither saved nor hold what is saved."""
 
@@ -71,6 +80,7 @@ class Memories:
 
     def __init__(self) -> None:
         self._scratch = ScratchValues()
+        self._context: type | None = None
         self._first: dict[Key, Print] = {}
         self._reported: set[tuple[Key, str]] = set()
 
@@ -79,24 +89,76 @@ class Memories:
         """Whether there is something to compare with."""
         return bool(self._first)
 
-    def begin(self, pipeline: Sequence[Entry]) -> None:
-        """Look at what is held now."""
+    def begin(self, pipeline: Sequence[Entry], ctx: Any = None) -> Iterator[str]:
+        """Look at what is held now. Returns warnings of middleware of the library that are hidden in functions.
+
+        Args:
+            pipeline: the middleware.
+            ctx: the first context.
+        """
         used = middleware_of(pipeline)
-        self._scratch = ScratchValues([*(it.fn for it in used), *_owners(used), *(one for it in used for one in _used_without_state(it))])
-        self._first = _prints_of(pipeline, self._scratch)
+        unsaved = [one for it in used for one in _used_without_state(it)]
+        self._context = type(ctx) if is_of_script(type(ctx).__module__) else None
+        self._scratch = ScratchValues([*(it.fn for it in used), *_owners(used), *unsaved, self._context])
+        self._first = _prints_of(pipeline, self._scratch, self._context)
+        return (it.warning for it in hidden_middleware(pipeline, _owners(used)))
 
     def changes(self, pipeline: Sequence[Entry]) -> Iterator[str]:
         """A warning for each middleware or object whose memories have changed since `begin`; it names each memory once."""
-        for key, now in _prints_of(pipeline, self._scratch).items():
+        for key, now in _prints_of(pipeline, self._scratch, self._context).items():
             before = self._first.setdefault(key, now)
             if before is now:
                 continue
+            _take_new_caches(before, now)
+            _take_new_names(before, now)
             places = {_without_indices(place): place.lstrip(".") for place in changes(before, now, private="all")}
             new = {memory: place for memory, place in _outermost(places).items() if (key, memory) not in self._reported}
             self._reported.update((key, memory) for memory in new)
             if new:
                 kind, _, name = key
                 yield _warning(name, list(new.values()), kind)
+
+
+class _Cached:
+    """The value of a cached property: that it is computed, or computed again, is no change."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def parts(self) -> Parts:
+        return [("", self.value)]
+
+
+_OF_CACHED = next(
+    iter(fingerprint(_Cached(None), inside_of=lambda it: [("", None)] if type(it) is _Cached else None).values())
+).content
+
+
+def _take_new_caches(before: Print, now: Print) -> None:
+    """Take the values of cached properties that are not those of before as if they had been there."""
+    for key in [key for key, part in now.items() if part.content == _OF_CACHED]:
+        value = hash((key, ""))  # its key in a fingerprint
+        if key in before and before[value].identity == now[value].identity is not None:
+            continue
+        if key in before:
+            for inner in with_what_is_inside(before, [key]):
+                del before[inner]
+        if now[key].parent in before:
+            before.update(with_what_is_inside(now, [key]))
+
+
+def _take_new_names(before: Print, now: Print) -> None:
+    """Take the names of new attributes as if they had been there: those that count are parts of their own."""
+    for key, part in now.items():
+        old = before[key].content if key in before else None
+        if old != part.content and _is_of_names(old) and _is_of_names(part.content) and old[1] < part.content[1]:
+            before[key] = before[key]._replace(content=part.content)
+
+
+def _is_of_names(content: Any) -> bool:
+    return type(content) is tuple and len(content) == 2 and type(content[1]) is frozenset and type(content[0]) is str
 
 
 def _without_indices(place: str) -> str:
@@ -122,6 +184,12 @@ def _warning(name: str, places: Sequence[str], kind: Kind) -> str:
             "self.train_iter, which a copy has with its weights, or make it part of the recurrent state (get_initial_state). "
             f"Draw random numbers from self.rng or self.generator, which are saved. {leave_out}"
         )
+    if kind is Kind.CONTEXT:
+        return (
+            f"{begin}, outside of its fields, and no state has it, so a resumed run begins without it. Keep a number in a kept "
+            "field, or compute the value in a middleware with state_dict() and load_state_dict(state), which writes it to a "
+            "field."
+        )
     if kind is Kind.FORGETTING:
         return (
             f"{begin}, and its state_dict does not have it, so a resumed run begins without it. Add it to state_dict(), and "
@@ -140,9 +208,9 @@ def _warning(name: str, places: Sequence[str], kind: Kind) -> str:
     )
 
 
-def _prints_of(pipeline: Sequence[Entry], scratch: ScratchValues) -> dict[Key, Print]:
-    """Fingerprints of what each middleware without a state holds, by its position and name; and of the attributes that classes
-    of the script add to classes with a state."""
+def _prints_of(pipeline: Sequence[Entry], scratch: ScratchValues, context: type | None) -> dict[Key, Print]:
+    """Fingerprints of what each middleware without a state holds, by its position and name; of the attributes that classes
+    of the script add to classes with a state; and of what the class of the context holds."""
     used = middleware_of(pipeline)
     single = {(Kind.MIDDLEWARE, position, it.name): it.fn for position, it in enumerate(used) if not it.is_around}
     found: dict[Key, Any] = {key: fn for key, fn in single.items() if not has_state(holder_of(fn))}
@@ -150,9 +218,12 @@ def _prints_of(pipeline: Sequence[Entry], scratch: ScratchValues) -> dict[Key, P
     found |= {(Kind.USED, number, type(one).__name__): one for number, one in enumerate(unsaved.values())}
     owners = _owners(used)
     derived = _derived_in(owners)
-    is_of_library = not (derived or any(map(_reaches_script, found.values())))
+    if context is not None:
+        found[(Kind.CONTEXT, 0, context.__name__)] = _OfContext(context)
+    is_of_library = not (derived or context is not None or any(map(_reaches_script, found.values())))
     objects_in = functools.partial(_objects_in, unsaved.keys())
     saved = {} if is_of_library else objects_inside([*owners, *environments_of(pipeline)], objects_in)
+    saved = {**saved, **{id(it.hidden): it.hidden for it in hidden_middleware(pipeline, owners)}}  # another warning names them
     for kind in (Kind.DERIVED, Kind.FORGETTING):
         found |= {(kind, number, type(one).__name__): _Own(one, kind) for number, one in enumerate(derived) if _has(one, kind)}
     policies = {id(one): one for one in owners if has_attribute(one, "changed_by_acting")}.values()
@@ -206,9 +277,21 @@ class _Acting:
     def parts(self, scratch: ScratchValues) -> Parts:
         kind: Any = type(self.policy)
         changed = self.policy.changed_by_acting()
-        left_out = names_not_saved(kind) | scratch.of(kind).of_acting
-        named = [(f".{name}", inner) for name, inner in changed.items() if name not in left_out]
+        left_out = _left_out(kind) | scratch.of(kind).of_acting
+        parts = {name: _or_cached(inner, name, kind) for name, inner in changed.items() if name not in left_out}
+        named = [(f".{name}", it) for name, it in parts.items() if type(it) is not _Cached]  # what fills caches in acting
         return [("", None), *named]  # not empty, because a value without parts is left out
+
+
+class _OfContext:
+    """What the class of a context holds outside of the fields: what makes start values, and what its methods reach."""
+
+    def __init__(self, context: Any) -> None:
+        self.context = context
+
+    def parts(self) -> Parts:
+        made = [(f".{it.name}.default_factory", it.default_factory) for it in dataclasses.fields(self.context)]
+        return [*(it for it in made if it[1] is not dataclasses.MISSING), ("", self.context)]
 
 
 class _Own:
@@ -221,10 +304,11 @@ class _Own:
     def parts(self, scratch: ScratchValues) -> Parts:
         of_script: Any = type(self.thing)
         names = _names_of(self.thing) or StateNames(frozenset(), None)
-        known = names.saved | names_not_saved(of_script) | _shared_with_copies(self.thing)
+        known = names.saved | _left_out(of_script) | _shared_with_copies(self.thing)
         own = {} if names.added is None else _data_in_class(of_script)
         values = scratch.of(of_script).values
-        own |= {name: inner for name, inner in _attributes_of(self.thing).items() if name not in values}
+        held = _attributes_of(self.thing).items()
+        own |= {name: _or_cached(inner, name, of_script) for name, inner in held if name not in values}
         of_forward = set_in_forward(of_script) if has_attribute(self.thing, "named_parameters") else ()
         own = {
             name: inner
@@ -241,6 +325,31 @@ class _Own:
         is_added = self.kind is Kind.DERIVED
         wanted = [(f".{name}", inner) for name, inner in own.items() if (name in names.added) == is_added]
         return [("", None), *wanted]  # not empty, because a value without parts is left out
+
+
+@functools.cache
+def _left_out(kind: Any) -> frozenset[str]:
+    """The attributes of a class of the script that are not looked at: those in `not_saved`, cached properties of libraries, and
+    those that its code deletes, so that they are computed anew."""
+    cached = cached_properties(kind)
+    script = [base for base in kind.__mro__ if is_of_script(base.__module__)]
+    own = {name for base in script for name in cached_properties(base) if name in vars(base)}
+    codes = [
+        it.__code__ for base in script for member in vars(base).values() if isinstance(it := function_of(member), FunctionType)
+    ]
+    deleted = {now.argval for code in codes for part in parts_of(code) for now in instructions_of(part) if _may_delete(now)}
+    return listed_in_not_saved(kind) | (cached - own) | (cached & deleted)
+
+
+def _may_delete(now: Any) -> bool:
+    return now.opname in ("DELETE_ATTR", "LOAD_CONST") and isinstance(now.argval, str)
+
+
+def _or_cached(value: Any, name: str, kind: Any) -> Any:
+    """The value of an attribute, or a note that it is one of a cached property. One that advances with each use, such as a
+    random generator, has changed if it is there."""
+    is_moving = (isinstance(value, Iterator) and not isinstance(value, io.IOBase)) or is_random_generator(value)
+    return _Cached(value) if name in cached_properties(kind) and not is_moving else value
 
 
 def _attributes_of(thing: Any) -> dict[str, Any]:
@@ -300,6 +409,8 @@ def _inside(saved: Container[int], scratch: ScratchValues, value: Any) -> Parts 
     """The values inside a value that a run may remember; None for the usual ones."""
     if isinstance(value, (_Own, _Acting)):
         return value.parts(scratch)
+    if isinstance(value, (_OfContext, _Cached)):
+        return value.parts()
     if id(value) in saved or _has_graph(value):
         return ()
     if isinstance(value, (ModuleType, Context)) or has_attribute(value, "between_iterations"):  # a task
@@ -314,10 +425,14 @@ def _inside(saved: Container[int], scratch: ScratchValues, value: Any) -> Parts 
     kind = type(value).__module__
     if is_of_script(kind):
         of_script: Any = type(value)
-        left_out = {f".{name}" for name in names_not_saved(of_script) | scratch.of(of_script).values}
-        return [*(it for it in usual_parts(value) if it[0] not in left_out), ("", type(value))]
+        left_out = {f".{name}" for name in _left_out(of_script) | scratch.of(of_script).values}
+        parts = [(name, _or_cached(it, name[1:], of_script)) for name, it in usual_parts(value) if name not in left_out]
+        return [*parts, ("", type(value))]
     if is_data(value):
         return None
+    if kind == "itertools" or kind == "_queue":
+        position = position_of(value) if isinstance(value, Iterator) else "" if value.empty() else None
+        return [("", next(_TOKENS) if position is None else HashedBytes(hash(position)))]
     state = _state_of(value)
     if state is not None:
         return [("", state)]

@@ -111,7 +111,7 @@ class Hooks:
         "gradient_step": ("before_step", "loss", "compute_gradients", "after_step"),
         "compute_gradients": ("gradients",),
     }
-    """By method of the library, the hooks that it calls, in this order, each at least once; "act" stands for a step of acting."""
+    """By method of the library, what it calls, in this order, each at least once; "act" stands for a step of acting."""
 
     cfg: PolicyConfig
     observation_space: gymnasium.Space[Any]
