@@ -152,13 +152,14 @@ def _take_new_caches(before: Print, now: Print) -> None:
 def _take_new_names(before: Print, now: Print) -> None:
     """Take the names of new attributes as if they had been there: those that count are parts of their own."""
     for key, part in now.items():
-        old = before[key].content if key in before else None
-        if old != part.content and _is_of_names(old) and _is_of_names(part.content) and old[1] < part.content[1]:
+        if key in before and _names_in(before[key].content) < _names_in(part.content):
             before[key] = before[key]._replace(content=part.content)
 
 
-def _is_of_names(content: Any) -> bool:
-    return type(content) is tuple and len(content) == 2 and type(content[1]) is frozenset and type(content[0]) is str
+def _names_in(content: Any) -> frozenset[str]:
+    """The names of attributes in the content of an object in a fingerprint; none if it has another form."""
+    is_of_names = type(content) is tuple and len(content) == 2 and type(content[0]) is str and type(content[1]) is frozenset
+    return content[1] if is_of_names else frozenset()
 
 
 def _without_indices(place: str) -> str:

@@ -80,7 +80,7 @@ class SetsFirst:
 
     def in_a_comprehension(self, it):
         self.x = 1
-        return [self.x + one for one in it], {one: self.x for one in it}
+        return [self.x + one for one in it], {one: self.x + one for one in it}
 
     def by_a_method(self, it):
         self.plain()
@@ -157,7 +157,7 @@ class ReadsFirst:
         try:
             self.x = it()
         except ValueError:
-            pass
+            it.failed = True
         return self.x
 
     def after_a_suppressed_error(self, it):
@@ -219,7 +219,7 @@ class ReadsFirst:
         return self.x * 2
 
     def by_a_property(self):
-        self.twice
+        _ = self.twice
         self.x = 1
 
     @functools.cached_property
@@ -227,7 +227,7 @@ class ReadsFirst:
         return self.x
 
     def by_a_cached_property(self):
-        self.computed
+        _ = self.computed
         self.x = 1
 
 
