@@ -8,11 +8,12 @@ from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
 from ding_lite.basics.attribute_reads import attributes_set, instructions_of
-from ding_lite.basics.closures import function_of, names_in, parts_of
+from ding_lite.basics.closures import closure_of, function_of, names_in, parts_of
 from ding_lite.basics.first_accesses import FirstAccesses
 from ding_lite.basics.optional_attributes import attribute_of
 from ding_lite.basics.origins import is_of_ding_lite, is_of_script
 from ding_lite.basics.reached_functions import reached_functions
+from ding_lite.engine.run_parts import has_code_of_script
 
 _CONSTRUCTORS = ("__init__", "__new__", "__post_init__")
 _PRINTING = ("__repr__", "__str__")
@@ -53,7 +54,7 @@ class ScratchValues:
     """
 
     def __init__(self, starts: Iterable[Any] = ()) -> None:
-        self._functions = _codes_of(starts)
+        self._functions = _codes_of(it for start in starts for it in _of_script_in(start))
         self._known: dict[type, Scratch] = {}
 
     def of(self, kind: type) -> Scratch:
@@ -142,8 +143,16 @@ class _Roots:
 
 def _codes_of(starts: Iterable[Any]) -> list[_Code]:
     """The functions of the script that these objects reach."""
-    found = (fn for start in starts for it in (start, type(start)) for fn in reached_functions(it))
-    return list(dict.fromkeys(_of_script(found)))
+    every = {id(it): it for start in starts for it in (start, type(start)) if it is start or is_of_script(it.__module__)}
+    return list(dict.fromkeys(_of_script(fn for it in every.values() for fn in reached_functions(it))))
+
+
+def _of_script_in(start: Any) -> list[Any]:
+    """An object with code of the script; or those that an object or function of a library holds."""
+    if has_code_of_script(start):
+        return [start]
+    held = closure_of(start) if isinstance(start, FunctionType) else [*attribute_of(start, "__dict__", {}).items()]
+    return [inner for _, inner in held if has_code_of_script(inner)]
 
 
 def _of_script(functions: Iterable[FunctionType]) -> Iterator[_Code]:

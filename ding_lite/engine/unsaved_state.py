@@ -19,7 +19,7 @@ from ding_lite.basics.closures import closure_of, function_of, names_in, parts_o
 from ding_lite.basics.optional_attributes import attribute_of, has_attribute
 from ding_lite.basics.origins import is_of_ding_lite, is_of_script
 from ding_lite.engine.hidden_middleware import hidden_middleware
-from ding_lite.engine.run_parts import environments_of, has_state, holder_of
+from ding_lite.engine.run_parts import environments_of, has_code_of_script, has_state, holder_of
 from ding_lite.engine.scratch_values import ScratchValues
 from ding_lite.engine.state_names import StateNames, set_in_forward, state_names
 from ding_lite.pipeline.contexts import SCALARS, Context
@@ -438,7 +438,7 @@ def _inside(saved: Container[int], scratch: ScratchValues, value: Any) -> Parts 
     if state is not None:
         return [("", state)]
     if is_of_ding_lite(kind):
-        return [(name, inner) for name, inner in usual_parts(value) if _has_code_of_script(inner)]
+        return [(name, inner) for name, inner in usual_parts(value) if has_code_of_script(inner)]
     if has_attribute(value, "cache_info"):  # of functools.lru_cache
         return [("", value.__wrapped__)]
     if kind.startswith("torch.distributions"):  # they compute attributes when these are first read
@@ -456,7 +456,7 @@ def _in_function(fn: FunctionType) -> Parts:
     found += [(f".<defaults>[{index}]", inner) for index, inner in enumerate(fn.__defaults__ or ())]
     found += [(f".{name}", inner) for name, inner in (fn.__kwdefaults__ or {}).items()]
     if not is_of_script(fn.__module__):  # only what it calls
-        return [(name, inner) for name, inner in found if _has_code_of_script(inner)]
+        return [(name, inner) for name, inner in found if has_code_of_script(inner)]
     found += [(f".{fn.__name__}.{name}", inner) for name, inner in vars(fn).items() if not name.startswith("__")]
     known, names = fn.__globals__, sorted(names_in(fn.__code__))
     found += [(f".{name}", known.get(name, sys.modules.get(name))) for name in names if name in known or name in sys.modules]
@@ -494,17 +494,9 @@ def _state_of(value: Any) -> Any:
     return None
 
 
-def _has_code_of_script(value: Any) -> bool:
-    """Whether it is a function, a method or an object of a class of the script."""
-    if isinstance(value, functools.partial):
-        return _has_code_of_script(value.func)
-    owner = value if isinstance(value, FunctionType) else type(attribute_of(value, "__self__", value))
-    return is_of_script(owner.__module__)
-
-
 def _reaches_script(fn: Any) -> bool:
     """Whether a middleware, or something that one of the library's functions or objects holds, is of the script."""
-    if _has_code_of_script(fn):
+    if has_code_of_script(fn):
         return True
     held = closure_of(fn) if isinstance(fn, FunctionType) else attribute_of(fn, "__dict__", {}).items()
-    return any(_has_code_of_script(inner) for _, inner in held)
+    return any(has_code_of_script(inner) for _, inner in held)
