@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from types import FunctionType
 from typing import Any, NamedTuple
@@ -57,7 +58,8 @@ def _inside(fn: Any) -> Iterator[Any]:
 def _lost(hidden: Any, known: Sequence[Any]) -> list[str]:
     """The objects of a middleware that are not saved with the run, by the name of their class."""
     terms = contract_of(hidden)
-    things = [holder_of(hidden), *(() if terms is None else (*terms.uses, *terms.exclusive))]
+    own = [] if _has_empty_state(holder_of(hidden)) else [holder_of(hidden)]
+    things = [*own, *(() if terms is None else (*terms.uses, *terms.exclusive))]
     groups, saved = state_groups([*known, *things]), {id(it) for it in known}
     lost = [
         it
@@ -66,6 +68,13 @@ def _lost(hidden: Any, known: Sequence[Any]) -> list[str]:
         and saved.isdisjoint(id(one) for one in (it, *groups.get(id(it), ())))
     ]
     return list(dict.fromkeys(type(it).__name__ for it in lost))
+
+
+def _has_empty_state(thing: Any) -> bool:
+    """Whether an object has a state without anything in it, such as that of a learner with one buffer."""
+    with contextlib.suppress(Exception):  # a warning is not worth an error
+        return all(it is None or (isinstance(it, (list, tuple, dict)) and not it) for it in thing.state_dict().values())
+    return False
 
 
 def _warning(used: UsedMiddleware, hidden: Any, lost: Sequence[str]) -> str:

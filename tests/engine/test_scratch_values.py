@@ -281,8 +281,10 @@ def test_a_middleware_of_the_library_in_a_function_without_a_contract_is_named(t
         with Task().start(ctx=OnlineRLContext()) as loop:
             loop.use(eps_greedy_handler(cfg)).use(lambda ctx: collector(ctx)).use(data_pusher(cfg, buffer_))
             loop.use(lambda ctx: learner(ctx)).use(CkptSaver(policy, tmp_path, train_freq=1000)).run(3)
-    found = [str(it.message) for it in caught if "calls StepCollector" in str(it.message) or "remembers" in str(it.message)]
-    assert len(found) == 1, found
+    found = [str(it.message) for it in caught if "Not saved with the run" in str(it.message) or "remembers" in str(it.message)]
+    assert len(found) == 1, found  # not the learner: what it uses is saved
+    assert "<lambda>" in found[0]
+    assert "calls StepCollector, a middleware of the library" in found[0]
     assert "has no contract, so that what it uses is unknown. Not saved with the run: StepCollector, " in found[0]
     assert "a resumed run goes on with other data. Pass the middleware to task.use itself" in found[0]
     assert "functools.wraps" in found[0]
