@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dis
 import functools
+import sys
 from collections.abc import Iterator, Sequence
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
@@ -51,7 +52,7 @@ def _places_in(code: CodeType, name: str, is_attribute: bool) -> Iterator[Place]
             continue
         if (now.opname.endswith(("_ATTR", "_METHOD", "_ATTRIBUTE"))) != is_attribute:
             continue
-        yield Place() if isinstance(now.argval, tuple) else _place(found, index)
+        yield Place() if isinstance(now.argval, tuple) else place_at(found, index)
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from places_of(constant, name, is_attribute)
@@ -61,6 +62,11 @@ def _places_in(code: CodeType, name: str, is_attribute: bool) -> Iterator[Place]
 def instructions_of(code: CodeType) -> tuple[dis.Instruction, ...]:
     """The instructions of a function that do something, without those of functions inside it."""
     return tuple(it for it in dis.get_instructions(code) if it.opname not in _NOTHING)
+
+
+def is_method_load(now: dis.Instruction) -> bool:
+    """Whether an instruction loads an attribute to call it: from Python 3.12 on, a bit of the argument tells."""
+    return now.opname == "LOAD_METHOD" or (sys.version_info >= (3, 12) and bool((now.arg or 0) & 1))
 
 
 def attributes_read(code: CodeType, name: str) -> set[str] | None:
@@ -104,13 +110,25 @@ def names_of(classes: Sequence[type]) -> set[str]:
 @functools.cache
 def names_not_saved(kind: Any) -> frozenset[str]:
     """The attributes that a class of the script lists in `not_saved`, and its cached properties."""
+    return listed_in_not_saved(kind) | cached_properties(kind)
+
+
+@functools.cache
+def listed_in_not_saved(kind: Any) -> frozenset[str]:
+    """The attributes that a class of the script lists in `not_saved`."""
     members = [member for base in kind.__mro__ for member in vars(base).items()]
-    cached = {name for name, member in members if isinstance(member, functools.cached_property)}
     listed = [names for name, names in members if name == "not_saved" and isinstance(names, (tuple, list, set, frozenset))]
-    return frozenset({*cached, *(name for names in listed for name in names)})
+    return frozenset(name for names in listed for name in names)
 
 
-def _place(code: Sequence[dis.Instruction], index: int) -> Place:
+@functools.cache
+def cached_properties(kind: Any) -> frozenset[str]:
+    """The attributes of a class that `functools.cached_property` computes when they are first read."""
+    members = [member for base in kind.__mro__ for member in vars(base).items()]
+    return frozenset(name for name, member in members if isinstance(member, functools.cached_property))
+
+
+def place_at(code: Sequence[dis.Instruction], index: int) -> Place:
     """What happens to the value that the instruction at this index loads."""
     end = _after_attributes(code, index)
     chain = tuple(str(it.argval) for it in code[index + 1 : end])

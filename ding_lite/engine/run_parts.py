@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
+from types import FunctionType
 from typing import Any
 
 from ding_lite.basics.optional_attributes import attribute_of
+from ding_lite.basics.origins import is_of_script
 from ding_lite.pipeline.contracts import state_groups
 from ding_lite.pipeline.entries import Entry
 from ding_lite.pipeline.used_middleware import middleware_of
@@ -70,3 +73,11 @@ def has_state(thing: Any) -> bool:
     """Whether an object can be saved and restored."""
     is_class = isinstance(thing, type)
     return not is_class and callable(attribute_of(thing, "state_dict")) and callable(attribute_of(thing, "load_state_dict"))
+
+
+def has_code_of_script(value: Any) -> bool:
+    """Whether it is a function, a method or an object of a class of the script."""
+    if isinstance(value, functools.partial):
+        return has_code_of_script(value.func)
+    owner = value if isinstance(value, FunctionType) else type(attribute_of(value, "__self__", value))
+    return is_of_script(owner.__module__)

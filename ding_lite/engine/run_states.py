@@ -228,6 +228,10 @@ class RunStateMixin:
                 raise
             warnings.warn(f"{name} begins new episodes, because the saved ones cannot be restored: {error}", stacklevel=5)
 
+    def _begin_memories(self) -> None:
+        for words in self._memories.begin(self._entries, self._ctx):
+            warnings.warn(words, stacklevel=4)
+
     def _warn_of_lost_memories(self) -> None:
         for words in self._memories.changes(self._entries):
             warnings.warn(words, stacklevel=4)

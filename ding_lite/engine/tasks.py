@@ -332,7 +332,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
                 with watchdog.watching():
                     self._begin_run()
                     if not self._memories.is_begun and self._savers():
-                        self._memories.begin(self._entries)
+                        self._begin_memories()
                     if not max_step:
                         self._finish = True
                     elif self.async_mode or self.max_lag:

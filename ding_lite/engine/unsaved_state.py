@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
+import io
 import itertools
 import re
 import sys
@@ -12,24 +14,29 @@ from enum import Enum
 from types import BuiltinFunctionType, FunctionType, MethodType, MethodWrapperType, ModuleType
 from typing import Any
 
-from ding_lite.basics.attribute_reads import names_not_saved, names_of
-from ding_lite.basics.closures import closure_of, function_of, names_in
+from ding_lite.basics.attribute_reads import cached_properties, instructions_of, listed_in_not_saved, names_of
+from ding_lite.basics.closures import closure_of, function_of, names_in, parts_of
 from ding_lite.basics.optional_attributes import attribute_of, has_attribute
 from ding_lite.basics.origins import is_of_ding_lite, is_of_script
-from ding_lite.engine.run_parts import environments_of, has_state, holder_of
+from ding_lite.engine.hidden_middleware import hidden_middleware
+from ding_lite.engine.run_parts import environments_of, has_code_of_script, has_state, holder_of
+from ding_lite.engine.scratch_values import ScratchValues
 from ding_lite.engine.state_names import StateNames, set_in_forward, state_names
 from ding_lite.pipeline.contexts import SCALARS, Context
 from ding_lite.pipeline.contracts import state_groups
 from ding_lite.pipeline.entries import Entry
-from ding_lite.pipeline.fingerprints import Print, changes, fingerprint
+from ding_lite.pipeline.fingerprints import Print, changes, fingerprint, with_what_is_inside
 from ding_lite.pipeline.shared_objects import objects_inside
 from ding_lite.pipeline.used_middleware import UsedMiddleware, middleware_of
 from ding_lite.pipeline.value_kinds import (
     MOST_PARTS,
+    HashedBytes,
     holds_data_alone,
     is_array_or_tensor,
     is_data,
+    is_random_generator,
     may_change,
+    position_of,
     slots_of,
     usual_parts,
 )
@@ -45,6 +52,7 @@ class Kind(Enum):
     DERIVED = "an object with an inherited `state_dict`"
     FORGETTING = "an object with a `state_dict` of its own class"
     ACTING = "a copy of a policy that acts"
+    CONTEXT = "the class of the context"
 
 
 Key = tuple[Kind, int, str]
@@ -52,6 +60,8 @@ Key = tuple[Kind, int, str]
 
 _MOST_PLACES = 4  # in one warning
 _MOST_ITEMS = 100  # of a list or dict in an object with a state, where such objects are looked for
+_TOKENS = itertools.count()
+"""Stand for the content of iterators and queues that cannot be read: they have changed, because each use changes them."""
 _NO_OBJECTS = frozenset({*SCALARS, ModuleType, FunctionType})
 """Classes of values that are neither saved nor hold what is saved."""
 
@@ -65,10 +75,12 @@ class Memories:
     middleware. It does not look at objects that are saved, at environments, at files, or at objects of other libraries without
     a `state_dict`. But of saved objects, it looks at the attributes that a class of the script adds to an inherited
     `state_dict`, or that its own `state_dict` does not name; and at objects of the script without a state that a middleware of
-    ding_lite uses. It leaves out attributes that a class lists in `not_saved`, and values of cached properties.
+    ding_lite uses. It leaves out attributes that a class lists in `not_saved`, and those that are set before each use.
     """
 
     def __init__(self) -> None:
+        self._scratch = ScratchValues()
+        self._context: type | None = None
         self._first: dict[Key, Print] = {}
         self._reported: set[tuple[Key, str]] = set()
 
@@ -77,22 +89,77 @@ class Memories:
         """Whether there is something to compare with."""
         return bool(self._first)
 
-    def begin(self, pipeline: Sequence[Entry]) -> None:
-        """Look at what is held now."""
-        self._first = _prints_of(pipeline)
+    def begin(self, pipeline: Sequence[Entry], ctx: Any = None) -> Iterator[str]:
+        """Look at what is held now. Returns warnings of middleware of the library that are hidden in functions.
+
+        Args:
+            pipeline: the middleware.
+            ctx: the first context.
+        """
+        used = middleware_of(pipeline)
+        unsaved = [one for it in used for one in _used_without_state(it)]
+        self._context = type(ctx) if is_of_script(type(ctx).__module__) else None
+        self._scratch = ScratchValues([*(it.fn for it in used), *_owners(used), *unsaved, self._context])
+        self._first = _prints_of(pipeline, self._scratch, self._context)
+        return (it.warning for it in hidden_middleware(pipeline, _owners(used)))
 
     def changes(self, pipeline: Sequence[Entry]) -> Iterator[str]:
         """A warning for each middleware or object whose memories have changed since `begin`; it names each memory once."""
-        for key, now in _prints_of(pipeline).items():
+        for key, now in _prints_of(pipeline, self._scratch, self._context).items():
             before = self._first.setdefault(key, now)
             if before is now:
                 continue
+            _take_new_caches(before, now)
+            _take_new_names(before, now)
             places = {_without_indices(place): place.lstrip(".") for place in changes(before, now, private="all")}
             new = {memory: place for memory, place in _outermost(places).items() if (key, memory) not in self._reported}
             self._reported.update((key, memory) for memory in new)
             if new:
                 kind, _, name = key
                 yield _warning(name, list(new.values()), kind)
+
+
+class _Cached:
+    """The value of a cached property: that it is computed, or computed again, is no change."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def parts(self) -> Parts:
+        return [("", self.value)]
+
+
+_OF_CACHED = next(
+    iter(fingerprint(_Cached(None), inside_of=lambda it: [("", None)] if type(it) is _Cached else None).values())
+).content
+
+
+def _take_new_caches(before: Print, now: Print) -> None:
+    """Take the values of cached properties that are not those of before as if they had been there."""
+    for key in [key for key, part in now.items() if part.content == _OF_CACHED]:
+        value = hash((key, ""))  # its key in a fingerprint
+        if key in before and before[value].identity == now[value].identity is not None:
+            continue
+        if key in before:
+            for inner in with_what_is_inside(before, [key]):
+                del before[inner]
+        if now[key].parent in before:
+            before.update(with_what_is_inside(now, [key]))
+
+
+def _take_new_names(before: Print, now: Print) -> None:
+    """Take the names of new attributes as if they had been there: those that count are parts of their own."""
+    for key, part in now.items():
+        if key in before and _names_in(before[key].content) < _names_in(part.content):
+            before[key] = before[key]._replace(content=part.content)
+
+
+def _names_in(content: Any) -> frozenset[str]:
+    """The names of attributes in the content of an object in a fingerprint; none if it has another form."""
+    is_of_names = type(content) is tuple and len(content) == 2 and type(content[0]) is str and type(content[1]) is frozenset
+    return content[1] if is_of_names else frozenset()
 
 
 def _without_indices(place: str) -> str:
@@ -118,6 +185,12 @@ def _warning(name: str, places: Sequence[str], kind: Kind) -> str:
             "self.train_iter, which a copy has with its weights, or make it part of the recurrent state (get_initial_state). "
             f"Draw random numbers from self.rng or self.generator, which are saved. {leave_out}"
         )
+    if kind is Kind.CONTEXT:
+        return (
+            f"{begin}, outside of its fields, and no state has it, so a resumed run begins without it. Keep a number in a kept "
+            "field, or compute the value in a middleware with state_dict() and load_state_dict(state), which writes it to a "
+            "field."
+        )
     if kind is Kind.FORGETTING:
         return (
             f"{begin}, and its state_dict does not have it, so a resumed run begins without it. Add it to state_dict(), and "
@@ -136,9 +209,9 @@ def _warning(name: str, places: Sequence[str], kind: Kind) -> str:
     )
 
 
-def _prints_of(pipeline: Sequence[Entry]) -> dict[Key, Print]:
-    """Fingerprints of what each middleware without a state holds, by its position and name; and of the attributes that classes
-    of the script add to classes with a state."""
+def _prints_of(pipeline: Sequence[Entry], scratch: ScratchValues, context: type | None) -> dict[Key, Print]:
+    """Fingerprints of what each middleware without a state holds, by its position and name; of the attributes that classes
+    of the script add to classes with a state; and of what the class of the context holds."""
     used = middleware_of(pipeline)
     single = {(Kind.MIDDLEWARE, position, it.name): it.fn for position, it in enumerate(used) if not it.is_around}
     found: dict[Key, Any] = {key: fn for key, fn in single.items() if not has_state(holder_of(fn))}
@@ -146,16 +219,19 @@ def _prints_of(pipeline: Sequence[Entry]) -> dict[Key, Print]:
     found |= {(Kind.USED, number, type(one).__name__): one for number, one in enumerate(unsaved.values())}
     owners = _owners(used)
     derived = _derived_in(owners)
-    is_of_library = not (derived or any(map(_reaches_script, found.values())))
+    if context is not None:
+        found[(Kind.CONTEXT, 0, context.__name__)] = _OfContext(context)
+    is_of_library = not (derived or context is not None or any(map(_reaches_script, found.values())))
     objects_in = functools.partial(_objects_in, unsaved.keys())
     saved = {} if is_of_library else objects_inside([*owners, *environments_of(pipeline)], objects_in)
+    saved = {**saved, **{id(it.hidden): it.hidden for it in hidden_middleware(pipeline, owners)}}  # another warning names them
     for kind in (Kind.DERIVED, Kind.FORGETTING):
         found |= {(kind, number, type(one).__name__): _Own(one, kind) for number, one in enumerate(derived) if _has(one, kind)}
     policies = {id(one): one for one in owners if has_attribute(one, "changed_by_acting")}.values()
     acting = [one for one in policies if is_of_script(type(one).__module__)]
     found |= {(Kind.ACTING, number, type(one).__name__): _Acting(one) for number, one in enumerate(acting)}
     # While `saved` holds them, no other object gets their id.
-    return {key: fingerprint(fn, inside_of=functools.partial(_inside, saved)) for key, fn in found.items()}
+    return {key: fingerprint(fn, inside_of=functools.partial(_inside, saved, scratch)) for key, fn in found.items()}
 
 
 def _used_without_state(used: UsedMiddleware) -> list[Any]:
@@ -199,11 +275,24 @@ class _Acting:
     def __init__(self, policy: Any) -> None:
         self.policy = policy
 
-    def parts(self) -> Parts:
+    def parts(self, scratch: ScratchValues) -> Parts:
         kind: Any = type(self.policy)
         changed = self.policy.changed_by_acting()
-        named = [(f".{name}", inner) for name, inner in changed.items() if name not in names_not_saved(kind)]
+        left_out = _left_out(kind) | scratch.of(kind).of_acting
+        parts = {name: _or_cached(inner, name, kind) for name, inner in changed.items() if name not in left_out}
+        named = [(f".{name}", it) for name, it in parts.items() if type(it) is not _Cached]  # what fills caches in acting
         return [("", None), *named]  # not empty, because a value without parts is left out
+
+
+class _OfContext:
+    """What the class of a context holds outside of the fields: what makes start values, and what its methods reach."""
+
+    def __init__(self, context: Any) -> None:
+        self.context = context
+
+    def parts(self) -> Parts:
+        made = [(f".{it.name}.default_factory", it.default_factory) for it in dataclasses.fields(self.context)]
+        return [*(it for it in made if it[1] is not dataclasses.MISSING), ("", self.context)]
 
 
 class _Own:
@@ -213,17 +302,19 @@ class _Own:
     def __init__(self, thing: Any, kind: Kind) -> None:
         self.thing, self.kind = thing, kind
 
-    def parts(self) -> Parts:
+    def parts(self, scratch: ScratchValues) -> Parts:
         of_script: Any = type(self.thing)
         names = _names_of(self.thing) or StateNames(frozenset(), None)
-        known = names.saved | names_not_saved(of_script) | _shared_with_copies(self.thing)
+        known = names.saved | _left_out(of_script) | _shared_with_copies(self.thing)
         own = {} if names.added is None else _data_in_class(of_script)
-        own |= _attributes_of(self.thing)
-        scratch = set_in_forward(of_script) if has_attribute(self.thing, "named_parameters") else ()
+        values = scratch.of(of_script).values
+        held = _attributes_of(self.thing).items()
+        own |= {name: _or_cached(inner, name, of_script) for name, inner in held if name not in values}
+        of_forward = set_in_forward(of_script) if has_attribute(self.thing, "named_parameters") else ()
         own = {
             name: inner
             for name, inner in own.items()
-            if name not in known and not (name in scratch and is_array_or_tensor(inner))
+            if name not in known and not (name in of_forward and is_array_or_tensor(inner))
         }
         # Copies, because the buffers of a torch module count as saved.
         for name in sorted(attribute_of(self.thing, "_non_persistent_buffers_set", ())):
@@ -235,6 +326,31 @@ class _Own:
         is_added = self.kind is Kind.DERIVED
         wanted = [(f".{name}", inner) for name, inner in own.items() if (name in names.added) == is_added]
         return [("", None), *wanted]  # not empty, because a value without parts is left out
+
+
+@functools.cache
+def _left_out(kind: Any) -> frozenset[str]:
+    """The attributes of a class of the script that are not looked at: those in `not_saved`, cached properties of libraries, and
+    those that its code deletes, so that they are computed anew."""
+    cached = cached_properties(kind)
+    script = [base for base in kind.__mro__ if is_of_script(base.__module__)]
+    own = {name for base in script for name in cached_properties(base) if name in vars(base)}
+    codes = [
+        it.__code__ for base in script for member in vars(base).values() if isinstance(it := function_of(member), FunctionType)
+    ]
+    deleted = {now.argval for code in codes for part in parts_of(code) for now in instructions_of(part) if _may_delete(now)}
+    return listed_in_not_saved(kind) | (cached - own) | (cached & deleted)
+
+
+def _may_delete(now: Any) -> bool:
+    return now.opname in ("DELETE_ATTR", "LOAD_CONST") and isinstance(now.argval, str)
+
+
+def _or_cached(value: Any, name: str, kind: Any) -> Any:
+    """The value of an attribute, or a note that it is one of a cached property. One that advances with each use, such as a
+    random generator, has changed if it is there."""
+    is_moving = (isinstance(value, Iterator) and not isinstance(value, io.IOBase)) or is_random_generator(value)
+    return _Cached(value) if name in cached_properties(kind) and not is_moving else value
 
 
 def _attributes_of(thing: Any) -> dict[str, Any]:
@@ -290,9 +406,11 @@ def _is_parameter_group(value: dict[Any, Any]) -> bool:
     return isinstance(value.get("params"), list) and "lr" in value
 
 
-def _inside(saved: Container[int], value: Any) -> Parts | None:
+def _inside(saved: Container[int], scratch: ScratchValues, value: Any) -> Parts | None:
     """The values inside a value that a run may remember; None for the usual ones."""
     if isinstance(value, (_Own, _Acting)):
+        return value.parts(scratch)
+    if isinstance(value, (_OfContext, _Cached)):
         return value.parts()
     if id(value) in saved or _has_graph(value):
         return ()
@@ -308,15 +426,19 @@ def _inside(saved: Container[int], value: Any) -> Parts | None:
     kind = type(value).__module__
     if is_of_script(kind):
         of_script: Any = type(value)
-        left_out = {f".{name}" for name in names_not_saved(of_script)}
-        return [*(it for it in usual_parts(value) if it[0] not in left_out), ("", type(value))]
+        left_out = {f".{name}" for name in _left_out(of_script) | scratch.of(of_script).values}
+        parts = [(name, _or_cached(it, name[1:], of_script)) for name, it in usual_parts(value) if name not in left_out]
+        return [*parts, ("", type(value))]
     if is_data(value):
         return None
+    if kind == "itertools" or kind == "_queue":
+        position = position_of(value) if isinstance(value, Iterator) else "" if value.empty() else None
+        return [("", next(_TOKENS) if position is None else HashedBytes(hash(position)))]
     state = _state_of(value)
     if state is not None:
         return [("", state)]
     if is_of_ding_lite(kind):
-        return [(name, inner) for name, inner in usual_parts(value) if _has_code_of_script(inner)]
+        return [(name, inner) for name, inner in usual_parts(value) if has_code_of_script(inner)]
     if has_attribute(value, "cache_info"):  # of functools.lru_cache
         return [("", value.__wrapped__)]
     if kind.startswith("torch.distributions"):  # they compute attributes when these are first read
@@ -334,7 +456,7 @@ def _in_function(fn: FunctionType) -> Parts:
     found += [(f".<defaults>[{index}]", inner) for index, inner in enumerate(fn.__defaults__ or ())]
     found += [(f".{name}", inner) for name, inner in (fn.__kwdefaults__ or {}).items()]
     if not is_of_script(fn.__module__):  # only what it calls
-        return [(name, inner) for name, inner in found if _has_code_of_script(inner)]
+        return [(name, inner) for name, inner in found if has_code_of_script(inner)]
     found += [(f".{fn.__name__}.{name}", inner) for name, inner in vars(fn).items() if not name.startswith("__")]
     known, names = fn.__globals__, sorted(names_in(fn.__code__))
     found += [(f".{name}", known.get(name, sys.modules.get(name))) for name in names if name in known or name in sys.modules]
@@ -372,17 +494,9 @@ def _state_of(value: Any) -> Any:
     return None
 
 
-def _has_code_of_script(value: Any) -> bool:
-    """Whether it is a function, a method or an object of a class of the script."""
-    if isinstance(value, functools.partial):
-        return _has_code_of_script(value.func)
-    owner = value if isinstance(value, FunctionType) else type(attribute_of(value, "__self__", value))
-    return is_of_script(owner.__module__)
-
-
 def _reaches_script(fn: Any) -> bool:
     """Whether a middleware, or something that one of the library's functions or objects holds, is of the script."""
-    if _has_code_of_script(fn):
+    if has_code_of_script(fn):
         return True
     held = closure_of(fn) if isinstance(fn, FunctionType) else attribute_of(fn, "__dict__", {}).items()
-    return any(_has_code_of_script(inner) for _, inner in held)
+    return any(has_code_of_script(inner) for _, inner in held)

@@ -15,6 +15,7 @@ import random
 import re
 import sys
 import uuid
+import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
@@ -44,6 +45,7 @@ _SKIPPED = (FunctionType, MethodType, BuiltinFunctionType, ModuleType, type)
 # Objects of a class with `changes_by_itself`, such as deferred work, are left out.
 _MEMORY = (list, dict, set, deque, bytearray, array.array)
 _DATA = (list, tuple, deque, Set, Mapping, bytearray, array.array, memoryview)
+_MOST_SHOWN = 8  # items of a list behind an iterator
 _OF_THE_ENGINE = frozenset({"_lineage", "__contract__", "__wrapped__"})
 SHARED_BY_DESIGN = "/"
 """Prefix of names of fields of a nested context, which its own middleware write."""
@@ -190,6 +192,8 @@ def _ways_to_look_at(cls: type[Any]) -> tuple[Callable[[Any], _Content], Callabl
         return _of_array, _objects_in_array
     if numpy is not None and issubclass(cls, (numpy.random.Generator, numpy.random.BitGenerator, numpy.random.RandomState)):
         return _of(_state_of_numpy), None
+    if numpy is not None and issubclass(cls, numpy.random.SeedSequence):
+        return _of(lambda it: HashedBytes(hash(repr(it.state)))), None
     if torch is not None and issubclass(cls, torch.nn.parameter.UninitializedTensorMixin):
         return _of(lambda it: None), _nothing
     if torch is not None and issubclass(cls, torch.Tensor):
@@ -273,6 +277,30 @@ def _behind_iterator(value: Any) -> _Parts:
     return _items(behind)
 
 
+def position_of(value: Any) -> str | None:
+    """Where an iterator is, as text, also if it is of `itertools`, with the iterators that it takes from; None if unknown."""
+    if isinstance(value, GeneratorType):
+        found = {name: inner for name, inner in _locals_of(value) if is_scalar(inner)}
+        return f"{_of_generator(value)} {found!r}"
+    if isinstance(value, (itertools.count, itertools.repeat)):
+        return repr(value)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # itertools deprecates it
+            behind = value.__reduce__()[1:]
+    except Exception:  # noqa: BLE001  whatever a class of the script raises
+        return None
+    return _position_in(behind)
+
+
+def _position_in(value: Any) -> str:
+    if isinstance(value, Iterator):
+        return position_of(value) or "?"
+    if isinstance(value, (tuple, list)):
+        return f"{len(value)}{[_position_in(one) for one in value[:_MOST_SHOWN]]}"
+    return repr(value) if is_scalar(value) else type(value).__name__
+
+
 def _of_generator(value: Any) -> Any:
     return None if value.gi_frame is None else value.gi_frame.f_lasti
 
@@ -296,6 +324,13 @@ def is_array_or_tensor(value: Any) -> bool:
     """Whether a value is an array of numpy or a tensor of torch."""
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
     return (numpy is not None and isinstance(value, numpy.ndarray)) or (torch is not None and isinstance(value, torch.Tensor))
+
+
+def is_random_generator(value: Any) -> bool:
+    """Whether a value is a random generator of Python, numpy or torch."""
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    of_numpy = () if numpy is None else (numpy.random.Generator, numpy.random.BitGenerator, numpy.random.RandomState)
+    return isinstance(value, (random.Random, *of_numpy, *(() if torch is None else (torch.Generator,))))
 
 
 def _items(value: Any) -> _Parts:

@@ -100,6 +100,19 @@ class Hooks:
     """Attributes that the loss reads, numbers that change between gradient steps, such as the weight of an entropy bonus. In
     compiled gradient steps they are scalar tensors. Other numbers are part of the compiled step; a change compiles another."""
 
+    hook_calls: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "__init__": (
+            *("before_init", "check_spaces", "make_model", "take_model", "make_optimizer", "before_loss_init", "set_up"),
+            "after_init",
+        ),
+        "act": ("compute_actions", "extra_action_out"),
+        "learn": ("postprocess", "learn_on_batch", "after_learning"),
+        "learn_on_batch": ("loss_batch", "gradient_step", "stats"),
+        "gradient_step": ("before_step", "loss", "compute_gradients", "after_step"),
+        "compute_gradients": ("gradients",),
+    }
+    """By method of the library, what it calls, in this order, each at least once; "act" stands for a step of acting."""
+
     cfg: PolicyConfig
     observation_space: gymnasium.Space[Any]
     action_space: gymnasium.Space[Any]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dis
 import functools
 import inspect
-import sys
 import weakref
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -15,7 +14,7 @@ from typing import Any, NamedTuple
 from torch import nn
 from torch.optim import Optimizer
 
-from ding_lite.basics.attribute_reads import attributes_set, instructions_of, names_not_saved, names_of
+from ding_lite.basics.attribute_reads import attributes_set, instructions_of, is_method_load, names_not_saved, names_of
 from ding_lite.basics.closures import function_of, names_in, parts_of
 from ding_lite.basics.messages import warn_caller
 from ding_lite.basics.origins import is_of_ding_lite, is_of_script
@@ -254,15 +253,10 @@ def _read_in(fn: FunctionType, kind: type) -> Iterator[tuple[str, bool]]:
         before = None
         for now in instructions_of(code):
             if now.opname in ("LOAD_ATTR", "LOAD_METHOD") and not _is_elsewhere(before, fn, kind):
-                yield now.argval, now.opname == "LOAD_METHOD" or _is_method_load(now)
+                yield now.argval, is_method_load(now)
             before = now
         if not _BY_TEXT.isdisjoint(code.co_names):
             yield from ((it, False) for it in code.co_consts if isinstance(it, str))
-
-
-def _is_method_load(now: dis.Instruction) -> bool:
-    """Whether an instruction of Python 3.12 and later loads an attribute to call it."""
-    return sys.version_info >= (3, 12) and bool((now.arg or 0) & 1)
 
 
 def _is_elsewhere(load: dis.Instruction | None, fn: FunctionType, kind: type) -> bool:

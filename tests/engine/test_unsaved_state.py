@@ -356,7 +356,51 @@ def cached_function():
     return step, "following.count"
 
 
+def advancing(name, make, use=next):
+    def form():
+        held = make()
+
+        def step(ctx):
+            use(held)
+
+        return step, "held"
+
+    form.__name__ = name
+    return form
+
+
+class Caching:
+    """Keeps what a cached property computed."""
+
+    @functools.cached_property
+    def box(self):
+        return {"n": 0}
+
+    @functools.cached_property
+    def rng(self):
+        return np.random.default_rng(0)
+
+
+def cached_generator():
+    class Drawing(Caching):
+        def __call__(self, ctx):
+            ctx.total += self.rng.random()
+
+    return Drawing(), "rng"
+
+
 FORMS = [
+    cached_generator,
+    advancing("cycle", lambda: itertools.cycle([1, 2, 3])),
+    advancing("a cycle that begins again", lambda: itertools.cycle([1, 2, 3, 4, 5, 6, 7])),
+    advancing("islice", lambda: itertools.islice(range(100), 50)),
+    advancing("chain", lambda: itertools.chain([1, 2, 3, 4, 5], [6])),
+    advancing("chain of a generator", lambda: itertools.chain(it for it in range(100))),
+    advancing("accumulate", lambda: itertools.accumulate(range(100))),
+    advancing("product", lambda: itertools.product(range(9), range(9))),
+    advancing("pairwise, whose position cannot be read", lambda: itertools.pairwise(range(100))),
+    advancing("SimpleQueue", queue.SimpleQueue, lambda it: it.put(1)),
+    advancing("SeedSequence", lambda: np.random.SeedSequence(0), lambda it: it.spawn(1)),
     method_of_generator,
     sampled_space,
     namespace,
@@ -404,7 +448,7 @@ def warned(folder, *middleware, max_step=4, train_freq=1000, **mode):
     return [str(it.message) for it in caught if "has no state_dict" in str(it.message)]
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", FORMS, ids=lambda it: it.__name__)
 def test_each_form_of_memory_is_named_once_with_its_place(form, tmp_path):
     step, place = form()
     (found,) = warned(tmp_path, step)
@@ -465,6 +509,66 @@ def test_all_memories_are_named_together_caches_last_without_what_the_class_leav
     assert "double" not in found
     (found,) = warned(tmp_path / "listing", Listing(), max_step=6, train_freq=1)
     assert "iteration (turns), and has no state_dict" in found
+
+
+def test_what_a_cached_property_holds_is_named_if_it_changes_between_two_saves(tmp_path):
+    class Counting(Caching):
+        def __call__(self, ctx):
+            self.box["n"] += 1
+
+    (found,) = warned(tmp_path, Counting(), max_step=4, train_freq=1)
+    assert "Counting remembers something from iteration to iteration (box['n']), and has no state_dict" in found
+
+
+class ReadingCache(Caching):
+    def __call__(self, ctx):
+        ctx.total += self.box["n"]
+
+
+class ComputingAnew(Caching):
+    def __call__(self, ctx):
+        self.box["n"] = ctx.total_step
+        del self.box
+
+
+class ListedCache(Caching):
+    not_saved = ("box",)
+
+    def __call__(self, ctx):
+        self.box["n"] += 1
+
+
+def rotating():
+    waiting = queue.SimpleQueue()
+
+    def step(ctx):
+        waiting.put(1)
+        ctx.total += waiting.get()
+
+    return step
+
+
+def repeated():
+    ones = itertools.repeat(1)
+
+    def step(ctx):
+        ctx.total += next(ones)
+
+    return step
+
+
+def held_alone():
+    numbers, seeds = itertools.cycle([1, 2]), np.random.SeedSequence(0)
+
+    def step(ctx):
+        return (numbers, seeds.entropy)
+
+    return step
+
+
+@pytest.mark.parametrize("make", [ReadingCache, ComputingAnew, ListedCache, rotating, repeated, held_alone])
+def test_caches_and_iterators_and_queues_that_do_not_change_cause_no_warning(make, tmp_path):
+    assert warned(tmp_path, make(), max_step=6, train_freq=1) == []
 
 
 def test_a_memory_that_begins_later_is_named_then(tmp_path):
@@ -865,3 +969,68 @@ def test_global_generators_are_saved(tmp_path):
 
     run(tmp_path / "run", 3)
     assert run(tmp_path / "run", 8, tmp_path / "run") == run(tmp_path / "whole", 8)
+
+
+def context_with(**members):
+    """A class of contexts with these fields and methods."""
+    kind = type("Own", (Sum,), {"__module__": __name__, "__annotations__": {}, **members})
+    kind.__annotations__.update({name: float for name, it in members.items() if isinstance(it, dataclasses.Field)})
+    return dataclasses.dataclass(kind)
+
+
+def drawing_in_a_default():
+    return context_with(v=dataclasses.field(default_factory=np.random.default_rng(0).random)), "v.default_factory"
+
+
+def counting_in_a_default():
+    numbers = itertools.count()
+    return context_with(v=dataclasses.field(default_factory=lambda: next(numbers))), "v.default_factory.numbers"
+
+
+def counting_in_post_init():
+    counts = [0]
+
+    def __post_init__(self):
+        counts[0] += 1
+
+    return context_with(__post_init__=__post_init__), "__post_init__.counts[0]"
+
+
+def counting_in_a_property():
+    counts = [0]
+
+    def turns(self):
+        counts[0] += 1
+        return counts[0]
+
+    return context_with(turns=property(turns)), "turns.counts[0]"
+
+
+def of_context(folder, kind):
+    def step(ctx):
+        ctx.total += getattr(ctx, "turns", 0)
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with Task().start(ctx=kind()) as loop:
+            loop.use(step).use(CkptSaver(torch.nn.Linear(1, 1), folder, train_freq=1000)).run(4)
+    return [str(it.message) for it in caught if "remembers" in str(it.message)]
+
+
+@pytest.mark.parametrize("form", [drawing_in_a_default, counting_in_a_default, counting_in_post_init, counting_in_a_property])
+def test_what_a_context_remembers_outside_of_its_fields_is_named(form, tmp_path):
+    kind, place = form()
+    (found,) = of_context(tmp_path, kind)
+    assert f"Own remembers something from iteration to iteration ({place}), outside of its fields, and no state has it" in found
+    assert "Keep a number in a kept field" in found
+
+
+def test_start_values_and_properties_that_compute_cause_no_warning(tmp_path):
+    def __post_init__(self):
+        self.rows.append(SETTINGS["rate"])
+
+    def turns(self):
+        return len(self.rows) + len(FORMS)
+
+    made = {"rows": dataclasses.field(default_factory=list), "more": dataclasses.field(default_factory=lambda: {"a": 1})}
+    assert of_context(tmp_path, context_with(**made, __post_init__=__post_init__, turns=property(turns))) == []
