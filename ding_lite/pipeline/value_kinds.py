@@ -326,13 +326,6 @@ def is_array_or_tensor(value: Any) -> bool:
     return (numpy is not None and isinstance(value, numpy.ndarray)) or (torch is not None and isinstance(value, torch.Tensor))
 
 
-def is_random_generator(value: Any) -> bool:
-    """Whether a value is a random generator of Python, numpy or torch."""
-    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
-    of_numpy = () if numpy is None else (numpy.random.Generator, numpy.random.BitGenerator, numpy.random.RandomState)
-    return isinstance(value, (random.Random, *of_numpy, *(() if torch is None else (torch.Generator,))))
-
-
 def _items(value: Any) -> _Parts:
     steady = list(value) if isinstance(value, deque) else value  # another thread may append meanwhile
     return [(f"[{index}]", inner) for index, inner in enumerate(itertools.islice(steady, MOST_PARTS))]
