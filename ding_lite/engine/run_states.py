@@ -19,10 +19,11 @@ from ding_lite.basics.run_files import RunFiles
 from ding_lite.basics.storages import Storage
 from ding_lite.basics.value_types import require_kept_type
 from ding_lite.engine.deferrals import Deferrals
+from ding_lite.engine.network_states import NetworkStates
 from ding_lite.engine.run_parts import environments_of, environments_without_state, parts_of
 from ding_lite.engine.token_networks import Network
 from ding_lite.engine.unsaved_state import Memories
-from ding_lite.pipeline.contexts import is_scalar, kept_fields
+from ding_lite.pipeline.contexts import is_scalar, keep_exactly, kept_fields, settable_fields
 from ding_lite.pipeline.entries import Entry
 from ding_lite.pipeline.used_middleware import methods_of
 
@@ -59,6 +60,8 @@ class RunStateMixin:
         """Where the folder of the run is copied, as passed to `start(storage_path=...)`; None for nowhere."""
         self._new_episodes = False
         self._memories = Memories()
+        self._network_states = NetworkStates()
+        self._kept_at_start: tuple[str, ...] | None = None  # the fields that the context kept before the first iteration
         self._loaded_lanes: Mapping[str, Any] | None = None  # of a loaded state, until the lanes are made
 
     def between_iterations(self, fn: Callable[[], None]) -> None:
@@ -102,6 +105,12 @@ class RunStateMixin:
         except Exception as error:
             add_note(error, f"when the run in {self._resume} was resumed from {path}")
             raise
+
+    def _note_start(self) -> None:
+        """Note, once and before the first iteration or a loaded state, what a run may change and a state has to hold."""
+        if self._kept_at_start is None:
+            self._kept_at_start = kept_fields(self._ctx)
+        self._network_states.begin(self._parts())
 
     def _largest(self) -> str:
         """The largest parts with a size in bytes, for messages."""
@@ -166,13 +175,17 @@ class RunStateMixin:
         step = ctx.total_step + 1 if self._ran else ctx.total_step  # a loaded state may not have run yet
         lanes = copy.deepcopy(self._loaded_lanes) if network is None else network.state()
         kept = {name: _plain_copy(ctx, name) for name in kept_fields(ctx) if name != "total_step" and hasattr(ctx, name)}
+        later = [name for name in kept if self._kept_at_start is not None and name not in self._kept_at_start]
+        parts = self._parts()
+        networks = self._network_states.state_dict(parts)
         return {
             "format": FORMAT,
             "done": step - self._first_step if self._first_step is not None else self._already_done,
             "max_lag": self.max_lag,
             "pipeline": [entry.name for entry in self._entries],
-            "context": {"total_step": step, "kept": kept},
-            "parts": {name: _state_of(part, in_pieces) for name, part in self._parts().items()},
+            "context": {"total_step": step, "kept": kept, **({"kept_later": later} if later else {})},
+            "parts": {name: _state_of(part, in_pieces) for name, part in parts.items()},
+            **({"networks": networks} if networks else {}),
             "without_state": environments_without_state(self._entries),
             "lanes": lanes,
             "global_random": save_global_random(),
@@ -190,6 +203,7 @@ class RunStateMixin:
         if self._iterating:
             raise RuntimeError("task.load_state_dict() during a run: call it before task.run().")
         require_sound(state)
+        self._note_start()
         self._require_fit(state)
         parts, without = self._parts(), state["without_state"]
         if without and not self._new_episodes:
@@ -200,6 +214,8 @@ class RunStateMixin:
             )
         for name in sorted(parts, key=lambda name: attribute_of(parts[name], "leader") is not None):  # followers last
             self._load_part(name, parts[name], state["parts"][name])
+        self._network_states.load_state_dict(state.get("networks", {}), parts)
+        keep_exactly(self._ctx, (*(self._kept_at_start or ()), *state["context"].get("kept_later", ())))
         if self._ran:  # the context of the last iteration has its data
             self._ctx = self._ctx.renew()
         ctx, saved = self._ctx, state["context"]
@@ -229,7 +245,7 @@ class RunStateMixin:
             warnings.warn(f"{name} begins new episodes, because the saved ones cannot be restored: {error}", stacklevel=5)
 
     def _warn_of_lost_memories(self) -> None:
-        for words in self._memories.changes(self._entries):
+        for words in (*self._memories.changes(self._entries), *self._network_states.warnings(self._parts())):
             warnings.warn(words, stacklevel=4)
 
     def _require_fit(self, state: Mapping[str, Any]) -> None:
@@ -251,7 +267,8 @@ class RunStateMixin:
                 f"the state was saved by a pipeline with other objects: {', '.join(odd)} is only in one of the two. Make the "
                 "same objects, and name the same ones in contracts."
             )
-        unknown = [name for name in state["context"]["kept"] if name not in kept_fields(self._ctx)]
+        later = settable_fields(self._ctx).intersection(state["context"].get("kept_later", ()))
+        unknown = [name for name in state["context"]["kept"] if name not in (*(self._kept_at_start or ()), *later)]
         if unknown:
             raise RunStateError(
                 f"the state has ctx.{unknown[0]}, which {type(self._ctx).__name__} does not keep: use the context class of the "
@@ -260,6 +277,9 @@ class RunStateMixin:
         for name, value in state["context"]["kept"].items():
             is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
             _require(f"['context']['kept'][{name!r}]", is_number or not _is_counter(self._ctx, name), value, "a number")
+        self._network_states.require_fit(
+            state.get("networks", {}), self._parts(), lambda words: RunStateError(f"{words}: {_SOUND}.")
+        )
 
     def _parts(self) -> dict[str, Any]:
         """Each object of the pipeline with a state, by a name that is the same whenever the script runs."""
@@ -299,6 +319,9 @@ def require_sound(state: Any) -> None:
     is_context = isinstance(context, Mapping) and {"total_step", "kept"} <= context.keys()
     _require("['context']", is_context, context, "a dict with 'total_step' and 'kept'")
     _require("['context']['kept']", isinstance(context["kept"], Mapping), context["kept"], "a dict of kept fields")
+    later = context.get("kept_later", [])
+    is_sound = _is_list_of(str, later) and set(later) <= context["kept"].keys()
+    _require("['context']['kept_later']", is_sound, later, "a list of names of kept fields")
     step, done = context["total_step"], state["done"]
     _require("['context']['total_step']", _is_count(step), step, "an integer, 0 or more")
     _require("['done']", _is_count(done) and done <= step, done, f"a number of iterations from 0 to total_step, {step}")

@@ -327,6 +327,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
                     object.__setattr__(self._ctx, "total_step", self._ctx.total_step - 1)
                 if self._first_step is None:
                     self._first_step = self._ctx.total_step
+                self._note_start()
                 watchdog = self._watchdog(interrupts)
                 with watchdog.watching():
                     self._begin_run()

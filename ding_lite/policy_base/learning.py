@@ -195,6 +195,11 @@ class LearnMode:
         return self._policy.cfg
 
     @property
+    def network_holder(self) -> object:
+        """The object in whose attributes the networks are; the engine looks there."""
+        return self._policy
+
+    @property
     def unfollowed_settings(self) -> dict[str, tuple[Any, Any]]:
         """The settings that were changed after the policy was made, and that it does not follow: by dotted name, the value in
         the configuration and that of the policy."""

@@ -633,6 +633,12 @@ class Policy(PolicyState):
         """Whether `learn_on_batch` is overridden."""
         return type(self).learn_on_batch is not Policy.learn_on_batch
 
+    def keeps_gradient(self, param: nn.Parameter) -> bool:
+        """Whether the gradient of a parameter may count in a later gradient step: the library's steps delete those of the
+        model before each step."""
+        is_of_model = any(param is one for one in self.params)
+        return self.has_own_learning if is_of_model else self.has_hooks_of_users()
+
     @property
     def _needs_model(self) -> bool:
         own: Any = type(self)

@@ -25,6 +25,13 @@ class Counts(Context):
 
 
 @dataclasses.dataclass
+class Late(Counts):
+    """A middleware may keep its number during the run."""
+
+    number: int = 0
+
+
+@dataclasses.dataclass
 class Listing(Context):
     """Keeps a list that is changed in place."""
 
@@ -172,6 +179,51 @@ class TestState:
         seen = run(states)
         assert [run([], states[0]) for _ in range(2)] == [seen] * 2 == [list(range(12))] * 2
 
+    def test_a_field_that_a_middleware_keeps_during_the_run_goes_on(self):
+        def run(steps, state=None):
+            def late(ctx):
+                if ctx.total_step == 2:
+                    ctx.keep("number")
+                ctx.number += 1
+                ctx.count += ctx.number
+
+            loop = Task()
+            with loop.start(ctx=Late()):
+                loop.use(late)
+                if state is not None:
+                    loop.load_state_dict(state)
+                loop.run(steps, final=False)
+                return loop.ctx.count, loop.state_dict()
+
+        whole, _ = run(12)
+        early, later = run(2)[1], run(5)[1]
+        assert "kept_later" not in early["context"]
+        assert later["context"]["kept_later"] == ["number"]
+        again = run(8, later)[1]
+        assert [run(12, state)[0] for state in (early, later, again)] == [whole] * 3
+
+    def test_a_state_from_before_a_field_was_kept_is_loaded_without_it(self):
+        with Task().start(ctx=Late()) as loop:
+            loop.use(Adder()).run(2, final=False)
+            early = loop.state_dict()
+            loop.ctx.keep("number")
+            loop.ctx.number = 5
+            loop.load_state_dict(early)
+            assert loop.ctx.number == 0
+            loop.run(3, final=False)
+            loop.ctx.keep("number")
+            loop.ctx.number = 5
+            loop.run(2)
+            assert loop.ctx.number == 5
+
+    def test_a_field_that_the_class_does_not_keep_any_more_is_refused(self):
+        with Task().start(ctx=Counts()) as loop:
+            loop.use(Adder()).run(2)
+            state = loop.state_dict()
+            state["context"]["kept"]["number"] = 1
+        with Task().start(ctx=Late()) as loop, pytest.raises(RunStateError, match=r"ctx\.number, which Late does not keep"):
+            loop.use(Adder()).load_state_dict(state)
+
     @pytest.mark.parametrize(
         ("change", "message"),
         [
@@ -207,6 +259,7 @@ class TestState:
             ),
             (lambda s: s["context"].pop("total_step"), r"\['context'\] is .*, expected a dict with 'total_step'"),
             (lambda s: s.update(context=None), r"\['context'\] is None, expected"),
+            (lambda s: s["context"].update(kept_later=["other"]), r"\['kept_later'\] is \['other'\], expected a list of names"),
             (lambda s: s["context"].update(kept=[1]), r"\['context'\]\['kept'\] is \[1\], expected a dict"),
             (lambda s: s.update(parts=[]), r"\['parts'\] is \[\], expected a dict"),
             (lambda s: s.update(pipeline=None), r"\['pipeline'\] is None, expected a list of names"),
