@@ -13,6 +13,7 @@ from typing import Any
 
 from ding_lite.basics.optional_attributes import attribute_of, has_attribute
 from ding_lite.basics.origins import is_of_ding_lite, is_of_script
+from ding_lite.engine.run_parts import network_holder
 
 Settings = dict[str, Any]
 """By place, such as "net.0.weight.requires_grad": a bool, a number, a tuple of numbers or None."""
@@ -123,7 +124,7 @@ def _networks_of(parts: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
             inside = {"": part}
         else:
             inside = {}
-            for attribute, value in attribute_of(_holder_of(part), "__dict__", {}).items():
+            for attribute, value in attribute_of(network_holder(part), "__dict__", {}).items():
                 inside |= {f"{attribute}{key}": one for key, one in _items_of(value) if _is_network(one)}
         new = {place: one for place, one in inside.items() if id(one) not in seen}
         seen.update(map(id, new.values()))
@@ -132,13 +133,8 @@ def _networks_of(parts: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _holder_of(part: Any) -> Any:
-    """The object in whose attributes the networks are, such as the policy of a mode."""
-    return attribute_of(part, "network_holder", part)
-
-
 def _described(place: str, part: Any) -> str:
-    kind = type(_holder_of(part)).__name__
+    kind = type(network_holder(part)).__name__
     return f"the module {place} of {kind}" if place else f"the network {kind}"
 
 
@@ -226,7 +222,7 @@ def _with_kept_gradients(part: Any, networks: Mapping[str, Any]) -> dict[str, An
 
     An object may say it of each parameter, with a method `keeps_gradient`. Other classes of this library keep none.
     """
-    holder = _holder_of(part)
+    holder = network_holder(part)
     keeps = attribute_of(holder, "keeps_gradient")
     if keeps is None and is_of_ding_lite(type(holder).__module__):
         return {}

@@ -21,6 +21,7 @@ from ding_lite.basics.value_types import require_kept_type
 from ding_lite.engine.deferrals import Deferrals
 from ding_lite.engine.network_states import NetworkStates
 from ding_lite.engine.run_parts import environments_of, environments_without_state, parts_of
+from ding_lite.engine.setting_states import SettingStates
 from ding_lite.engine.token_networks import Network
 from ding_lite.engine.unsaved_state import Memories
 from ding_lite.pipeline.contexts import is_scalar, keep_exactly, kept_fields, settable_fields
@@ -60,7 +61,7 @@ class RunStateMixin:
         """Where the folder of the run is copied, as passed to `start(storage_path=...)`; None for nowhere."""
         self._new_episodes = False
         self._memories = Memories()
-        self._network_states = NetworkStates()
+        self._network_states, self._setting_states = NetworkStates(), SettingStates()
         self._kept_at_start: tuple[str, ...] | None = None  # the fields that the context kept before the first iteration
         self._loaded_lanes: Mapping[str, Any] | None = None  # of a loaded state, until the lanes are made
 
@@ -110,7 +111,9 @@ class RunStateMixin:
         """Note, once and before the first iteration or a loaded state, what a run may change and a state has to hold."""
         if self._kept_at_start is None:
             self._kept_at_start = kept_fields(self._ctx)
-        self._network_states.begin(self._parts())
+        parts = self._parts()
+        self._network_states.begin(parts)
+        self._setting_states.begin(parts)
 
     def _largest(self) -> str:
         """The largest parts with a size in bytes, for messages."""
@@ -177,7 +180,7 @@ class RunStateMixin:
         kept = {name: _plain_copy(ctx, name) for name in kept_fields(ctx) if name != "total_step" and hasattr(ctx, name)}
         later = [name for name in kept if self._kept_at_start is not None and name not in self._kept_at_start]
         parts = self._parts()
-        networks = self._network_states.state_dict(parts)
+        networks, settings = self._network_states.state_dict(parts), self._setting_states.state_dict(parts)
         return {
             "format": FORMAT,
             "done": step - self._first_step if self._first_step is not None else self._already_done,
@@ -186,6 +189,7 @@ class RunStateMixin:
             "context": {"total_step": step, "kept": kept, **({"kept_later": later} if later else {})},
             "parts": {name: _state_of(part, in_pieces) for name, part in parts.items()},
             **({"networks": networks} if networks else {}),
+            **({"settings": settings} if settings else {}),
             "without_state": environments_without_state(self._entries),
             "lanes": lanes,
             "global_random": save_global_random(),
@@ -215,6 +219,7 @@ class RunStateMixin:
         for name in sorted(parts, key=lambda name: attribute_of(parts[name], "leader") is not None):  # followers last
             self._load_part(name, parts[name], state["parts"][name])
         self._network_states.load_state_dict(state.get("networks", {}), parts)
+        self._setting_states.load_state_dict(state.get("settings", {}), parts)
         keep_exactly(self._ctx, (*(self._kept_at_start or ()), *state["context"].get("kept_later", ())))
         if self._ran:  # the context of the last iteration has its data
             self._ctx = self._ctx.renew()
@@ -247,6 +252,12 @@ class RunStateMixin:
     def _warn_of_lost_memories(self) -> None:
         for words in (*self._memories.changes(self._entries), *self._network_states.warnings(self._parts())):
             warnings.warn(words, stacklevel=4)
+        self._warn_of_settings()
+
+    def _warn_of_settings(self) -> None:
+        """Warn of settings that the run has changed without effect, or that no state can have."""
+        for words in self._setting_states.warnings(self._parts()):
+            warnings.warn(words, stacklevel=4)
 
     def _require_fit(self, state: Mapping[str, Any]) -> None:
         names = [entry.name for entry in self._entries]
@@ -277,9 +288,8 @@ class RunStateMixin:
         for name, value in state["context"]["kept"].items():
             is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
             _require(f"['context']['kept'][{name!r}]", is_number or not _is_counter(self._ctx, name), value, "a number")
-        self._network_states.require_fit(
-            state.get("networks", {}), self._parts(), lambda words: RunStateError(f"{words}: {_SOUND}.")
-        )
+        for states, key in ((self._network_states, "networks"), (self._setting_states, "settings")):
+            states.require_fit(state.get(key, {}), self._parts(), lambda words: RunStateError(f"{words}: {_SOUND}."))
 
     def _parts(self) -> dict[str, Any]:
         """Each object of the pipeline with a state, by a name that is the same whenever the script runs."""

@@ -340,6 +340,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
                     else:
                         self._loop(max_step, final, watchdog)
                     if self.running:
+                        self._warn_of_settings()
                         self._left = 0
                         self._end_reason = self._asked or EndReason("max_step", f"max_step={wanted} was reached")
                         if final or self._asked is not None:
