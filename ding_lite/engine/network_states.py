@@ -34,6 +34,7 @@ class NetworkStates:
 
     def __init__(self) -> None:
         self._first: dict[str, Settings] = {}
+        self._first_optimizers: dict[str, dict[str, str]] = {}
         self._first_hooks: dict[str, dict[str, set[int]]] = {}
         self._reported: set[tuple[str, str]] = set()
 
@@ -42,6 +43,8 @@ class NetworkStates:
         for name, networks in _networks_of(parts).items():
             if name not in self._first:
                 self._first[name], self._first_hooks[name] = _settings_of(networks), _hooks_of(networks)
+        for name, part in parts.items():
+            self._first_optimizers.setdefault(name, _optimizers_of(part))
 
     def state_dict(self, parts: Mapping[str, Any]) -> dict[str, Any]:
         """By the name of the object: what has changed in its networks, and their gradients."""
@@ -59,11 +62,22 @@ class NetworkStates:
         return found
 
     def warnings(self, parts: Mapping[str, Any]) -> Iterator[str]:
-        """A warning for each module with hooks that were added since the beginning; it names each module once."""
+        """A warning for each module with hooks that were added since the beginning, and for each optimizer that was replaced by
+        one of another class; it names each once."""
+        for name, part in parts.items():
+            first = self._first_optimizers.get(name, {})
+            for place, kind in _optimizers_of(part).items():
+                if first.get(place, kind) != kind and (name, place) not in self._reported:
+                    self._reported.add((name, place))
+                    yield (
+                        f"{type(network_holder(part)).__name__}.{place} was replaced during the run, {first[place]} by {kind}: "
+                        f"a resumed run makes {first[place]} again, which cannot load that state. Use one optimizer for the "
+                        "whole run, and change the settings of its param_groups, which are saved."
+                    )
         for name, networks in _networks_of(parts).items():
-            first = self._first_hooks.get(name, {})
+            before = self._first_hooks.get(name, {})
             for place, hooks in _hooks_of(networks).items():
-                if place in first and hooks - first[place] and (name, place) not in self._reported:
+                if place in before and hooks - before[place] and (name, place) not in self._reported:
                     self._reported.add((name, place))
                     yield (
                         f"a hook was added to {_described(place, parts[name])} during the run, and no state can have it, so a "
@@ -131,6 +145,12 @@ def _networks_of(parts: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         if new:
             found[name] = new
     return found
+
+
+def _optimizers_of(part: Any) -> dict[str, str]:
+    """The classes of the optimizers in the attributes of an object, by attribute."""
+    held = attribute_of(network_holder(part), "__dict__", {})
+    return {name: type(one).__name__ for name, one in held.items() if has_attribute(one, "param_groups")}
 
 
 def _described(place: str, part: Any) -> str:

@@ -247,7 +247,20 @@ def trained(kind, folder, steps, resume=None, mode=None, **settings):
     return policy, [str(it.message) for it in told]
 
 
+class Replacing(DQNPolicy):
+    """Replaces its optimizer in gradient step 4."""
+
+    def before_step(self):
+        super().before_step()
+        if self.train_iter == 4:
+            self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+
+
 class TestPolicies:
+    def test_an_optimizer_of_another_class_is_named_once(self, tmp_path):
+        (words,) = trained(Replacing, tmp_path, 9)[1]
+        assert "Replacing.optimizer was replaced during the run, Adam by SGD: a resumed run makes Adam again" in words
+
     @MODES
     @pytest.mark.parametrize("kind", [Changing, Accumulating])
     def test_a_resumed_run_equals_the_unbroken_one(self, kind, mode, tmp_path):
