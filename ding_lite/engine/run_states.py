@@ -19,6 +19,7 @@ from ding_lite.basics.run_files import RunFiles
 from ding_lite.basics.storages import Storage
 from ding_lite.basics.value_types import require_kept_type
 from ding_lite.engine.deferrals import Deferrals
+from ding_lite.engine.lost_entries import lost_entries
 from ding_lite.engine.network_states import NetworkStates
 from ding_lite.engine.run_parts import environments_of, environments_without_state, parts_of
 from ding_lite.engine.setting_states import SettingStates
@@ -220,6 +221,8 @@ class RunStateMixin:
             self._load_part(name, parts[name], state["parts"][name])
         self._network_states.load_state_dict(state.get("networks", {}), parts)
         self._setting_states.load_state_dict(state.get("settings", {}), parts)
+        for words in lost_entries(parts, state["parts"]):
+            warnings.warn(words, stacklevel=2)
         keep_exactly(self._ctx, (*(self._kept_at_start or ()), *state["context"].get("kept_later", ())))
         if self._ran:  # the context of the last iteration has its data
             self._ctx = self._ctx.renew()

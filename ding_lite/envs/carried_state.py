@@ -130,19 +130,7 @@ def warn_of_carried(watched: Sequence[CarriedState], reported: set[str]) -> None
 
 @functools.cache
 def sums_of(kind: Any) -> frozenset[str]:
-    """The attributes that methods of a class of the script add up, and that `reset` does not set.
-
-    Example:
-        >>> class Counting:
-        ...     def reset(self):
-        ...         self.step_count = 0
-        ...     def step(self, action):
-        ...         self.step_count += 1
-        ...         self.total = self.total + 1
-        ...         self.last = action
-        >>> sums_of(Counting)
-        frozenset({'total'})
-    """
+    """The attributes that methods of a class of the script add up, and that `reset` does not set."""
     found = {name for fn in _reached_in_steps(kind) for name in _added_up(fn)}  # what `envs.call` changes is repeated
     names = found - names_not_saved(kind)
     if not names:
@@ -191,8 +179,10 @@ def _stored(fn: FunctionType) -> set[str]:
 
 
 def _added_up(fn: FunctionType) -> set[str]:
-    """The attributes that one statement of a function reads and sets: `self.n += 1`, `self.best = max(self.best, reward)`. Those
-    that a line sets together with others do not count: `change, self.last = reward - self.last, reward`."""
+    """The attributes that one statement of a function reads and sets: `self.n += 1`, `self.best = max(self.best, reward)`.
+
+    Those that a line sets together with others do not count: `change, self.last = reward - self.last, reward`.
+    """
     found = {one.chain[-1] for one in accesses_of(fn.__code__) if one.is_set and one.is_read and one.chain}
     line, read, stored = 0, set[tuple[int, str]](), list[tuple[int, str]]()
     for it in instructions_of(fn.__code__):
