@@ -21,7 +21,7 @@ from ding_lite.basics.value_types import require_kept_type
 from ding_lite.engine.deferrals import Deferrals
 from ding_lite.engine.lost_entries import lost_entries
 from ding_lite.engine.network_states import NetworkStates
-from ding_lite.engine.run_parts import environments_of, environments_without_state, parts_of
+from ding_lite.engine.run_parts import environments_of, environments_without_state, network_holder, parts_of
 from ding_lite.engine.setting_states import SettingStates
 from ding_lite.engine.token_networks import Network
 from ding_lite.engine.unsaved_state import Memories
@@ -240,6 +240,11 @@ class RunStateMixin:
         try:
             part.load_state_dict(state)
         except Exception as error:
+            if _is_raw(error, part) and not (is_env and self._new_episodes):
+                raise RunStateError(
+                    f"the state of {name} cannot be loaded ({type(error).__name__}: {error}): it is damaged, or another version "
+                    "of ding_lite saved it. To continue from the state before, remove the file of this one."
+                ) from error
             if not is_env:
                 add_note(error, f"when the state of {name} was loaded")
                 raise
@@ -355,6 +360,9 @@ def _require_lanes(lanes: Any) -> None:
             for name, kind in (("edges", Mapping), ("snapshots", Mapping), ("lanes", Mapping))
         )
         _require("['lanes']", is_sound, lanes, "None, or a dict with lists of dicts as 'edges', 'snapshots' and 'lanes'")
+        for key, names in (("edges", {"edge", "tokens"}), ("snapshots", {"leader", "state"})):
+            for index, one in enumerate(lanes[key]):
+                _require(f"['lanes'][{key!r}][{index}]", names <= one.keys(), one, f"a dict with {sorted(names)}")
 
 
 def _require(key: str, is_sound: bool, found: Any, expected: str) -> None:
@@ -374,6 +382,13 @@ def _is_counter(ctx: Any, name: str) -> bool:
     """Whether a field is a number of one of the library's contexts, which its middleware compute with."""
     owner = next((kind for kind in type(ctx).__mro__ if name in vars(kind).get("__annotations__", {})), object)
     return is_of_ding_lite(owner.__module__) and owner.__annotations__[name] in ("int", "float")
+
+
+def _is_raw(error: Exception, part: Any) -> bool:
+    """Whether an error of loading a part of this library is one of Python, numpy or torch, which does not say what is wrong."""
+    is_ours = is_of_ding_lite(type(network_holder(part)).__module__)
+    is_ambiguous = type(error) in (RuntimeError, ValueError) and "ambiguous" in str(error)
+    return is_ours and (type(error) in (TypeError, KeyError, IndexError, AttributeError) or is_ambiguous)
 
 
 def _size_of(part: Any) -> int | None:

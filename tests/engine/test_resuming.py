@@ -265,6 +265,10 @@ class TestState:
             (lambda s: s.update(pipeline=None), r"\['pipeline'\] is None, expected a list of names"),
             (lambda s: s.update(pipeline=[1]), r"\['pipeline'\] is \[1\], expected a list of names"),
             (lambda s: s.update(without_state="env"), r"\['without_state'\] is 'env', expected a list"),
+            (
+                lambda s: s.update(lanes={"edges": [{}], "snapshots": [], "lanes": []}),
+                r"\['lanes'\]\['edges'\]\[0\] is \{\}, expected a dict with \['edge', 'tokens'\]",
+            ),
             (lambda s: s.update(lanes=3), r"\['lanes'\] is 3, expected None, or"),
             (lambda s: s.update(global_random=None), r"\['global_random'\] is None, expected a dict"),
             (lambda s: s["global_random"].pop("torch"), r"\['global_random'\] has no 'torch'"),
@@ -321,6 +325,39 @@ class TestState:
             with pytest.raises(type(error)) as caught:
                 loop.load_state_dict(loop.state_dict())
         assert "when the state of Broken was loaded" in caught.value.__notes__
+
+    @pytest.mark.parametrize(
+        "damage",
+        [
+            lambda it: it.update(rows=torch.ones(3)),
+            lambda it: it.clear(),
+            lambda it: it.update(size=None),
+            lambda it: it.update(size=True, columns=3),
+        ],
+    )
+    def test_a_damaged_state_of_an_object_of_the_library_gives_one_clear_error(self, damage):
+        class Table:
+            """An object of the library: its errors are those of Python and torch."""
+
+            __module__ = "ding_lite.tables"
+
+            def state_dict(self):
+                return {"size": 2, "columns": [1], "rows": torch.ones(1)}
+
+            def load_state_dict(self, state):
+                if state["rows"] == 1 and state["size"] + 1:
+                    list(state["columns"])
+
+        def use(loop):
+            return loop.use(contract(uses=(Table(),), stage="learn")(lambda ctx: None))
+
+        with use(Task().start()) as loop:
+            loop.run(1)
+            state = loop.state_dict()
+        damage(state["parts"]["Table"])
+        words = r"the state of Table cannot be loaded \(\w+Error: .*\): it is damaged, .* remove the file of this one"
+        with use(Task().start()) as loop, pytest.raises(RunStateError, match=words):
+            loop.load_state_dict(state)
 
     def test_an_environment_that_cannot_be_saved_is_named_with_the_setting_that_begins_new_episodes(self):
         class Env:
