@@ -242,8 +242,8 @@ class RunStateMixin:
         except Exception as error:
             if _is_raw(error, part) and not (is_env and self._new_episodes):
                 raise RunStateError(
-                    f"the state of {name} cannot be loaded ({type(error).__name__}: {error}): it is damaged, or another version "
-                    "of ding_lite saved it. To continue from the state before, remove the file of this one."
+                    f"the state of {name} cannot be loaded ({type(error).__name__}: {error}): it is damaged, or another "
+                    "version of ding_lite saved it. To continue from the state before, remove the file of this one."
                 ) from error
             if not is_env:
                 add_note(error, f"when the state of {name} was loaded")
