@@ -56,7 +56,9 @@ class NetworkStates:
                 for place, value in _settings_of(networks).items()
                 if place in first and not _are_same(first[place], value)
             }
-            gradients = _gradients_of(parts[name], networks)
+            known = {place for place in _parameters_of(networks) if _joined(place, "requires_grad") in first}
+            found_here = _gradients_of(parts[name], networks)
+            gradients = {place: it for place, it in found_here.items() if place in known}  # others may be made later there
             if changed or gradients:
                 found[name] = {"changed": changed, "gradients": gradients}
         return found

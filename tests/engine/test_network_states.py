@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import warnings
 
 import pytest
@@ -16,7 +17,7 @@ from ding_lite.data import ReplayBuffer
 from ding_lite.engine import RunStateError, load_checkpoint
 from ding_lite.envs import make_envs
 from ding_lite.middleware import CkptSaver, OffPolicyLearner, StepCollector, data_pusher, eps_greedy_handler
-from ding_lite.policy import DQNPolicy
+from ding_lite.policy import DQNPolicy, StateError
 
 MODES = pytest.mark.parametrize("mode", [{}, {"max_lag": 1}, {"async_mode": True}], ids=["plain", "lag", "threads"])
 
@@ -256,7 +257,30 @@ class Replacing(DQNPolicy):
             self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
 
 
+class Lazy(DQNPolicy):
+    """Makes another network when it is first used, in the dry run, and learns with it."""
+
+    @functools.cached_property
+    def extra(self):
+        return torch.nn.Linear(4, 1)
+
+    @functools.cached_property
+    def extra_optimizer(self):
+        return torch.optim.SGD(self.extra.parameters(), lr=0.01)
+
+    def loss(self, batch):
+        self.extra_optimizer.zero_grad()
+        self.extra(batch.obs).square().mean().backward()
+        self.extra_optimizer.step()
+        return super().loss(batch)
+
+
 class TestPolicies:
+    def test_a_network_that_is_made_on_first_use_is_refused_with_the_fix_and_not_for_its_gradients(self, tmp_path):
+        trained(Lazy, tmp_path, 5)
+        with pytest.raises(StateError, match=r"make self\.extra in after_init"):
+            trained(Lazy, tmp_path, 9, tmp_path)
+
     def test_an_optimizer_of_another_class_is_named_once(self, tmp_path):
         (words,) = trained(Replacing, tmp_path, 9)[1]
         assert "Replacing.optimizer was replaced during the run, Adam by SGD: a resumed run makes Adam again" in words
