@@ -48,6 +48,11 @@ def plain(state: Any, where: str = "state", inside: tuple[int, ...] = ()) -> Any
         tensor = state.detach().cpu()
         whole = tensor.untyped_storage().nbytes() == tensor.nbytes
         return tensor if whole else _dense(tensor)  # a view would save its whole base
+    if isinstance(state, (np.ma.MaskedArray, np.matrix)):
+        parts = "its .data and .mask" if isinstance(state, np.ma.MaskedArray) else "np.asarray(it)"
+        raise TypeError(
+            f"{where} is a {type(state).__name__}, which would be loaded as a plain array: let state_dict() return {parts}."
+        )
     if isinstance(state, np.ndarray) and _is_known(state):
         is_whole = (state.flags.c_contiguous or state.flags.f_contiguous) and state.flags.writeable
         return torch.from_numpy(state if is_whole else state.copy(order="K"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import difflib
 import functools
@@ -202,6 +203,15 @@ class Config:
         for name, value in values.items():
             setattr(config, name, value)
         return config
+
+
+def all_values(cfg: Config, prefix: str = "") -> dict[str, Any]:
+    """Copies of all values of a configuration by dotted name."""
+    found: dict[str, Any] = {}
+    for name in vars(cfg):
+        value, place = getattr(cfg, name), f"{prefix}{name}"
+        found |= all_values(value, f"{place}.") if isinstance(value, Config) else {place: copy.deepcopy(value)}
+    return found
 
 
 @functools.cache

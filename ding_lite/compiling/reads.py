@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ding_lite.basics import Config
-from ding_lite.basics.origins import is_of_ding_lite
+from ding_lite.basics.origins import is_of_ding_lite, is_of_script
 from ding_lite.compiling.guards import (
     DEEPEST,
     GROUPS,
@@ -211,7 +211,8 @@ class Reads:
         code = frame.f_code
         is_own = self._is_own.get(code)
         if is_own is None:
-            is_own = self._is_own[code] = is_users(_Code(frame.f_globals.get("__name__")))
+            # Not of installed packages, whose functions torch and Python also call on their own, such as for a warning.
+            is_own = self._is_own[code] = is_of_script(frame.f_globals.get("__name__"))
         if not is_own:
             return
         self._paused = True

@@ -58,6 +58,11 @@ def holder_of(fn: Any) -> Any:
     return attribute_of(fn, "__self__", fn)
 
 
+def network_holder(part: Any) -> Any:
+    """The object that has the networks and the configuration of an object in its attributes: of a mode, its policy."""
+    return attribute_of(part, "network_holder", part)
+
+
 def environments_of(entries: Sequence[Entry]) -> list[Any]:
     """The environments of a pipeline: the objects in the `exclusive` of contracts."""
     things = [thing for it in middleware_of(entries) if it.contract is not None for thing in it.contract.exclusive]

@@ -19,10 +19,13 @@ from ding_lite.basics.run_files import RunFiles
 from ding_lite.basics.storages import Storage
 from ding_lite.basics.value_types import require_kept_type
 from ding_lite.engine.deferrals import Deferrals
-from ding_lite.engine.run_parts import environments_of, environments_without_state, parts_of
+from ding_lite.engine.lost_entries import lost_entries
+from ding_lite.engine.network_states import NetworkStates
+from ding_lite.engine.run_parts import environments_of, environments_without_state, network_holder, parts_of
+from ding_lite.engine.setting_states import SettingStates
 from ding_lite.engine.token_networks import Network
 from ding_lite.engine.unsaved_state import Memories
-from ding_lite.pipeline.contexts import is_scalar, kept_fields
+from ding_lite.pipeline.contexts import is_scalar, keep_exactly, kept_fields, settable_fields
 from ding_lite.pipeline.entries import Entry
 from ding_lite.pipeline.used_middleware import methods_of
 
@@ -59,6 +62,8 @@ class RunStateMixin:
         """Where the folder of the run is copied, as passed to `start(storage_path=...)`; None for nowhere."""
         self._new_episodes = False
         self._memories = Memories()
+        self._network_states, self._setting_states = NetworkStates(), SettingStates()
+        self._kept_at_start: tuple[str, ...] | None = None  # the fields that the context kept before the first iteration
         self._loaded_lanes: Mapping[str, Any] | None = None  # of a loaded state, until the lanes are made
 
     def between_iterations(self, fn: Callable[[], None]) -> None:
@@ -102,6 +107,14 @@ class RunStateMixin:
         except Exception as error:
             add_note(error, f"when the run in {self._resume} was resumed from {path}")
             raise
+
+    def _note_start(self) -> None:
+        """Note, once and before the first iteration or a loaded state, what a run may change and a state has to hold."""
+        if self._kept_at_start is None:
+            self._kept_at_start = kept_fields(self._ctx)
+        parts = self._parts()
+        self._network_states.begin(parts)
+        self._setting_states.begin(parts)
 
     def _largest(self) -> str:
         """The largest parts with a size in bytes, for messages."""
@@ -166,13 +179,18 @@ class RunStateMixin:
         step = ctx.total_step + 1 if self._ran else ctx.total_step  # a loaded state may not have run yet
         lanes = copy.deepcopy(self._loaded_lanes) if network is None else network.state()
         kept = {name: _plain_copy(ctx, name) for name in kept_fields(ctx) if name != "total_step" and hasattr(ctx, name)}
+        later = [name for name in kept if self._kept_at_start is not None and name not in self._kept_at_start]
+        parts = self._parts()
+        networks, settings = self._network_states.state_dict(parts), self._setting_states.state_dict(parts)
         return {
             "format": FORMAT,
             "done": step - self._first_step if self._first_step is not None else self._already_done,
             "max_lag": self.max_lag,
             "pipeline": [entry.name for entry in self._entries],
-            "context": {"total_step": step, "kept": kept},
-            "parts": {name: _state_of(part, in_pieces) for name, part in self._parts().items()},
+            "context": {"total_step": step, "kept": kept, **({"kept_later": later} if later else {})},
+            "parts": {name: _state_of(part, in_pieces) for name, part in parts.items()},
+            **({"networks": networks} if networks else {}),
+            **({"settings": settings} if settings else {}),
             "without_state": environments_without_state(self._entries),
             "lanes": lanes,
             "global_random": save_global_random(),
@@ -190,6 +208,7 @@ class RunStateMixin:
         if self._iterating:
             raise RuntimeError("task.load_state_dict() during a run: call it before task.run().")
         require_sound(state)
+        self._note_start()
         self._require_fit(state)
         parts, without = self._parts(), state["without_state"]
         if without and not self._new_episodes:
@@ -200,6 +219,11 @@ class RunStateMixin:
             )
         for name in sorted(parts, key=lambda name: attribute_of(parts[name], "leader") is not None):  # followers last
             self._load_part(name, parts[name], state["parts"][name])
+        self._network_states.load_state_dict(state.get("networks", {}), parts)
+        self._setting_states.load_state_dict(state.get("settings", {}), parts)
+        for words in lost_entries(parts, state["parts"]):
+            warnings.warn(words, stacklevel=2)
+        keep_exactly(self._ctx, (*(self._kept_at_start or ()), *state["context"].get("kept_later", ())))
         if self._ran:  # the context of the last iteration has its data
             self._ctx = self._ctx.renew()
         ctx, saved = self._ctx, state["context"]
@@ -216,6 +240,11 @@ class RunStateMixin:
         try:
             part.load_state_dict(state)
         except Exception as error:
+            if _is_raw(error, part) and not (is_env and self._new_episodes):
+                raise RunStateError(
+                    f"the state of {name} cannot be loaded ({type(error).__name__}: {error}): it is damaged, or another "
+                    "version of ding_lite saved it. To continue from the state before, remove the file of this one."
+                ) from error
             if not is_env:
                 add_note(error, f"when the state of {name} was loaded")
                 raise
@@ -233,7 +262,13 @@ class RunStateMixin:
             warnings.warn(words, stacklevel=4)
 
     def _warn_of_lost_memories(self) -> None:
-        for words in self._memories.changes(self._entries):
+        for words in (*self._memories.changes(self._entries), *self._network_states.warnings(self._parts())):
+            warnings.warn(words, stacklevel=4)
+        self._warn_of_settings()
+
+    def _warn_of_settings(self) -> None:
+        """Warn of settings that the run has changed without effect, or that no state can have."""
+        for words in self._setting_states.warnings(self._parts()):
             warnings.warn(words, stacklevel=4)
 
     def _require_fit(self, state: Mapping[str, Any]) -> None:
@@ -255,7 +290,8 @@ class RunStateMixin:
                 f"the state was saved by a pipeline with other objects: {', '.join(odd)} is only in one of the two. Make the "
                 "same objects, and name the same ones in contracts."
             )
-        unknown = [name for name in state["context"]["kept"] if name not in kept_fields(self._ctx)]
+        later = settable_fields(self._ctx).intersection(state["context"].get("kept_later", ()))
+        unknown = [name for name in state["context"]["kept"] if name not in (*(self._kept_at_start or ()), *later)]
         if unknown:
             raise RunStateError(
                 f"the state has ctx.{unknown[0]}, which {type(self._ctx).__name__} does not keep: use the context class of the "
@@ -264,6 +300,8 @@ class RunStateMixin:
         for name, value in state["context"]["kept"].items():
             is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
             _require(f"['context']['kept'][{name!r}]", is_number or not _is_counter(self._ctx, name), value, "a number")
+        for states, key in ((self._network_states, "networks"), (self._setting_states, "settings")):
+            states.require_fit(state.get(key, {}), self._parts(), lambda words: RunStateError(f"{words}: {_SOUND}."))
 
     def _parts(self) -> dict[str, Any]:
         """Each object of the pipeline with a state, by a name that is the same whenever the script runs."""
@@ -303,6 +341,9 @@ def require_sound(state: Any) -> None:
     is_context = isinstance(context, Mapping) and {"total_step", "kept"} <= context.keys()
     _require("['context']", is_context, context, "a dict with 'total_step' and 'kept'")
     _require("['context']['kept']", isinstance(context["kept"], Mapping), context["kept"], "a dict of kept fields")
+    later = context.get("kept_later", [])
+    is_sound = _is_list_of(str, later) and set(later) <= context["kept"].keys()
+    _require("['context']['kept_later']", is_sound, later, "a list of names of kept fields")
     step, done = context["total_step"], state["done"]
     _require("['context']['total_step']", _is_count(step), step, "an integer, 0 or more")
     _require("['done']", _is_count(done) and done <= step, done, f"a number of iterations from 0 to total_step, {step}")
@@ -323,6 +364,9 @@ def _require_lanes(lanes: Any) -> None:
             for name, kind in (("edges", Mapping), ("snapshots", Mapping), ("lanes", Mapping))
         )
         _require("['lanes']", is_sound, lanes, "None, or a dict with lists of dicts as 'edges', 'snapshots' and 'lanes'")
+        for key, names in (("edges", {"edge", "tokens"}), ("snapshots", {"leader", "state"})):
+            for index, one in enumerate(lanes[key]):
+                _require(f"['lanes'][{key!r}][{index}]", names <= one.keys(), one, f"a dict with {sorted(names)}")
 
 
 def _require(key: str, is_sound: bool, found: Any, expected: str) -> None:
@@ -342,6 +386,13 @@ def _is_counter(ctx: Any, name: str) -> bool:
     """Whether a field is a number of one of the library's contexts, which its middleware compute with."""
     owner = next((kind for kind in type(ctx).__mro__ if name in vars(kind).get("__annotations__", {})), object)
     return is_of_ding_lite(owner.__module__) and owner.__annotations__[name] in ("int", "float")
+
+
+def _is_raw(error: Exception, part: Any) -> bool:
+    """Whether an error of loading a part of this library is one of Python, numpy or torch, which does not say what is wrong."""
+    is_ours = is_of_ding_lite(type(network_holder(part)).__module__)
+    is_ambiguous = type(error) in (RuntimeError, ValueError) and "ambiguous" in str(error)
+    return is_ours and (type(error) in (TypeError, KeyError, IndexError, AttributeError) or is_ambiguous)
 
 
 def _size_of(part: Any) -> int | None:

@@ -328,6 +328,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
                     object.__setattr__(self._ctx, "total_step", self._ctx.total_step - 1)
                 if self._first_step is None:
                     self._first_step = self._ctx.total_step
+                self._note_start()
                 watchdog = self._watchdog(interrupts)
                 with watchdog.watching():
                     self._begin_run()
@@ -340,6 +341,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
                     else:
                         self._loop(max_step, final, watchdog)
                     if self.running:
+                        self._warn_of_settings()
                         self._left = 0
                         self._end_reason = self._asked or EndReason("max_step", f"max_step={wanted} was reached")
                         if final or self._asked is not None:

@@ -12,9 +12,17 @@ from typing import Any, NamedTuple
 import gymnasium
 import numpy as np
 
+from ding_lite.envs.carried_state import CarriedState
 from ding_lite.envs.changes import Change, EnvChanges, apply, read, repeat, require_possible
 from ding_lite.envs.episode_seeds import SEEDS_PER_HASH, seeds_of_block
-from ding_lite.envs.unsaved_env_state import attributes_of, layers_with_state, load_states, states_of, warn_of_lost_attributes
+from ding_lite.envs.unsaved_env_state import (
+    attributes_of,
+    layers_of,
+    layers_with_state,
+    load_states,
+    states_of,
+    warn_of_lost_attributes,
+)
 
 _LONGEST = 1_000_000  # recorded steps of an episode
 
@@ -101,6 +109,8 @@ class EpisodeStarts:
         """Use this environment from now on."""
         self.env, self._changed_env = env, env if changed_env is None else changed_env
         self._with_state = layers_with_state(env)
+        self.carried = CarriedState(layers_of(env))
+        """What the environment carries from one episode to the next."""
 
     def require_possible(self, change: Change) -> None:
         """Raise an error if the environment lacks the attribute of a change."""
@@ -146,6 +156,11 @@ class EpisodeStarts:
 
     def begin(self, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Reset the environment for its next episode. Returns its observation and info."""
+        result = self._begin(options)
+        self.carried.note_reset()
+        return result
+
+    def _begin(self, options: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:
         is_known = self.number >= 0 and len(self.actions) < _LONGEST
         played = {"number": self.number, "start": self.start, "actions": [*self.actions], "return": self.earned}
         if self.changes:

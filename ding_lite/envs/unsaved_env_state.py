@@ -9,15 +9,17 @@ from typing import Any
 
 import gymnasium
 
+from ding_lite.basics.attribute_reads import names_not_saved
 from ding_lite.basics.origins import is_of_script
 from ding_lite.engine.run_parts import has_state
+from ding_lite.envs.carried_state import INSTEAD
 
-_INSTEAD = {
-    "NormalizeReward": "scale collected rewards with reward_normalizer()",
-    "NormalizeObservation": "normalise in the network, policy.model.normalize_obs = True",
-}
-"""Wrappers of gymnasium whose statistics a replay does not restore, and what to use instead."""
 _NUMBERS = (bool, int, float, str, type(None))
+
+
+def layers_of(env: Any) -> list[Any]:
+    """The wrappers, the outermost one first, and the environment."""
+    return [*_layers(env)]
 
 
 def layers_with_state(env: gymnasium.Env[Any, Any]) -> list[Any]:
@@ -78,8 +80,8 @@ def advice_for(env: Any) -> str:
     layers = list(_layers(env))
     names = list(dict.fromkeys(type(layer).__name__ for layer in layers if is_of_script(type(layer).__module__)))
     lost = [type(layer).__name__ for layer in layers if is_of_script(type(layer).__module__) and not has_state(layer)]
-    known = [type(layer).__name__ for layer in layers if type(layer).__name__ in _INSTEAD and not has_state(layer)]
-    advice = "".join(f" {name} keeps statistics across episodes: remove it, and {_INSTEAD[name]}." for name in known)
+    known = [type(layer).__name__ for layer in layers if type(layer).__name__ in INSTEAD and not has_state(layer)]
+    advice = "".join(f" {name} keeps statistics across episodes: remove it, and {INSTEAD[name]}." for name in known)
     if lost := [name for name in dict.fromkeys(lost) if name not in known]:
         advice += (
             f" If {' or '.join(lost)} remembers earlier episodes, give it state_dict() and load_state_dict(state), see "
@@ -101,4 +103,6 @@ def _layers(env: Any) -> Iterator[Any]:
 def _attributes(layer: Any) -> dict[str, str]:
     if not is_of_script(type(layer).__module__):
         return {}
-    return {name: repr(value) for name, value in vars(layer).items() if type(value) in _NUMBERS}
+    kind: Any = type(layer)
+    left_out = names_not_saved(kind)
+    return {name: repr(value) for name, value in vars(layer).items() if type(value) in _NUMBERS and name not in left_out}

@@ -18,6 +18,7 @@ from ding_lite.data.trees import map_leaves
 from ding_lite.envs.action_masks import ACTION_MASK
 from ding_lite.envs.batched_steps import BatchedSteps, Vectorization
 from ding_lite.envs.bounds import BoxBounds
+from ding_lite.envs.carried_state import warn_of_carried
 from ding_lite.envs.changes import Change, EnvChanges
 from ding_lite.envs.env_data_checks import EnvDataError, require_in_range, shown
 from ding_lite.envs.episode_starts import EpisodeResult, EpisodeStarts, described
@@ -84,6 +85,7 @@ class LocalVectorEnv(SameStepVectorEnv):
         self._has_begun = False
         self._dirty: set[int] = set()  # environments that were changed since they were made, which no replay can begin with
         self.starts: list[EpisodeStarts] = []
+        self._carried_reported: set[str] = set()
         self._seed(seed)
         self.action_space.seed(seed)
 
@@ -403,6 +405,7 @@ class LocalVectorEnv(SameStepVectorEnv):
             if any(start.changes for start in self.starts):
                 unbegun["changes"] = [start.changes.state_dict() for start in self.starts]
             return plain(unbegun)  # type: ignore[no-any-return]
+        warn_of_carried([start.carried for start in self.starts], self._carried_reported)
         state = {
             "run_seed": self.run_seed,
             "current": map_leaves(np.copy, self.current),

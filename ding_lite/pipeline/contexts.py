@@ -10,7 +10,7 @@ import numbers
 import types
 import warnings
 import weakref
-from collections.abc import Callable, Mapping, MutableMapping, MutableSequence, MutableSet, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, MutableSequence, MutableSet, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
 from ding_lite.basics.messages import did_you_mean
@@ -329,6 +329,15 @@ def settable_fields(ctx: Context) -> frozenset[str]:
 def kept_fields(ctx: Context) -> tuple[str, ...]:
     """The fields that carry over, in the order in which they were kept; `total_step` is not among them."""
     return _lineage_of(ctx).kept
+
+
+def keep_exactly(ctx: Context, names: Iterable[str]) -> None:
+    """Carry these fields over from now on, and no others, until `keep` is called again."""
+    lineage = _lineage_of(ctx)
+    lineage.calls.clear()
+    kept = tuple(dict.fromkeys(names))
+    for one in lineage.lanes:
+        one.kept = kept
 
 
 def with_own_values(ctx: ContextType, names: frozenset[str], owner: str) -> ContextType:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from types import FunctionType
 from typing import Any, Protocol
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ding_lite.basics.configs import Config
+from ding_lite.basics.origins import is_of_script
 from ding_lite.data import Tree, nested, to_device, tree
 from ding_lite.data.device_transfers import CudaTransfer, StartTransfer
 from ding_lite.data.trees import is_tree
@@ -19,6 +21,10 @@ from ding_lite.policy_base.learner_groups import LearnerGroup
 from ding_lite.policy_base.live_settings import unfollowed_changes
 from ding_lite.policy_base.weights import WeightsSnapshot
 from ding_lite.policy_check import code_of_learning
+from ding_lite.policy_check.idle_settings import reads_setting
+
+_MAKING = ("__init__", "before_init", "default_config", "make_model", "make_optimizer", "before_loss_init", "after_init")
+"""Hooks that are called when a policy is made."""
 
 
 class LearningPolicy(Protocol):
@@ -221,10 +227,16 @@ class LearnMode:
         return self._policy.cfg
 
     @property
+    def network_holder(self) -> object:
+        """The object in whose attributes the networks are; the engine looks there."""
+        return self._policy
+
+    @property
     def unfollowed_settings(self) -> dict[str, tuple[Any, Any]]:
         """The settings that were changed after the policy was made, and that it does not follow: by dotted name, the value in
-        the configuration and that of the policy."""
-        return unfollowed_changes(self._policy.cfg, self._policy.settings_made)
+        the configuration and that of the policy. Settings that hooks of users read in each step are left out."""
+        found, kind = unfollowed_changes(self._policy.cfg, self._policy.settings_made), type(self._policy)
+        return {name: values for name, values in found.items() if not _is_read_in_steps(kind, name.rpartition(".")[2])}
 
     @property
     def train_iter(self) -> int:
@@ -302,3 +314,12 @@ def _as_tree(batch: Any, policy: LearningPolicy) -> Tree:
         f"learn_mode.forward of {type(policy).__name__} wants a batch, got {batch!r:.80} of type {type(batch).__name__}: pass "
         "a tree, or a dict of tensors and arrays."
     )
+
+
+@functools.cache
+def _is_read_in_steps(kind: type, name: str) -> bool:
+    """Whether a method of a class of users reads a setting after the policy was made."""
+    members = [
+        (place, member) for base in kind.__mro__ if is_of_script(base.__module__) for place, member in vars(base).items()
+    ]
+    return any(reads_setting(member, name, kind) for place, member in members if place not in _MAKING)

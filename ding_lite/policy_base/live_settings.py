@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
@@ -10,6 +9,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ding_lite.basics import Config, ConfigError
+from ding_lite.basics.configs import all_values
 from ding_lite.policy_base.short_names import place_of
 from ding_lite.policy_state import StateError
 
@@ -89,15 +89,6 @@ def live_changes(cfg: Config, values: Mapping[str, Any], made: Mapping[str, Any]
     if fixed:
         raise FixedSettingError("\n".join(fixed))
     return changes
-
-
-def all_values(cfg: Config, prefix: str = "") -> dict[str, Any]:
-    """Copies of all values by dotted name."""
-    found: dict[str, Any] = {}
-    for name in vars(cfg):
-        value, place = getattr(cfg, name), f"{prefix}{name}"
-        found |= all_values(value, f"{place}.") if isinstance(value, Config) else {place: copy.deepcopy(value)}
-    return found
 
 
 def values_of(cfg: Config, names: Iterable[str]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ding_lite.basics import foreign_attributes
+from ding_lite.basics.configs import all_values
 from ding_lite.basics.signatures import parameters_of
 from ding_lite.compiling import CompiledSteps, batch_copy
 from ding_lite.data import Spec, Tree, flatten, nested, tree
@@ -32,7 +33,7 @@ from ding_lite.policy_base.devices import available_device
 from ding_lite.policy_base.foreign_hooks import FOREIGN_ATTRIBUTES, FOREIGN_HOOKS
 from ding_lite.policy_base.hooks import Hooks, require_reached_hooks
 from ding_lite.policy_base.learner_groups import LearnerGroup
-from ding_lite.policy_base.live_settings import FixedSettingError, all_values, is_of_optimizer
+from ding_lite.policy_base.live_settings import FixedSettingError, is_of_optimizer
 from ding_lite.policy_base.nonfinite_steps import NonfiniteSteps
 from ding_lite.policy_base.short_names import resolve
 from ding_lite.policy_base.state import PolicyState
@@ -632,6 +633,12 @@ class Policy(PolicyState):
     def has_own_learning(self) -> bool:
         """Whether `learn_on_batch` is overridden."""
         return type(self).learn_on_batch is not Policy.learn_on_batch
+
+    def keeps_gradient(self, param: nn.Parameter) -> bool:
+        """Whether the gradient of a parameter may count in a later gradient step: the library's steps delete those of the
+        model before each step."""
+        is_of_model = any(param is one for one in self.params)
+        return self.has_own_learning if is_of_model else self.has_hooks_of_users()
 
     @property
     def _needs_model(self) -> bool:

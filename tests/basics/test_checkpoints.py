@@ -153,6 +153,18 @@ class TestPlain:
         assert type(state["y"]) is torch.Tensor
 
     @pytest.mark.parametrize(
+        ("odd", "words"),
+        [
+            (np.ma.array([1.0, 2.0], mask=[False, True]), r"return its \.data and \.mask"),
+            (np.asmatrix(np.eye(2)), r"return np\.asarray\(it\)"),
+        ],
+        ids=["masked", "matrix"],
+    )
+    def test_arrays_that_would_lose_their_mask_or_their_class_are_refused_with_what_to_save(self, odd, words):
+        with pytest.raises(TypeError, match=rf"^state\['seen'\] is a {type(odd).__name__}, which would be loaded as .*{words}"):
+            plain({"seen": odd})
+
+    @pytest.mark.parametrize(
         "odd",
         [
             {1},

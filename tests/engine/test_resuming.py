@@ -25,6 +25,13 @@ class Counts(Context):
 
 
 @dataclasses.dataclass
+class Late(Counts):
+    """A middleware may keep its number during the run."""
+
+    number: int = 0
+
+
+@dataclasses.dataclass
 class Listing(Context):
     """Keeps a list that is changed in place."""
 
@@ -172,6 +179,51 @@ class TestState:
         seen = run(states)
         assert [run([], states[0]) for _ in range(2)] == [seen] * 2 == [list(range(12))] * 2
 
+    def test_a_field_that_a_middleware_keeps_during_the_run_goes_on(self):
+        def run(steps, state=None):
+            def late(ctx):
+                if ctx.total_step == 2:
+                    ctx.keep("number")
+                ctx.number += 1
+                ctx.count += ctx.number
+
+            loop = Task()
+            with loop.start(ctx=Late()):
+                loop.use(late)
+                if state is not None:
+                    loop.load_state_dict(state)
+                loop.run(steps, final=False)
+                return loop.ctx.count, loop.state_dict()
+
+        whole, _ = run(12)
+        early, later = run(2)[1], run(5)[1]
+        assert "kept_later" not in early["context"]
+        assert later["context"]["kept_later"] == ["number"]
+        again = run(8, later)[1]
+        assert [run(12, state)[0] for state in (early, later, again)] == [whole] * 3
+
+    def test_a_state_from_before_a_field_was_kept_is_loaded_without_it(self):
+        with Task().start(ctx=Late()) as loop:
+            loop.use(Adder()).run(2, final=False)
+            early = loop.state_dict()
+            loop.ctx.keep("number")
+            loop.ctx.number = 5
+            loop.load_state_dict(early)
+            assert loop.ctx.number == 0
+            loop.run(3, final=False)
+            loop.ctx.keep("number")
+            loop.ctx.number = 5
+            loop.run(2)
+            assert loop.ctx.number == 5
+
+    def test_a_field_that_the_class_does_not_keep_any_more_is_refused(self):
+        with Task().start(ctx=Counts()) as loop:
+            loop.use(Adder()).run(2)
+            state = loop.state_dict()
+            state["context"]["kept"]["number"] = 1
+        with Task().start(ctx=Late()) as loop, pytest.raises(RunStateError, match=r"ctx\.number, which Late does not keep"):
+            loop.use(Adder()).load_state_dict(state)
+
     @pytest.mark.parametrize(
         ("change", "message"),
         [
@@ -207,11 +259,16 @@ class TestState:
             ),
             (lambda s: s["context"].pop("total_step"), r"\['context'\] is .*, expected a dict with 'total_step'"),
             (lambda s: s.update(context=None), r"\['context'\] is None, expected"),
+            (lambda s: s["context"].update(kept_later=["other"]), r"\['kept_later'\] is \['other'\], expected a list of names"),
             (lambda s: s["context"].update(kept=[1]), r"\['context'\]\['kept'\] is \[1\], expected a dict"),
             (lambda s: s.update(parts=[]), r"\['parts'\] is \[\], expected a dict"),
             (lambda s: s.update(pipeline=None), r"\['pipeline'\] is None, expected a list of names"),
             (lambda s: s.update(pipeline=[1]), r"\['pipeline'\] is \[1\], expected a list of names"),
             (lambda s: s.update(without_state="env"), r"\['without_state'\] is 'env', expected a list"),
+            (
+                lambda s: s.update(lanes={"edges": [{}], "snapshots": [], "lanes": []}),
+                r"\['lanes'\]\['edges'\]\[0\] is \{\}, expected a dict with \['edge', 'tokens'\]",
+            ),
             (lambda s: s.update(lanes=3), r"\['lanes'\] is 3, expected None, or"),
             (lambda s: s.update(global_random=None), r"\['global_random'\] is None, expected a dict"),
             (lambda s: s["global_random"].pop("torch"), r"\['global_random'\] has no 'torch'"),
@@ -268,6 +325,39 @@ class TestState:
             with pytest.raises(type(error)) as caught:
                 loop.load_state_dict(loop.state_dict())
         assert "when the state of Broken was loaded" in caught.value.__notes__
+
+    @pytest.mark.parametrize(
+        "damage",
+        [
+            lambda it: it.update(rows=torch.ones(3)),
+            lambda it: it.clear(),
+            lambda it: it.update(size=None),
+            lambda it: it.update(size=True, columns=3),
+        ],
+    )
+    def test_a_damaged_state_of_an_object_of_the_library_gives_one_clear_error(self, damage):
+        class Table:
+            """An object of the library: its errors are those of Python and torch."""
+
+            __module__ = "ding_lite.tables"
+
+            def state_dict(self):
+                return {"size": 2, "columns": [1], "rows": torch.ones(1)}
+
+            def load_state_dict(self, state):
+                if state["rows"] == 1 and state["size"] + 1:
+                    list(state["columns"])
+
+        def use(loop):
+            return loop.use(contract(uses=(Table(),), stage="learn")(lambda ctx: None))
+
+        with use(Task().start()) as loop:
+            loop.run(1)
+            state = loop.state_dict()
+        damage(state["parts"]["Table"])
+        words = r"the state of Table cannot be loaded \(\w+Error: .*\): it is damaged, .* remove the file of this one"
+        with use(Task().start()) as loop, pytest.raises(RunStateError, match=words):
+            loop.load_state_dict(state)
 
     def test_an_environment_that_cannot_be_saved_is_named_with_the_setting_that_begins_new_episodes(self):
         class Env:
