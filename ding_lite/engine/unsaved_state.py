@@ -139,8 +139,9 @@ _OF_CACHED = next(
 def _take_new_caches(before: Print, now: Print) -> None:
     """Take the values of cached properties that are not those of before as if they had been there."""
     for key in [key for key, part in now.items() if part.content == _OF_CACHED]:
-        value = hash((key, ""))  # its key in a fingerprint
-        if key in before and before[value].identity == now[value].identity is not None:
+        value = hash((key, ""))  # its key in a fingerprint; it has none if it is saved elsewhere, such as a network
+        was, is_now = before.get(value), now.get(value)
+        if key in before and was and is_now and was.identity == is_now.identity is not None:
             continue
         if key in before:
             for inner in with_what_is_inside(before, [key]):
