@@ -2,8 +2,6 @@
 
 import argparse
 import collections
-import copy
-import dataclasses
 import datetime
 import enum
 import functools
@@ -18,16 +16,13 @@ import pytest
 import torch
 from gymnasium import spaces
 from gymnasium.wrappers.utils import RunningMeanStd
+from memory_runs import Box, Saved, Sum, warned
 
-from ding_lite import Context, Task, contract
+from ding_lite import Task, contract
 from ding_lite.middleware import CkptSaver
 
 COUNTS = [0]
-
-
-@dataclasses.dataclass
-class Sum(Context):
-    total: float = dataclasses.field(default=0.0, metadata={"kept": True})
+SETTINGS = {"rate": 1.0}
 
 
 def global_list():
@@ -146,18 +141,6 @@ def closure_statistics():
         rewards.update(np.ones(2))
 
     return step, "rewards"
-
-
-class Box:
-    def __init__(self):
-        self.count = 0
-
-    def step(self, ctx):
-        self.count += 1
-
-    def next(self):
-        self.count += 1
-        return self.count
 
 
 def closure_object():
@@ -437,17 +420,6 @@ FORMS = [
 ]
 
 
-def warned(folder, *middleware, max_step=4, train_freq=1000, **mode):
-    """The warnings about memories in a run that is saved; with this train_freq only at its end."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        with Task().start(ctx=Sum(), **mode) as loop:
-            for one in middleware:
-                loop.use(one)
-            loop.use(CkptSaver(torch.nn.Linear(1, 1), folder, train_freq=train_freq)).run(max_step)
-    return [str(it.message) for it in caught if "has no state_dict" in str(it.message)]
-
-
 @pytest.mark.parametrize("form", FORMS, ids=lambda it: it.__name__)
 def test_each_form_of_memory_is_named_once_with_its_place(form, tmp_path):
     step, place = form()
@@ -599,22 +571,6 @@ def test_more_than_four_memories_are_counted(tmp_path):
     assert "(a, b, c, d, and 2 more)" in found
 
 
-class Saved:
-    """An object with a state."""
-
-    def __init__(self):
-        self.rows, self.box = [], Box()
-
-    def step(self, ctx):
-        self.rows.append(self.box.next())
-
-    def state_dict(self):
-        return {"rows": list(self.rows), "count": self.box.count}
-
-    def load_state_dict(self, state):
-        self.rows, self.box.count = list(state["rows"]), state["count"]
-
-
 def test_saved_objects_cause_no_warning(tmp_path):
     """Neither an object that a contract names, nor what is inside it, nor a method of an object with a state."""
     saved, loop = Saved(), Task()
@@ -631,9 +587,6 @@ def test_saved_objects_cause_no_warning(tmp_path):
         return (SETTINGS["rate"], loop.ctx, FORMS[0], Sum, np.float32(1))
 
     assert warned(tmp_path, named, inside, reads_settings, Saved().step) == []
-
-
-SETTINGS = {"rate": 1.0}
 
 
 class Flags(enum.Flag):
@@ -669,288 +622,6 @@ def test_a_method_of_an_object_with_a_state_is_resumed(tmp_path):
     assert run(tmp_path / "run", 8, tmp_path / "run") == run(tmp_path / "whole", 8) == [1, 2, 3, 4, 5, 6, 7, 8]
 
 
-class Keeping:
-    """A middleware with a state_dict, and something that changes; derived classes say what the state has."""
-
-    not_saved = ("seconds",)
-
-    def __init__(self):
-        self.count, self.rng, self.sums, self.limit, self.seconds = 0, np.random.default_rng(0), np.zeros(2), 3, 0.0
-        self._seen = []
-
-    @functools.cached_property
-    def double(self):
-        return 2 * self.count
-
-    def __call__(self, ctx):
-        self.count += self.double >= 0
-        self.sums += self.rng.random()
-        self._seen.append(ctx.total_step)
-        self.seconds += 0.5
-
-    def load_state_dict(self, state):
-        """Nothing; classes that load it would name the same attributes."""
-
-
-def forgets_one():
-    class Forgetting(Keeping):
-        def state_dict(self):
-            return {"count": self.count, "rng": self.rng.bit_generator.state, "seen": list(self._seen)}
-
-    return Forgetting(), "sums"
-
-
-def forgets_all():
-    class Forgetting(Keeping):
-        def state_dict(self):
-            return {"limit": self.limit}
-
-    return Forgetting(), "count, rng, sums, _seen"
-
-
-def forgets_what_is_in_a_slot():
-    class Forgetting:
-        __slots__ = ("__weakref__", "count", "turns")
-
-        def __init__(self):
-            self.count = self.turns = 0
-
-        def __call__(self, ctx):
-            self.count, self.turns = self.count + 1, self.turns + 1
-
-        def state_dict(self):
-            return {"count": self.count}
-
-        def load_state_dict(self, state):
-            self.count = state["count"]
-
-    return Forgetting(), "turns"
-
-
-def forgets_an_attribute_of_the_class():
-    class Forgetting(Saved):
-        turns = 0
-        log = []
-
-        def __call__(self, ctx):
-            self.turns += 1
-            self.log.append(1)
-
-        def state_dict(self):
-            return {"rows": list(self.rows), "count": self.box.count}
-
-    return Forgetting(), "log, turns"
-
-
-def forgets_and_calls_the_base_class():
-    class Forgetting(Saved):
-        turns = 0
-
-        def __call__(self, ctx):
-            self.turns += 1
-
-        def state_dict(self):
-            return {**super(Forgetting, self).state_dict(), **Saved.state_dict(self), **super().state_dict()}  # noqa: UP008
-
-    return Forgetting(), "turns"
-
-
-@pytest.mark.parametrize(
-    "form",
-    [
-        forgets_one,
-        forgets_all,
-        forgets_what_is_in_a_slot,
-        forgets_an_attribute_of_the_class,
-        forgets_and_calls_the_base_class,
-    ],
-)
-def test_what_its_own_state_dict_forgets_is_named(form, tmp_path):
-    step, places = form()
-    (found,) = remembered(tmp_path, step)
-    assert (
-        f"Forgetting remembers something from iteration to iteration ({places}), and its state_dict does not have it" in found
-    )
-    assert "restore it in load_state_dict(state). If it does not matter, as in a cache, ignore this, or list" in found
-    assert "not_saved" in found
-
-
-def remembered(folder, *middleware, max_step=4):
-    """All warnings about memories in a run that is saved at its end."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        with Task().start(ctx=Sum()) as loop:
-            for one in middleware:
-                loop.use(one)
-            loop.use(CkptSaver(torch.nn.Linear(1, 1), folder, train_freq=1000)).run(max_step)
-    return [str(it.message) for it in caught if "remembers something" in str(it.message)]
-
-
-class TakesVars(Keeping):
-    def state_dict(self):
-        return {name: value for name, value in vars(self).items() if isinstance(value, int)}
-
-
-class TakesDict(Keeping):
-    def state_dict(self):
-        return pickle_of(self.__dict__)
-
-
-class TakesNames(Keeping):
-    names = "count", "sums", "limit"
-
-    def state_dict(self):
-        return {name: getattr(self, name) for name in self.names}
-
-
-class TakesCopy(Keeping):
-    def state_dict(self):
-        return pickle_of(copy.deepcopy(self))
-
-
-class TakesByHelpers(Keeping):
-    """With strings in a tuple, a helper method, and a property."""
-
-    names = ("sums", "_seen")
-
-    def state_dict(self):
-        return {"n": self.counts(), "rng": self.state_of_rng, "seen": getattr(self, "_seen"), **self.more}  # noqa: B009
-
-    def counts(self):
-        return self.count
-
-    @property
-    def state_of_rng(self):
-        return self.rng.bit_generator.state
-
-    @property
-    def more(self):
-        return dict.fromkeys(("sums",), 0)
-
-
-class Computing(Keeping):
-    """Computes again what it does not save, when it is loaded."""
-
-    def state_dict(self):
-        return {"count": self.count, "rng": self.rng.bit_generator.state}
-
-    def load_state_dict(self, state):
-        self.count = state["count"]
-        self.rng.bit_generator.state = state["rng"]
-        self.compute()
-
-    def compute(self):
-        self.sums, self._seen = np.full(2, self.count), [*range(self.count)]
-
-
-class Leaving(Keeping):
-    not_saved = ("sums", "rng", "_seen")
-
-    def state_dict(self):
-        return {"count": self.count}
-
-
-@dataclasses.dataclass
-class TakesFields:
-    count: int = 0
-
-    def __call__(self, ctx):
-        self.count += 1
-
-    def state_dict(self):
-        return dataclasses.asdict(self)
-
-    def load_state_dict(self, state):
-        self.__init__(**state)
-
-
-def pickle_of(thing):
-    return {}
-
-
-@pytest.mark.parametrize(
-    "kind", [TakesVars, TakesDict, TakesNames, TakesCopy, TakesByHelpers, TakesFields, Computing, Leaving, Saved]
-)
-def test_what_a_state_dict_may_have_causes_no_warning(kind, tmp_path):
-    step = kind()
-    assert remembered(tmp_path, getattr(step, "step", step)) == []
-
-
-def test_a_state_dict_of_one_object_alone_may_have_everything(tmp_path):
-    step = Keeping()
-    step.state_dict = dict
-    assert remembered(tmp_path, step) == []
-
-
-def test_a_class_below_the_one_with_the_state_dict_is_told_to_override_it(tmp_path):
-    class Below(TakesByHelpers):
-        turns = 0
-
-        def __call__(self, ctx):
-            super().__call__(ctx)
-            self.turns += 1
-
-    class Above(TakesByHelpers):
-        turns = 0
-
-        def state_dict(self):
-            return {**super().state_dict(), "turns": self.turns}
-
-    class Beneath(Above):
-        def __call__(self, ctx):
-            super().__call__(ctx)
-            self.turns += 1
-
-    (found,) = remembered(tmp_path / "a", Below())
-    assert (
-        "Below remembers something from iteration to iteration (turns), which its inherited state_dict does not have" in found
-    )
-    assert remembered(tmp_path / "b", Beneath()) == []
-
-
-@pytest.mark.parametrize("how", ["uses", "closure"])
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda it: torch.optim.lr_scheduler.StepLR(it, 1),
-        lambda it: torch.optim.lr_scheduler.LambdaLR(it, lambda epoch: 0.9**epoch),
-        lambda it: torch.optim.lr_scheduler.SequentialLR(
-            it, [torch.optim.lr_scheduler.ConstantLR(it), torch.optim.lr_scheduler.ExponentialLR(it, 0.9)], [2]
-        ),
-    ],
-)
-def test_a_schedule_of_learning_rates_is_saved_if_a_contract_names_it(make, how, tmp_path):
-    model = torch.nn.Linear(1, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    schedule = make(optimizer)
-
-    @contract(uses=(model, optimizer, *((schedule,) if how == "uses" else ())))
-    def step(ctx):
-        optimizer.step()
-        schedule.step()
-
-    found = remembered(tmp_path, step)
-    assert len(found) == (how == "closure")
-    assert all("remembers something from iteration to iteration (schedule[" in it for it in found)
-
-
-def test_an_optimizer_saves_no_parameters(tmp_path):
-    """Only its own state, so parameters that nothing else saves are named; its groups and their numbers are not."""
-    model = torch.nn.Linear(1, 1)
-    optimizer = torch.optim.Adam(model.parameters())
-    groups = optimizer.param_groups
-
-    @contract(uses=(optimizer,))
-    def step(ctx):
-        groups[0]["lr"] *= 0.9
-        model(torch.ones(1)).sum().backward()
-        optimizer.step()
-
-    (found,) = remembered(tmp_path / "a", step)
-    assert "(model.bias, model.weight)" in found
-    assert remembered(tmp_path / "b", contract(uses=(optimizer, model))(lambda ctx: step(ctx))) == []
-
-
 def test_global_generators_are_saved(tmp_path):
     """Those of Python, numpy and torch, so functions may draw from them."""
 
@@ -969,68 +640,3 @@ def test_global_generators_are_saved(tmp_path):
 
     run(tmp_path / "run", 3)
     assert run(tmp_path / "run", 8, tmp_path / "run") == run(tmp_path / "whole", 8)
-
-
-def context_with(**members):
-    """A class of contexts with these fields and methods."""
-    kind = type("Own", (Sum,), {"__module__": __name__, "__annotations__": {}, **members})
-    kind.__annotations__.update({name: float for name, it in members.items() if isinstance(it, dataclasses.Field)})
-    return dataclasses.dataclass(kind)
-
-
-def drawing_in_a_default():
-    return context_with(v=dataclasses.field(default_factory=np.random.default_rng(0).random)), "v.default_factory"
-
-
-def counting_in_a_default():
-    numbers = itertools.count()
-    return context_with(v=dataclasses.field(default_factory=lambda: next(numbers))), "v.default_factory.numbers"
-
-
-def counting_in_post_init():
-    counts = [0]
-
-    def __post_init__(self):
-        counts[0] += 1
-
-    return context_with(__post_init__=__post_init__), "__post_init__.counts[0]"
-
-
-def counting_in_a_property():
-    counts = [0]
-
-    def turns(self):
-        counts[0] += 1
-        return counts[0]
-
-    return context_with(turns=property(turns)), "turns.counts[0]"
-
-
-def of_context(folder, kind):
-    def step(ctx):
-        ctx.total += getattr(ctx, "turns", 0)
-
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        with Task().start(ctx=kind()) as loop:
-            loop.use(step).use(CkptSaver(torch.nn.Linear(1, 1), folder, train_freq=1000)).run(4)
-    return [str(it.message) for it in caught if "remembers" in str(it.message)]
-
-
-@pytest.mark.parametrize("form", [drawing_in_a_default, counting_in_a_default, counting_in_post_init, counting_in_a_property])
-def test_what_a_context_remembers_outside_of_its_fields_is_named(form, tmp_path):
-    kind, place = form()
-    (found,) = of_context(tmp_path, kind)
-    assert f"Own remembers something from iteration to iteration ({place}), outside of its fields, and no state has it" in found
-    assert "Keep a number in a kept field" in found
-
-
-def test_start_values_and_properties_that_compute_cause_no_warning(tmp_path):
-    def __post_init__(self):
-        self.rows.append(SETTINGS["rate"])
-
-    def turns(self):
-        return len(self.rows) + len(FORMS)
-
-    made = {"rows": dataclasses.field(default_factory=list), "more": dataclasses.field(default_factory=lambda: {"a": 1})}
-    assert of_context(tmp_path, context_with(**made, __post_init__=__post_init__, turns=property(turns))) == []
