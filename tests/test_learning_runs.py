@@ -28,13 +28,12 @@ def test_all_seeds_of_each_reference_reach_its_target(learning):
         assert all(one.reached is not None for one in outcomes), reference.name
 
 
-def test_compiled_runs_reach_as_many_targets_as_the_page_says(learning):
+def test_compiled_runs_reach_their_targets_as_the_page_says(learning):
     short = [reference for reference in learning.REFERENCES if not reference.long]
     outcomes = {one.name: learning.kept(one, learning.KEPT / "compiled") for one in short}
-    missed = {name: runs[0].best for name, runs in outcomes.items() if runs[0].reached is None}
 
     assert all(len(runs) == 1 for runs in outcomes.values())
-    assert missed == {"rnd_mountaincar": pytest.approx(-120.1, abs=0.05)}
+    assert [name for name, runs in outcomes.items() if runs[0].reached is None] == []
     text = (ROOT / "docs/compile.md").read_text(encoding="utf-8")
     assert f"One seed of each of the {len(short)} shorter [learning runs](learning/compiled/README.md)" in text
-    assert f"{len(short) - len(missed)} reached their target in time, and RND on MountainCar-v0 -120.1" in text
+    assert "and all of them reached their target in time" in text
