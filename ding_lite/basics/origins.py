@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import sys
 from pathlib import Path
+from types import FunctionType
+from typing import Any
 
 _INSTALLED = {"site-packages", "dist-packages"}
 
@@ -12,6 +14,14 @@ _INSTALLED = {"site-packages", "dist-packages"}
 def package_of(module: str | None) -> str:
     """The top-level package of a module, by its name; that of Python's own functions if there is none."""
     return (module or "builtins").partition(".")[0]
+
+
+def module_of(thing: Any) -> str | None:
+    """The name of the module of a function or class. `functools.wraps` gives a function the `__module__` of what it decorates;
+    this is where the code of the function itself is."""
+    if isinstance(thing, FunctionType):
+        return str(thing.__globals__.get("__name__"))
+    return getattr(thing, "__module__", None)
 
 
 def is_of_ding_lite(module: str | None) -> bool:

@@ -10,7 +10,7 @@ from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 from ding_lite.basics.closures import closure_of, function_of, globals_in, names_in
-from ding_lite.basics.origins import is_of_ding_lite, is_of_script, package_of
+from ding_lite.basics.origins import is_of_ding_lite, is_of_script, module_of, package_of
 
 _MOST = 1000  # objects that are looked at
 _GETTERS = (operator.attrgetter, operator.itemgetter)
@@ -30,7 +30,7 @@ def named_values(fn: FunctionType, owner: Any = None) -> Iterator[Any]:
     yield from (value for name, value in closure_of(fn) if name != "__class__")  # which super() adds
     places = [] if isinstance(owner, type) else [getattr(owner, "__dict__", {})]
     places += [vars(base) for base in _kind_of(owner).__mro__ if not is_of_ding_lite(base.__module__)]
-    if not is_of_ding_lite(fn.__module__):
+    if not is_of_ding_lite(module_of(fn)):
         modules = [it for name in names if isinstance(it := fn.__globals__.get(name), ModuleType) and is_of_script(it.__name__)]
         places += map(vars, modules)
         yield from (fn.__globals__[name] for name in sorted(globals_in(fn.__code__)) if name in fn.__globals__)
@@ -54,7 +54,7 @@ def reached_getters(start: Any, owner: Any = None) -> Iterator[Any]:
 
 
 def _reached(start: Any, owner: Any) -> Iterator[Any]:
-    tops = {package_of(_module_of(it)) for it in (start, *_kind_of(owner).__mro__)} - {"ding_lite", *sys.stdlib_module_names}
+    tops = {package_of(module_of(it)) for it in (start, *_kind_of(owner).__mro__)} - {"ding_lite", *sys.stdlib_module_names}
     waiting, seen = [(start, True)], dict[int, Any]()  # keeps the objects, so that no other one gets the same id
     while waiting and len(seen) < _MOST:
         thing, is_held = waiting.pop()
@@ -65,17 +65,17 @@ def _reached(start: Any, owner: Any) -> Iterator[Any]:
             inside = []
         elif not isinstance(thing, FunctionType):
             inside = _functions_in(thing, tops)
-        elif "__wrapped__" in vars(thing):
+        elif "__wrapped__" in vars(thing) and not (is_held and is_of_script(module_of(thing))):
             inside = [vars(thing)["__wrapped__"]]
         elif is_held or _is_of_user(thing, tops):
             yield thing
             in_closure = {id(value) for _, value in closure_of(thing)}
             waiting += [(it, id(it) in in_closure) for it in named_values(thing, owner)]
-            inside = []
+            inside = [it for it in [vars(thing).get("__wrapped__")] if it is not None]
         else:
             continue  # it may be in a closure as well
         seen[id(thing)] = thing
-        waiting += [(it, is_held or (isinstance(thing, MethodType) and is_of_ding_lite(_module_of(it)))) for it in inside]
+        waiting += [(it, is_held or (isinstance(thing, MethodType) and is_of_ding_lite(module_of(it)))) for it in inside]
 
 
 def _functions_in(thing: Any, tops: set[str]) -> list[Any]:
@@ -98,10 +98,7 @@ def _kind_of(thing: Any) -> type:
     return thing if isinstance(thing, type) else type(thing)
 
 
-def _module_of(thing: Any) -> str | None:
-    return getattr(thing, "__module__", None)
-
-
 def _is_of_user(thing: Any, tops: set[str]) -> bool:
     """Whether a function or class is of a script, or of one of these packages."""
-    return not is_of_ding_lite(thing.__module__) and (is_of_script(thing.__module__) or package_of(thing.__module__) in tops)
+    module = module_of(thing)
+    return not is_of_ding_lite(module) and (is_of_script(module) or package_of(module) in tops)

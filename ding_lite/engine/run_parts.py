@@ -8,7 +8,7 @@ from types import FunctionType
 from typing import Any
 
 from ding_lite.basics.optional_attributes import attribute_of
-from ding_lite.basics.origins import is_of_script
+from ding_lite.basics.origins import is_of_script, module_of
 from ding_lite.pipeline.contracts import state_groups
 from ding_lite.pipeline.entries import Entry
 from ding_lite.pipeline.used_middleware import middleware_of
@@ -54,8 +54,21 @@ def may_use_anything(entries: Sequence[Entry]) -> bool:
 
 
 def holder_of(fn: Any) -> Any:
-    """What holds the state of a middleware: the object of a bound method, else the middleware itself."""
+    """What holds the state of a middleware: the object of a bound method, else the middleware itself. If a decorator has no
+    state of its own, that of what it decorates."""
+    while isinstance(fn, FunctionType) and "__wrapped__" in vars(fn):
+        wrapped = vars(fn)["__wrapped__"]
+        own = vars(fn).get("state_dict")
+        if own is not None and own is not attribute_of(wrapped, "__dict__", {}).get("state_dict"):  # not copied from there
+            break
+        fn = wrapped
     return attribute_of(fn, "__self__", fn)
+
+
+def has_state_itself(fn: Any) -> bool:
+    """Whether a middleware can be saved and restored, and not only what it decorates."""
+    holder = holder_of(fn)
+    return holder is attribute_of(fn, "__self__", fn) and has_state(holder)
 
 
 def network_holder(part: Any) -> Any:
@@ -85,4 +98,4 @@ def has_code_of_script(value: Any) -> bool:
     if isinstance(value, functools.partial):
         return has_code_of_script(value.func)
     owner = value if isinstance(value, FunctionType) else type(attribute_of(value, "__self__", value))
-    return is_of_script(owner.__module__)
+    return is_of_script(module_of(owner))

@@ -17,9 +17,9 @@ from typing import Any
 from ding_lite.basics.attribute_reads import cached_properties, instructions_of, listed_in_not_saved, names_of
 from ding_lite.basics.closures import closure_of, function_of, names_in, parts_of
 from ding_lite.basics.optional_attributes import attribute_of, has_attribute
-from ding_lite.basics.origins import is_of_ding_lite, is_of_script
+from ding_lite.basics.origins import is_of_ding_lite, is_of_script, module_of
 from ding_lite.engine.hidden_middleware import hidden_middleware
-from ding_lite.engine.run_parts import environments_of, has_code_of_script, has_state, holder_of
+from ding_lite.engine.run_parts import environments_of, has_code_of_script, has_state, has_state_itself, holder_of
 from ding_lite.engine.scratch_values import ScratchValues
 from ding_lite.engine.state_names import StateNames, set_in_forward, state_names
 from ding_lite.pipeline.contexts import SCALARS, Context
@@ -215,7 +215,7 @@ def _prints_of(pipeline: Sequence[Entry], scratch: ScratchValues, context: type 
     of the script add to classes with a state; and of what the class of the context holds."""
     used = middleware_of(pipeline)
     single = {(Kind.MIDDLEWARE, position, it.name): it.fn for position, it in enumerate(used) if not it.is_around}
-    found: dict[Key, Any] = {key: fn for key, fn in single.items() if not has_state(holder_of(fn))}
+    found: dict[Key, Any] = {key: fn for key, fn in single.items() if not has_state_itself(fn)}
     unsaved = {id(thing): thing for it in used for thing in _used_without_state(it)}
     found |= {(Kind.USED, number, type(one).__name__): one for number, one in enumerate(unsaved.values())}
     owners = _owners(used)
@@ -456,9 +456,11 @@ def _in_function(fn: FunctionType) -> Parts:
     found = [(f".{name}", inner) for name, inner in closure_of(fn)]
     found += [(f".<defaults>[{index}]", inner) for index, inner in enumerate(fn.__defaults__ or ())]
     found += [(f".{name}", inner) for name, inner in (fn.__kwdefaults__ or {}).items()]
-    if not is_of_script(fn.__module__):  # only what it calls
+    if not is_of_script(module_of(fn)):  # only what it calls
         return [(name, inner) for name, inner in found if has_code_of_script(inner)]
-    found += [(f".{fn.__name__}.{name}", inner) for name, inner in vars(fn).items() if not name.startswith("__")]
+    copied = attribute_of(attribute_of(fn, "__wrapped__"), "__dict__", {})  # by `functools.wraps`
+    own = [name for name in vars(fn) if not name.startswith("__") and name not in copied]
+    found += [(f".{attribute_of(fn, '__name__', 'function')}.{name}", vars(fn)[name]) for name in own]
     known, names = fn.__globals__, sorted(names_in(fn.__code__))
     found += [(f".{name}", known.get(name, sys.modules.get(name))) for name in names if name in known or name in sys.modules]
     modules = [(place, it) for place, it in found if isinstance(it, ModuleType) and is_of_script(it.__name__)]

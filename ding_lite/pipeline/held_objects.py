@@ -23,7 +23,7 @@ from ding_lite.basics.attribute_reads import Place, places_of
 from ding_lite.basics.closures import closure_of, function_of, globals_in, names_in
 from ding_lite.basics.configs import Config
 from ding_lite.basics.optional_attributes import attribute_of, has_attribute
-from ding_lite.basics.origins import is_of_ding_lite, is_of_script, package_of
+from ding_lite.basics.origins import is_of_ding_lite, is_of_script, module_of, package_of
 from ding_lite.pipeline.code_in_use import CodeInUse
 from ding_lite.pipeline.contexts import is_scalar
 from ding_lite.pipeline.contracts import Contract
@@ -234,15 +234,15 @@ def _inside(node: _Node, code: _Code | None) -> Iterator[_Node]:
 
 def _in_function(node: _Node, around: tuple[int, ...]) -> Iterator[_Node]:
     fn = node.value
-    if not node.is_top and not is_of_script(fn.__module__):
+    if not node.is_top and not is_of_script(module_of(fn)):
         return
     wrapped = vars(fn).get("__wrapped__")
     if callable(wrapped):
         yield _Node(node.name, node.through, wrapped, None, around, is_top=node.is_top)
     through = "" if node.is_top else node.name if fn.__name__ == "<lambda>" else fn.__name__
-    is_leaf = not is_of_script(fn.__module__)
+    is_leaf = not is_of_script(module_of(fn))
     given: list[tuple[str, Any]] = [(name, it) for name, it in closure_of(fn) if name != "__class__"]
-    if is_of_script(fn.__module__):
+    if is_of_script(module_of(fn)):
         named = globals_in(fn.__code__)
         given += [(name, fn.__globals__[name]) for name in sorted(named) if name in fn.__globals__]
     positional = fn.__code__.co_varnames[: fn.__code__.co_argcount]

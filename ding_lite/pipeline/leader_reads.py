@@ -10,7 +10,7 @@ from typing import Any
 
 from ding_lite.basics.closures import names_in
 from ding_lite.basics.optional_attributes import attribute_of
-from ding_lite.basics.origins import is_of_ding_lite
+from ding_lite.basics.origins import is_of_ding_lite, module_of
 from ding_lite.basics.reached_functions import reached_functions
 from ding_lite.pipeline.contracts import Contract, contract_of, names_object
 
@@ -37,7 +37,7 @@ def _names_of(fn: Any) -> Iterator[str]:
     names of ding_lite's functions that it holds, such as a bound method."""
     is_function = isinstance(fn, (FunctionType, MethodType, functools.partial))
     for it in reached_functions(fn if is_function else type(fn).__call__, attribute_of(fn, "__self__", fn)):
-        yield from [it.__name__] if is_of_ding_lite(it.__module__) else names_in(it.__code__)
+        yield from [it.__name__] if is_of_ding_lite(module_of(it)) else names_in(it.__code__)
     held = [] if is_function else [*attribute_of(fn, "__dict__", {}).values()]
     for part in [it for one in held for it in (one if type(one) in (list, tuple) else [one])]:  # of several middleware as one
         if callable(part) and contract_of(part) is not None:

@@ -14,7 +14,7 @@ from ding_lite.basics.attribute_reads import places_of
 from ding_lite.basics.closures import content_of, function_of, names_in, parts_of
 from ding_lite.basics.configs import Config
 from ding_lite.basics.optional_attributes import attribute_of
-from ding_lite.basics.origins import is_of_script
+from ding_lite.basics.origins import is_of_script, module_of
 from ding_lite.basics.variables_in_code import CLOSURE, FIRST, Access, accesses_of, global_draws
 from ding_lite.pipeline.code_in_use import CodeInUse, advice_on_order, are_unordered, code_in_use, settings_in_use
 from ding_lite.pipeline.contexts import is_scalar
@@ -207,7 +207,7 @@ def _variables(run: _Run, access: Access) -> Iterator[tuple[_Key, str, Any, bool
         yield ("cell", id(cell)), name, None, is_set and not access.chain
         value = content_of(cell)
     else:
-        if not is_of_script(fn.__module__):
+        if not is_of_script(module_of(fn)):
             return
         yield (id(fn.__globals__), name), name, None, is_set and not access.chain
         value = fn.__globals__.get(name)
@@ -236,7 +236,7 @@ def _attributes(value: Any, access: Access, is_set: bool) -> Iterator[tuple[_Key
             held = vars(value)
             yield (id(value), attribute), f"{path}.{attribute}", value, is_last
         elif isinstance(value, FunctionType):
-            if not is_of_script(value.__module__) or attribute.startswith("__"):
+            if not is_of_script(module_of(value)) or attribute.startswith("__"):
                 return
             held = vars(value)
             yield (id(value), attribute), f"{path}.{attribute}", value, is_last
@@ -279,7 +279,7 @@ def _functions_run(fn: Any) -> list[_Run]:
             continue
         seen[key] = value
         if isinstance(value, FunctionType):
-            if is_of_script(value.__module__):
+            if is_of_script(module_of(value)):
                 found.append(_Run(value, owner, is_top, table))
             elif not is_top:
                 continue
@@ -308,7 +308,7 @@ def _named(fn: FunctionType, owner: Any) -> Iterator[_Found]:
     wrapped = _wrapped(fn)
     if callable(wrapped):
         yield wrapped, _ALL, owner
-    variables = _variables_of(fn) if is_of_script(fn.__module__) else dict(zip(fn.__code__.co_freevars, _cells(fn)))
+    variables = _variables_of(fn) if is_of_script(module_of(fn)) else dict(zip(fn.__code__.co_freevars, _cells(fn)))
     for name, value in variables.items():
         if isinstance(value, ModuleType):
             known = vars(value) if is_of_script(value.__name__) else {}

@@ -192,18 +192,19 @@ def try_out(policy: P, make_mode: Callable[[P], DryRunMode]) -> HookReads:
         except NotImplementedError:
             read = HookReads(None, None)
         except HookCallError as error:
-            if not _is_set_around(policy, error.__cause__):
+            if not _is_set_before(policy, str(error), error.__cause__):
                 raise
             read = HookReads(None, None)
     return read._replace(outputs=outputs)
 
 
-def _is_set_around(policy: DryRunPolicy, error: BaseException | None) -> bool:
+def _is_set_before(policy: DryRunPolicy, hook: str, error: BaseException | None) -> bool:
     """Whether a hook failed because an attribute of the policy is missing that its own `learn_on_batch` sets around the hook,
-    which the dry run does not call."""
+    or its `after_step` before `stats`. The dry run calls neither."""
     if not isinstance(error, AttributeError) or error.obj is not policy:
         return False
-    around = [vars(kind).get("learn_on_batch") for kind in type(policy).__mro__]
+    names = ("learn_on_batch", "after_step") if hook.startswith("stats of ") else ("learn_on_batch",)
+    around = [vars(kind).get(name) for kind in type(policy).__mro__ for name in names]
     codes = [unwrap(it).__code__ for it in around if isinstance(it, FunctionType)]
     return any(it.opname == "STORE_ATTR" and it.argval == error.name for code in codes for it in instructions_of(code))
 

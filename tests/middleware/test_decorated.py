@@ -96,3 +96,53 @@ def test_checks_before_the_run_look_behind_decorators(tmp_path):
 
     assert "gae_estimator" in advice(lambda middleware: middleware)
     assert "gae_estimator" in advice(timed)
+
+
+def every_third(middleware):
+    calls = 0
+
+    @functools.wraps(middleware)
+    def run(ctx):
+        nonlocal calls
+        calls += 1
+        return middleware(ctx) if calls % 3 == 1 else None
+
+    return run
+
+
+def test_what_a_decorator_remembers_is_named(tmp_path):
+    with pytest.warns(UserWarning, match=r"remembers something from iteration to iteration \(calls\)"):
+        pipeline(tmp_path, lambda it: every_third(it) if isinstance(it, OffPolicyLearner) else it, {})
+
+
+class Scaled(DQNPolicy):
+    """Its loss reads a dict of the script."""
+
+    def loss(self, batch):
+        loss, stats = super().loss(batch)
+        return loss * SCALES["loss"], stats
+
+
+SCALES = {"loss": 1.0}
+
+
+def scaling(middleware):
+    @functools.wraps(middleware)
+    def run(ctx):
+        SCALES["loss"] = 1.0 + ctx.total_step
+        return middleware(ctx)
+
+    return run
+
+
+def test_what_a_decorator_changes_and_another_lane_reads_is_named():
+    cfg = DQNConfig(seed=0).override({"policy.learn.learning_starts": 64})
+    envs = make_envs("CartPole-v1", 8, seed=0)
+    policy = Scaled(cfg.policy, envs.single_observation_space, envs.single_action_space)
+    buffer_, task = ReplayBuffer(1000, seed=0), Task().start(ctx=OnlineRLContext(), async_mode=True)
+    task.use(scaling(StepCollector(cfg, policy.collect_mode, envs, collect_kwargs={"eps": 0.1})))
+    task.use(data_pusher(cfg, buffer_)).use(OffPolicyLearner(cfg, policy.learn_mode, buffer_))
+    with pytest.warns(
+        UserWarning, match=r"StepCollector .* holds SCALES, a dict, and so does the policy that OffPolicyLearner"
+    ):
+        task.run(max_step=6)

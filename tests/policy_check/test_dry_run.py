@@ -79,6 +79,17 @@ class StopsEarly(PPOPolicy):
         return loss * (not self.stopped), stats
 
 
+class Measures(DQNPolicy):
+    """Its statistics have the size of the weights after the step."""
+
+    def after_step(self):
+        super().after_step()
+        self.size = sum(param.detach().square().sum() for param in self.params)
+
+    def stats(self, batch):
+        return {**super().stats(batch), "size": self.size}
+
+
 class NeverSet(PPOPolicy):
     def loss(self, batch):
         return super().loss(batch)[0] * self.factor
@@ -86,6 +97,7 @@ class NeverSet(PPOPolicy):
 
 def test_the_loss_may_read_what_learn_on_batch_sets_around_it():
     StopsEarly(None, BOX, DISCRETE).dry_run()
+    Measures(None, BOX, DISCRETE).dry_run()
     with pytest.raises(HookError, match="AttributeError: 'NeverSet' object has no attribute 'factor'"):
         NeverSet(None, BOX, DISCRETE).dry_run()
 
