@@ -102,6 +102,8 @@ class Form:
         self._held: list[tuple[Mapping[str, Any], str]] = []
         self._tensors: list[Any] = []
         self._addresses: list[int] = []
+        # Weights and buffers that may be transposed where they are.
+        self._matrices = [n for n, at in enumerate(self.held_places) if at in held and len(step.program.metas[at].shape) > 1]
         self._strides: list[tuple[int, ...]] = []
         self._changed = changed_inputs(step.program)
         self._shared_before: list[tuple[int, int, int]] = []
@@ -186,7 +188,7 @@ class Form:
         tensors = [held.get(name) for held, name in self._held]
         try:
             addresses = list(map(Tensor.data_ptr, tensors))  # type: ignore[arg-type]
-            strides = list(map(Tensor.stride, tensors))  # type: ignore[arg-type]
+            strides = [tensors[n].stride() for n in self._matrices]  # type: ignore[union-attr]
         except TypeError:
             addresses, strides = [], []
         is_same = addresses == self._addresses and strides == self._strides and all(map(operator.is_, tensors, self._tensors))
