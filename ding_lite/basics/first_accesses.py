@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from ding_lite.basics.attribute_reads import instructions_of, is_method_load, names_of, place_at
 from ding_lite.basics.closures import closure_of, function_of
-from ding_lite.basics.origins import is_of_ding_lite, is_of_script
+from ding_lite.basics.origins import is_of_ding_lite, is_of_script, module_of, without_library_decorators
 
 _LOADS = ("LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_BORROW", "LOAD_DEREF", "LOAD_CLASSDEREF")
 _VARIABLES = ("LOAD_GLOBAL", "LOAD_DEREF", "LOAD_NAME")
@@ -108,9 +108,7 @@ class FirstAccesses:
         return self._of_member(owner, member)
 
     def _of_member(self, owner: Any, member: Any) -> Accesses:
-        fn = member
-        while isinstance(fn, FunctionType) and "__wrapped__" in vars(fn) and not is_of_script(fn.__globals__.get("__name__")):
-            fn = vars(fn)["__wrapped__"]  # a decorator of a library, such as torch.no_grad()
+        fn = without_library_decorators(member)
         if isinstance(fn, FunctionType) and fn.__code__.co_argcount and "__wrapped__" not in vars(fn):
             return self._of_function(fn, fn.__code__.co_varnames[0], owner)
         return Accesses(self._all, frozenset()) if owner is None or is_of_script(owner.__module__) else _NOTHING
@@ -175,7 +173,7 @@ class FirstAccesses:
             order = self._kind.__mro__
             below = order[order.index(value) - 1] if value is not self._kind else None
             return self._of_call(names[0], below)
-        is_readable = isinstance(value, FunctionType) and (is_of_script(value.__module__) or is_of_ding_lite(value.__module__))
+        is_readable = isinstance(value, FunctionType) and (is_of_script(module_of(value)) or is_of_ding_lite(module_of(value)))
         if is_readable and not names and position < value.__code__.co_argcount and "__wrapped__" not in vars(value):
             return self._of_function(value, value.__code__.co_varnames[position], None)
         return None
@@ -194,7 +192,7 @@ class _Walk:
         self._code = instructions_of(code)
         self._name = code.co_name
         self._offsets = [it.offset for it in self._code]
-        self._is_of_script = is_of_script(fn.__globals__.get("__name__"))
+        self._is_of_script = is_of_script(module_of(fn))
         self._read = set[str]()
         self._ends: list[frozenset[str]] = []
         self._handlers = list(getattr(dis.Bytecode(code), "exception_entries", ()))  # from Python 3.11 on

@@ -47,3 +47,10 @@ def is_of_script(module: str | None) -> bool:
 def is_installed(file: str) -> bool:
     """Whether a file is of an installed package."""
     return not _INSTALLED.isdisjoint(Path(file).parts)
+
+
+def without_library_decorators(fn: Any) -> Any:
+    """A function without the decorators of libraries around it, such as `torch.no_grad()`; other objects unchanged."""
+    while isinstance(fn, FunctionType) and "__wrapped__" in vars(fn) and not is_of_script(module_of(fn)):
+        fn = vars(fn)["__wrapped__"]
+    return fn

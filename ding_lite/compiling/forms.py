@@ -246,7 +246,7 @@ class Form:
             for number, (place, _) in zip(coefficients, self._coefficient_places):
                 self._inputs[place] = inputs[place] = torch.tensor(number, dtype=self.step.program.metas[place].dtype)
         package = self.package
-        is_sure = not isinstance(package, GraphedStep) or package.is_recorded_for(inputs)
+        is_sure = not self._draws or not isinstance(package, GraphedStep) or package.is_recorded_for(inputs)
         before = [] if is_sure else generator_states(self.step.draws)
         for drawn_place, draw in self._draws:
             numbers = draw.draw()

@@ -114,7 +114,7 @@ def stepped(
 
 
 def steps_in_place(optimizer: Optimizer, params: Sequence[Tensor]) -> bool:
-    """Whether the step is one operation that changes these parameters, or nothing if it is told so: Adam's on a GPU."""
+    """Whether torch has one operation for the whole step, with an argument to skip it, as for Adam on a GPU."""
     return isinstance(optimizer, torch.optim.Adam) and all(uses_graphs(param.device) for param in params)
 
 

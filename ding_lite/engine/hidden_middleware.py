@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from ding_lite.basics.closures import closure_of, names_in
 from ding_lite.basics.messages import name_of
 from ding_lite.basics.optional_attributes import attribute_of
-from ding_lite.basics.origins import is_of_ding_lite, is_of_script
+from ding_lite.basics.origins import is_of_ding_lite, is_of_script, module_of
 from ding_lite.engine.run_parts import environments_of, has_state, holder_of
 from ding_lite.pipeline.contracts import contract_of, state_groups
 from ding_lite.pipeline.entries import Entry
@@ -47,7 +47,7 @@ def _inside(fn: Any) -> Iterator[Any]:
     if isinstance(code, FunctionType):
         held += [value for _, value in closure_of(code)]
         held += [*(code.__defaults__ or ()), *(code.__kwdefaults__ or {}).values()]
-        if is_of_script(code.__module__):
+        if is_of_script(module_of(code)):
             held += [code.__globals__[name] for name in sorted(names_in(code.__code__)) if name in code.__globals__]
     for one in {id(it): it for it in held}.values():
         is_middleware = callable(one) and not isinstance(one, type) and contract_of(one) is not None

@@ -11,7 +11,7 @@ from ding_lite.basics.attribute_reads import attributes_set, instructions_of
 from ding_lite.basics.closures import closure_of, function_of, names_in, parts_of
 from ding_lite.basics.first_accesses import FirstAccesses
 from ding_lite.basics.optional_attributes import attribute_of
-from ding_lite.basics.origins import is_of_ding_lite, is_of_script
+from ding_lite.basics.origins import is_of_ding_lite, is_of_script, module_of, without_library_decorators
 from ding_lite.basics.reached_functions import reached_functions
 from ding_lite.engine.run_parts import has_code_of_script
 
@@ -156,21 +156,14 @@ def _of_script_in(start: Any) -> list[Any]:
 
 
 def _of_script(functions: Iterable[FunctionType]) -> Iterator[_Code]:
-    return (_Code(fn.__code__, fn.__qualname__) for fn in functions if is_of_script(fn.__globals__.get("__name__")))
+    return (_Code(fn.__code__, fn.__qualname__) for fn in functions if is_of_script(module_of(fn)))
 
 
 def _functions_in(member: Any) -> list[FunctionType]:
     """The functions of a method or property, without decorators of libraries around them."""
     members = [member.fget, member.fset, member.fdel] if isinstance(member, property) else [function_of(member)]
-    members = [getattr(it, "func", it) for it in members]
-    found = []
-    for one in members:
-        while (
-            isinstance(one, FunctionType) and "__wrapped__" in vars(one) and not is_of_script(one.__globals__.get("__name__"))
-        ):
-            one = vars(one)["__wrapped__"]
-        found += [one] if isinstance(one, FunctionType) else []
-    return found
+    found = [without_library_decorators(getattr(it, "func", it)) for it in members]
+    return [it for it in found if isinstance(it, FunctionType)]
 
 
 def _is_setting(member: Any) -> bool:

@@ -18,7 +18,7 @@ import numpy as np
 
 from ding_lite.basics.attribute_reads import instructions_of, names_not_saved
 from ding_lite.basics.closures import closure_of, names_in
-from ding_lite.basics.origins import is_of_script
+from ding_lite.basics.origins import is_of_script, module_of
 from ding_lite.basics.reached_functions import reached_functions
 from ding_lite.basics.variables_in_code import accesses_of, global_draws
 from ding_lite.engine.run_parts import has_state
@@ -171,7 +171,7 @@ def _reached_by(kind: Any, method: str) -> Iterator[FunctionType]:
 def _reached_in_steps(kind: Any) -> list[FunctionType]:
     """The functions of the script that steps and resets may call."""
     reached = {fn: None for method in _METHODS for fn in _reached_by(kind, method)}
-    return [fn for fn in reached if is_of_script(fn.__module__) and fn.__name__ != "__init__"]
+    return [fn for fn in reached if is_of_script(module_of(fn)) and fn.__name__ != "__init__"]
 
 
 def _stored(fn: FunctionType) -> set[str]:

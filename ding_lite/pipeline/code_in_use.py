@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from ding_lite.basics.closures import function_of
 from ding_lite.basics.configs import Config
 from ding_lite.basics.optional_attributes import attribute_of
-from ding_lite.basics.origins import is_of_ding_lite, is_of_script
+from ding_lite.basics.origins import is_of_ding_lite, is_of_script, module_of
 from ding_lite.basics.reached_functions import reached_functions
 from ding_lite.pipeline.contracts import LANES, Contract
 from ding_lite.pipeline.entries import Entry, take_turns
@@ -85,7 +85,7 @@ def methods_of_script(owner: Any) -> tuple[FunctionType, ...]:
     for base in type(owner).__mro__:
         for name, member in vars(base).items() if is_of_script(base.__module__) else ():
             if name not in _CONSTRUCTORS and isinstance(function_of(member), FunctionType):
-                found.update(dict.fromkeys(it for it in reached_functions(member, owner) if is_of_script(it.__module__)))
+                found.update(dict.fromkeys(it for it in reached_functions(member, owner) if is_of_script(module_of(it))))
     return tuple(found)
 
 

@@ -194,7 +194,7 @@ def _code_reached(fn: Any) -> _Code:
         if id(node.value) not in seen and len(node.around) <= _MOST_DEPTH:
             seen[id(node.value)] = node.value
             waiting += _inside(node, None)
-    functions = tuple(it for it in seen.values() if isinstance(it, FunctionType) and is_of_script(it.__module__))
+    functions = tuple(it for it in seen.values() if isinstance(it, FunctionType) and is_of_script(module_of(it)))
     return _Code(functions, frozenset(name for it in functions for name in names_in(it.__code__)))
 
 

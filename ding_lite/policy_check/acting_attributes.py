@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from ding_lite.basics.attribute_reads import attributes_set, instructions_of, is_method_load, names_not_saved, names_of
 from ding_lite.basics.closures import function_of, names_in, parts_of
 from ding_lite.basics.messages import warn_caller
-from ding_lite.basics.origins import is_of_ding_lite, is_of_script
+from ding_lite.basics.origins import is_of_ding_lite, is_of_script, module_of
 from ding_lite.basics.reached_functions import reached_functions
 from ding_lite.pipeline.code_in_use import methods_of_script
 from ding_lite.pipeline.contexts import is_scalar
@@ -158,7 +158,7 @@ def code_of_acting(policy: Any, explores: bool) -> Iterator[tuple[Any, Sequence[
         explores: whether it explores. If not, and `compute_actions` asks its argument `explore`, nothing is returned, because
             it is unknown what runs then.
     """
-    functions = [fn for fn in _of_script(policy, _ACTING) if is_of_script(fn.__module__)]
+    functions = [fn for fn in _of_script(policy, _ACTING) if is_of_script(module_of(fn))]
     if explores or not any(fn.__name__ == "compute_actions" and _asks(fn, "explore") for fn in functions):
         yield policy, functions
         yield from _code_of_networks(policy)
@@ -172,7 +172,7 @@ def code_of_learning(policy: Any, with_values_alone: bool = False) -> Iterator[t
         with_values_alone: whether only `with_values` is called, as by estimators.
     """
     hooks = ("with_values",) if with_values_alone else _LEARNING
-    yield policy, [fn for fn in _of_script(policy, hooks) if is_of_script(fn.__module__)]
+    yield policy, [fn for fn in _of_script(policy, hooks) if is_of_script(module_of(fn))]
     yield from _code_of_networks(policy)
 
 
