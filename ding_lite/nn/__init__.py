@@ -17,7 +17,7 @@ from ding_lite.nn.bounded_actor_critics import (
     make_state_value,
 )
 from ding_lite.nn.decision_transformers import DecisionTransformer
-from ding_lite.nn.distributions import ActionDistribution, ParametrizedDistribution, action_distribution
+from ding_lite.nn.distributions import ActionDistribution, GaussianMixture, ParametrizedDistribution, action_distribution
 from ding_lite.nn.eager_optimizers import Adam, RMSprop
 from ding_lite.nn.encoders import ConvLayers, EncoderAndHead, make_encoder, make_network
 from ding_lite.nn.ensembles import EnsembleMLP
@@ -58,6 +58,7 @@ __all__ = [
     "EncoderAndHead",
     "EnsembleMLP",
     "GaussianActor",
+    "GaussianMixture",
     "ImplicitQuantileNetwork",
     "NoisyLinear",
     "NoisyMLP",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium
@@ -24,6 +25,12 @@ from ding_lite.functional import (
     sample_categorical,
 )
 from ding_lite.functional.distributions import as_index
+
+MIN_STD = 0.01
+"""Smallest standard deviation, as a share of half the range of the Box.
+
+Recorded actions are often exactly at a bound, where a density without such a limit becomes infinite.
+"""
 
 
 class ActionDistribution(nn.Module, abc.ABC):
@@ -94,18 +101,22 @@ class ParametrizedDistribution:
         return self.distribution.mode(self.logit)
 
 
-def action_distribution(space: gymnasium.Space[Any]) -> ActionDistribution:
+def action_distribution(space: gymnasium.Space[Any], mixture_components: int = 0) -> ActionDistribution:
     """Make the distribution for actions of this space.
 
     Discrete: categorical. MultiDiscrete: a categorical for each element. MultiBinary: independent Bernoullis. Box: a diagonal
     Gaussian whose standard deviation does not depend on the observation. Dict and Tuple: independent distributions of parts.
+
+    Args:
+        space: action space.
+        mixture_components: for Box parts, the number of Gaussians of a `GaussianMixture`; 0 for the one Gaussian.
 
     Raises:
         SpaceError: another space, or a Box of integers.
     """
     parts = subspaces(space)
     if parts is not None:
-        return Composite({name: action_distribution(part) for name, part in parts.items()})
+        return Composite({name: action_distribution(part, mixture_components) for name, part in parts.items()})
     if isinstance(space, spaces.Discrete):
         return Categorical(int(space.n), int(space.start))
     if isinstance(space, spaces.MultiDiscrete):
@@ -113,7 +124,7 @@ def action_distribution(space: gymnasium.Space[Any]) -> ActionDistribution:
     if isinstance(space, spaces.MultiBinary):
         return Bernoulli(space.shape)
     if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
-        return DiagonalGaussian(space.shape)
+        return GaussianMixture(space, mixture_components) if mixture_components else DiagonalGaussian(space.shape)
     raise SpaceError(
         f"no distribution over actions of {space}: use Discrete, MultiDiscrete, MultiBinary, a float Box, or a Dict or Tuple "
         "of these."
@@ -242,6 +253,109 @@ class DiagonalGaussian(ActionDistribution):
         return gaussian_kl(logit, self.log_std, other, self.log_std)
 
 
+class GaussianMixture(ActionDistribution):
+    """A mixture of diagonal Gaussians. The logit holds weight, mean and standard deviation of each of them.
+
+    Data of several policies can have several good actions for an observation. A single Gaussian is around their mean, which may
+    be good for none of them; a mixture has a Gaussian around each. Samples are not clipped, so log-probabilities are exact.
+
+    Where a Box is bounded, the network's numbers are relative to it: a mean of -1 is its lower bound and 1 its upper one.
+
+    Args:
+        space: a Box of floats.
+        components: the number of Gaussians, K. With 1, a Gaussian whose standard deviation depends on the observation.
+
+    Example:
+        >>> distribution = GaussianMixture(spaces.Box(-1.0, 1.0, (3,)), components=5)
+        >>> distribution.width
+        35
+
+    Reference:
+        Bishop (1994), "Mixture Density Networks", https://publications.aston.ac.uk/id/eprint/373/; for behaviour cloning,
+        Mandlekar et al. (2021), https://arxiv.org/abs/2108.03298.
+    """
+
+    middle: Tensor
+    reach: Tensor
+
+    def __init__(self, space: spaces.Box, components: int) -> None:
+        super().__init__()
+        self.shape, self.components, self._size = space.shape, components, math.prod(space.shape)
+        self.width = components * (1 + 2 * self._size)
+        low, high = (bound.astype(np.float64).ravel() for bound in (space.low, space.high))
+        is_bounded = np.isfinite(low) & np.isfinite(high) & (low < high)
+        low, high = np.where(is_bounded, low, -1.0), np.where(is_bounded, high, 1.0)
+        for name, array in {"middle": low / 2 + high / 2, "reach": high / 2 - low / 2}.items():
+            self.register_buffer(name, torch.as_tensor(array, dtype=torch.float32), persistent=False)
+
+    def _split(self, logit: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The log-weights [B, K]; means and log_std [B, K, A], relative to the bounds."""
+        weight, mean, raw = logit.split([self.components, *[self.components * self._size] * 2], -1)
+        shape = (-1, self.components, self._size)
+        log_std = torch.log(MIN_STD + nn.functional.softplus(raw))
+        return weight.log_softmax(-1), mean.reshape(shape), log_std.reshape(shape)
+
+    def sample(self, logit: Tensor, generator: Generator | None) -> tuple[Tensor, Tensor]:
+        """Sample actions [B, *shape] float. Returns them, and their log-density [B]."""
+        log_weight, mean, log_std = self._split(logit)
+        chosen = sample_categorical(log_weight, generator)
+        noise = torch.randn((len(logit), self._size), generator=generator, dtype=logit.dtype, device=logit.device)
+        unit = _of(mean, chosen) + _of(log_std, chosen).exp() * noise
+        return self._to_action(unit), self._log_density(log_weight, mean, log_std, unit.unsqueeze(-2)).squeeze(-1)
+
+    def mode(self, logit: Tensor) -> Tensor:
+        """The mean of the most probable Gaussian [B, *shape].
+
+        The density itself can be highest elsewhere, at a narrow Gaussian with a small weight, as recorded actions that were
+        clipped give at a bound.
+        """
+        log_weight, mean, _ = self._split(logit)
+        return self._to_action(_of(mean, log_weight.argmax(-1)))
+
+    def evaluate(self, logit: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        """The log-density of actions [B, *shape], and an upper bound of the entropy, each [B].
+
+        The entropy of a mixture has no closed form. The bound is exact if the Gaussians are equal or far from each other:
+
+            -sum_i w_i log sum_j w_j exp(-KL(p_i || p_j)) + sum_i w_i H(p_i)
+
+        Reference:
+            Kolchinsky and Tracey (2017), https://arxiv.org/abs/1706.02419, the bound with the KL divergence as the distance.
+        """
+        log_weight, mean, log_std = self._split(logit)
+        unit = (action.reshape(len(action), 1, self._size) - self.middle) / self.reach
+        inner = (log_std + 0.5 * math.log(2 * math.pi * math.e)).sum(-1) + self.reach.log().sum()
+        near = self._log_nearness(log_weight, (mean, log_std), (mean, log_std))
+        entropy = (log_weight.exp() * (inner - near)).sum(-1)
+        return self._log_density(log_weight, mean, log_std, unit).squeeze(-1), entropy
+
+    def kl(self, logit: Tensor, other: Tensor) -> Tensor:
+        """An approximation of KL(p || q) [B], which has no closed form. It is 0 for equal parameters, and exact with K = 1.
+
+        Reference:
+            Hershey and Olsen (2007), "Approximating the Kullback Leibler Divergence Between Gaussian Mixture Models",
+            the variational approximation.
+        """
+        log_weight, *gaussians = self._split(logit)
+        other_weight, *others = self._split(other)
+        near = self._log_nearness(log_weight, gaussians, gaussians)
+        return (log_weight.exp() * (near - self._log_nearness(other_weight, gaussians, others))).sum(-1)
+
+    def _log_density(self, log_weight: Tensor, mean: Tensor, log_std: Tensor, unit: Tensor) -> Tensor:
+        """The log-density [B, N] of N actions [B, N, A] that are relative to the bounds, as one of actions of the space."""
+        each = gaussian_log_prob(mean.unsqueeze(-3), log_std.unsqueeze(-3), unit.unsqueeze(-2))
+        return (log_weight.unsqueeze(-2) + each).logsumexp(-1) - self.reach.log().sum()
+
+    @staticmethod
+    def _log_nearness(log_weight: Tensor, gaussians: Sequence[Tensor], others: Sequence[Tensor]) -> Tensor:
+        """log sum_j w_j exp(-KL(p_i || q_j)) [B, K] for the Gaussians p_i and the others q_j, whose weights are w_j."""
+        p, q = [part.unsqueeze(-2) for part in gaussians], [part.unsqueeze(-3) for part in others]
+        return (log_weight.unsqueeze(-2) - gaussian_kl(*p, *q)).logsumexp(-1)
+
+    def _to_action(self, unit: Tensor) -> Tensor:
+        return torch.addcmul(self.middle, unit, self.reach).reshape(-1, *self.shape)
+
+
 class Composite(ActionDistribution):
     """Independent distributions by name, for Dict and Tuple spaces."""
 
@@ -274,3 +388,8 @@ class Composite(ActionDistribution):
         """KL(p || q) [B], the sum over all parts."""
         pairs = zip(self._split(logit), self._split(other))
         return torch.stack([part.kl(x, y) for (_, part, x), (_, _, y) in pairs]).sum(0)
+
+
+def _of(parts: Tensor, chosen: Tensor) -> Tensor:
+    """Of K rows each, the chosen one: [B, A] of [B, K, A]."""
+    return parts.take_along_dim(chosen[:, None, None], -2).squeeze(-2)

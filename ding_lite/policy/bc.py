@@ -9,18 +9,30 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+import gymnasium
 import torch
+from gymnasium import spaces
 from torch import Tensor, nn
 
-from ding_lite.basics import ranged_field
+from ding_lite.basics import ConfigError, ranged_field
 from ding_lite.data import Tree, flatten
 from ding_lite.data.trees import first_leaf, has_leaf
+from ding_lite.envs.spaces import subspaces
 from ding_lite.functional import masked_mean, weighted_mean
-from ding_lite.nn import action_distribution
+from ding_lite.nn import ActionDistribution, action_distribution, make_actor_critic
 from ding_lite.policy_base import LearnConfig, Policy, PolicyConfig
 from ding_lite.policy_check import require_members, require_output
 from ding_lite.policy_parts import ScheduledLearningRate, WideModelConfig
 from ding_lite.run_configs import OfflineRunConfig
+
+
+@dataclasses.dataclass
+class BCModelConfig(WideModelConfig):
+    """The actor."""
+
+    mixture_components: int = ranged_field(0, low=0, high=32)
+    """Gaussians in the density of a Box action, whose weights, means and standard deviations depend on the observation; 5 are
+    often better for data of several policies. 0 for one Gaussian, whose standard deviation does not depend on it."""
 
 
 @dataclasses.dataclass
@@ -35,7 +47,7 @@ class BCLearnConfig(LearnConfig):
 class BCPolicyConfig(PolicyConfig):
     """Behaviour cloning."""
 
-    model: WideModelConfig = dataclasses.field(default_factory=WideModelConfig)
+    model: BCModelConfig = dataclasses.field(default_factory=BCModelConfig)
     """The actor."""
 
     learn: BCLearnConfig = dataclasses.field(default_factory=BCLearnConfig)
@@ -63,11 +75,34 @@ class BCPolicy(ScheduledLearningRate, Policy):
     cfg: BCPolicyConfig
     learns_from = "transitions"
 
+    def check_spaces(self) -> None:
+        """Raise ConfigError if there is no Box action for the `mixture_components`."""
+        super().check_spaces()
+        components = self.cfg.model.mixture_components
+        if components and not _has_box(self.action_space):
+            raise ConfigError(
+                f"model.mixture_components = {components} is for Box actions, and the action space is {self.action_space}: "
+                "set it to 0."
+            )
+
     def make_model(self) -> nn.Module:
         """Make the actor."""
-        model: Any = super().make_model()
+        cfg = self.cfg.model
+        model = make_actor_critic(
+            self.observation_space,
+            self.action_space,
+            cfg.encoder_hidden_size_list,
+            cfg.activation,
+            cfg.conv_layers,
+            normalize_obs=cfg.normalize_obs,
+            layer_norm=cfg.layer_norm,
+            distribution=self._distribution(),
+        )
         model.critic = None
-        return model  # type: ignore[no-any-return]
+        return model
+
+    def _distribution(self) -> ActionDistribution:
+        return action_distribution(self.action_space, self.cfg.model.mixture_components)
 
     def take_model(self, model: nn.Module) -> nn.Module:
         """The module, with a `distribution` over actions if it has none.
@@ -77,7 +112,7 @@ class BCPolicy(ScheduledLearningRate, Policy):
         """
         require_members(self, model, {"logits": "logits(obs) -> logit [B, width]"})
         if not hasattr(model, "distribution"):
-            model.distribution = action_distribution(self.action_space)
+            model.distribution = self._distribution()
         return super().take_model(model)
 
     def check_model(self, obs: Any) -> None:
@@ -105,6 +140,11 @@ class BCPolicy(ScheduledLearningRate, Policy):
         loss = weighted_mean(-log_prob, batch.weight if has_leaf(batch, "weight") else None)
         errors = imitation_errors(self.model.distribution.mode(logit.detach()), batch.action)
         return loss, {"loss": loss.detach(), "entropy": entropy.detach().mean(), **errors}
+
+
+def _has_box(space: gymnasium.Space[Any]) -> bool:
+    parts = subspaces(space)
+    return isinstance(space, spaces.Box) if parts is None else any(map(_has_box, parts.values()))
 
 
 def imitation_errors(guess: Any, action: Any, valid: Tensor | None = None) -> dict[str, Tensor]:
