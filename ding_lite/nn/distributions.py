@@ -392,4 +392,4 @@ class Composite(ActionDistribution):
 
 def _of(parts: Tensor, chosen: Tensor) -> Tensor:
     """Of K rows each, the chosen one: [B, A] of [B, K, A]."""
-    return parts.take_along_dim(chosen[:, None, None], -2).squeeze(-2)
+    return parts.gather(-2, chosen[:, None, None].expand(-1, 1, parts.shape[-1])).squeeze(-2)

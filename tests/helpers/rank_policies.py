@@ -31,6 +31,7 @@ _MORE = {
     "CQLPolicy, imitation": {"learn.bc_steps": 10},
     "REINFORCEPolicy, baseline": {"baseline": True},
     "PPOPolicy, clipped value": {"learn.value_clip": 0.1},
+    "BCPolicy, mixture": {"model.mixture_components": 3},
 }
 CASES = {**{name: {} for name in LEARNING}, **_MORE}
 _SETTINGS = {
@@ -57,9 +58,8 @@ def made(case, settings=None, is_double=True):
             cfg.override({key: value})
     if name == "R2D2Policy":
         cfg.override(_LSTM)
-    policy = cls(
-        cfg.override({"seed": 3, **CASES[case], **(settings or {})}), OBSERVATIONS, BOX if _takes_box(cls) else DISCRETE
-    )
+    takes_box = _takes_box(cls) or "mixture" in case
+    policy = cls(cfg.override({"seed": 3, **CASES[case], **(settings or {})}), OBSERVATIONS, BOX if takes_box else DISCRETE)
     for network in networks_of(policy).values():
         if is_double and isinstance(network, torch.nn.Module):
             network.double()

@@ -7,6 +7,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from ding_lite.basics import ConfigError
 from ding_lite.data import tree
 from ding_lite.policy import BCPolicy
 
@@ -141,3 +142,41 @@ def test_it_learns_to_act_as_the_data(name):
     else:
         assert stats["mse"] < 0.05
         assert np.abs(found[:, 0] - obs[:, 1].sin().numpy()).mean() < 0.2
+
+
+def test_a_mixture_finds_one_of_two_good_actions_where_a_gaussian_is_between_them():
+    g = torch.Generator().manual_seed(0)
+    obs = torch.randn(512, 3, generator=g)
+    way = torch.where(torch.rand(512, 1, generator=g) < 0.6, 0.7, -0.7)  # 6 of 10 pass the obstacle on one side
+    action = way + 0.05 * torch.randn(512, 1, generator=g)
+    space, settings = spaces.Box(-1, 1, (1,)), {"model.encoder_hidden_size_list": [32], "learn.learning_rate": 0.01}
+    found = {}
+    for components in (0, 2):
+        policy = BCPolicy({"seed": 0, **settings, "model.mixture_components": components}, OBS, space)
+        for _ in range(200):
+            stats = policy.learn_mode.forward(tree({"obs": obs, "action": action}))
+        found[components] = policy.eval_mode.forward(obs.numpy())[0]
+
+    off = {components: np.abs(np.abs(actions) - 0.7) for components, actions in found.items()}  # from the nearest good action
+    assert np.median(off[0]) > 0.3
+    assert np.quantile(off[2], 0.95) < 0.1
+    assert stats["loss"] == pytest.approx(math.log(0.05) + 0.5 * (1 + math.log(2 * math.pi)) + 0.67, abs=0.3)  # 0.67: which way
+
+
+def test_a_mixture_needs_a_box_action():
+    settings = {"model.mixture_components": 3}
+    with pytest.raises(ConfigError, match=r"mixture_components = 3 is for Box actions.*Discrete\(3.*: set it to 0"):
+        BCPolicy(settings, OBS, ACTIONS["one of n"])
+
+    assert BCPolicy({**settings, "seed": 0}, OBS, PARTS).model.distribution.width == 3 + 3 * 5 + 5 + 2
+
+
+def test_a_network_of_the_users_gets_the_mixture_of_the_configuration():
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.logits = torch.nn.Linear(3, 2 * 5)
+
+    policy = BCPolicy({"seed": 0, "model.mixture_components": 2}, OBS, ACTIONS["a bounded vector"], model=Net())
+
+    assert policy.eval_mode.forward(np.zeros((4, 3), np.float32))[0].shape == (4, 2)

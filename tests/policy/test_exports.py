@@ -56,6 +56,15 @@ ALGORITHMS += ["DiscreteIQL", "IQL"]
 """Each way of acting: CQL, TD3BC, AWAC, IMPALA and REINFORCE act as SAC, TD3, IQL, PPO and A2C."""
 
 
+def test_the_program_of_a_mixture_acts_as_its_predictions(tmp_path):
+    policy = make("BC", action_space=FORCE, mixture_components=3)
+    program = torch.export.load(export_policy(policy, tmp_path / "policy.pt2")).module()
+    rows, obs = batch_of(VECTOR, 5)
+
+    assert same_actions(policy.action_space, policy.predict(rows[0])[0], program(obs[:1]))
+    assert len(program(obs)) == 5
+
+
 @pytest.mark.few
 @pytest.mark.parametrize("name", mostly_slow(ALGORITHMS, "DQN", "C51", "PPO", "SAC"))
 def test_the_program_of_each_algorithm_acts_as_its_predictions(name, tmp_path):

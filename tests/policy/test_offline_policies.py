@@ -86,6 +86,7 @@ def test_batches_of_each_kind_give_finite_losses_and_weights(name, kind):
     ("name", "settings"),
     [
         ("BC, Box", {}),
+        ("BC, Box", {"model.mixture_components": 3}),
         ("CQL", {"learn.bc_steps": 100, "learn.learning_rate_actor": 0.02}),
         ("TD3BC", {"learn.bc_alpha": 0.0}),
         ("IQL", {}),
