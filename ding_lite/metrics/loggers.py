@@ -305,17 +305,18 @@ class MetricsLogger:
                 f"{path!r} was first aggregated as {describe(stats)}, now as {describe(incoming)}: log it with the same "
                 "settings."
             )
-        else:
+        elif stats.owner != incoming.owner:
             require_one_owner(path, stats, incoming)
 
     def _require_own_rate(self, path: Path, incoming: StatsBase, new: Mapping[Path, StatsBase]) -> None:
         """Refuse to merge a value that has the name of another owner's throughput, or the throughput."""
-        rate, has_rate = rate_of(path), getattr(incoming, "clock", None) is not None
-        other = new.get(rate) or self._stats.get(rate) if has_rate else None
-        if other is not None:
-            require_one_owner(rate, incoming, other)
         name = path[-1]
-        if not has_rate and isinstance(name, str) and name.endswith(RATE):
+        if getattr(incoming, "clock", None) is not None:
+            rate = rate_of(path)
+            other = new.get(rate) or self._stats.get(rate)
+            if other is not None:
+                require_one_owner(rate, incoming, other)
+        elif isinstance(name, str) and name.endswith(RATE):
             base = (*path[:-1], name.removesuffix(RATE))
             counted = new.get(base) or self._stats.get(base)
             if counted is not None and getattr(counted, "clock", None) is not None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ding_lite.metrics.bases import StatsBase
 from ding_lite.metrics.paths import Path
 
 
-def matched(dicts: Sequence[Mapping[Any, Any]], path: Path) -> Iterator[tuple[Path, list[StatsBase]]]:
+def matched(dicts: Sequence[Mapping[Any, Any]], path: Path) -> Iterator[tuple[Path, Sequence[StatsBase]]]:
     """The statistics of the components by name, in order.
 
     Args:
@@ -20,10 +20,10 @@ def matched(dicts: Sequence[Mapping[Any, Any]], path: Path) -> Iterator[tuple[Pa
         ValueError: a name is a value in one and a prefix in another, or kinds or settings differ.
         TypeError: not a result of `reduce()`.
     """
-    names = [*dicts[0]] if dicts else []
-    are_alike = [*map(list, dicts)].count(names) == len(dicts)
-    for name in names if are_alike else dict.fromkeys(name for one in dicts for name in one):
-        found = [one[name] for one in (dicts if are_alike else [it for it in dicts if name in it])]
+    for name, found in _by_name(dicts):
+        if _are_alike(found):
+            yield (*path, name), found
+            continue
         kinds = set(map(type, found))
         if kinds == {dict}:
             yield from matched(found, (*path, name))
@@ -36,14 +36,33 @@ def matched(dicts: Sequence[Mapping[Any, Any]], path: Path) -> Iterator[tuple[Pa
             yield (*path, name), found
 
 
+def _by_name(dicts: Sequence[Mapping[Any, Any]]) -> Iterable[tuple[Any, Sequence[Any]]]:
+    """Each name with its values, of the components that have it."""
+    names = [*dicts[0]] if dicts else []
+    if [*map(list, dicts)].count(names) == len(dicts):  # almost always
+        return zip(names, zip(*[one.values() for one in dicts]))
+    return [
+        (name, [one[name] for one in dicts if name in one]) for name in dict.fromkeys(name for one in dicts for name in one)
+    ]
+
+
+def _are_alike(found: Sequence[Any]) -> bool:
+    """Whether all are statistics with the same kind, settings and owner."""
+    kind = type(found[0])
+    if StatsBase not in kind.__mro__:  # like issubclass(), which is slow for abstract classes
+        return False
+    settings, owner = found[0].settings, found[0].owner
+    for one in found:  # noqa: SIM110  all() takes twice as long
+        if one.__class__ is not kind or one.settings != settings or one.owner != owner:
+            return False
+    return True
+
+
 def _require_alike(path: Path, found: Sequence[Any], kinds: set[type]) -> None:
     for kind in kinds:
-        if StatsBase not in kind.__mro__:  # like issubclass(), which is slow for abstract classes
+        if StatsBase not in kind.__mro__:
             raise TypeError(f"{path!r} is of type {kind.__name__}: aggregate() wants results of reduce() without compile=True.")
     first = found[0]
-    settings, owner = first.settings, first.owner
-    if len(kinds) == 1 and not [one for one in found if one.settings != settings or one.owner != owner]:
-        return
     for one in found:
         require_one_owner(path, first, one)
     other = next((other for other in found if describe(other) != describe(first)), None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -12,8 +11,6 @@ from ding_lite.metrics.bases import held, plain_number, total_of
 from ding_lite.metrics.numbers import NumberStats
 from ding_lite.metrics.sums import added, between, share, sum_of, times
 from ding_lite.metrics.throughputs import Throughput
-
-_LARGEST = sys.float_info.max
 
 
 class MeanStats(NumberStats):
@@ -24,24 +21,35 @@ class MeanStats(NumberStats):
     def __init__(self, window: float | None = None) -> None:
         super().__init__(window)
 
+    def push(self, value: Any) -> None:
+        if type(value) is float and self._waiting is None:
+            total = self._sum + value
+            if total - total == 0:  # finite; here, and not in _add, because most values are logged as a mean
+                self._sum = total
+                self._count += 1
+                self._has_any = True
+                return
+        self._take(value)
+
     def _begin(self) -> None:
-        self._sum, self._power, self._count = 0.0, 0, 0  # values whose sum is _sum * 2 ** _power
+        self._sum: float = 0.0
+        self._count: int = 0
+        self._wide, self._power = 0.0, 0  # the sum of the values is _sum + _wide * 2 ** _power
 
     def _add(self, value: float) -> None:
         self._has_any = True
         if value == value:
             total = self._sum + value
-            if self._power or not -_LARGEST <= total <= _LARGEST:
-                total, self._power = added(self._sum, self._power, value)
+            if math.isinf(total) and math.isfinite(value) and math.isfinite(self._sum):
+                self._widen(self._sum)
+                total = float(value)
             self._sum = total
             self._count += 1
 
     def push_all(self, values: Sequence[Any]) -> None:
         total = sum(values) if self._waiting is None and set(map(type, values)) == {float} else math.nan
         total += self._sum
-        if (
-            not self._power and -_LARGEST <= total <= _LARGEST
-        ):  # learners log as many values at once as they take gradient steps
+        if total - total == 0:  # learners log as many values at once as they take gradient steps
             self._has_any = True
             self._sum = total
             self._count += len(values)
@@ -54,29 +62,49 @@ class MeanStats(NumberStats):
 
     def merge(self, incoming_stats: Sequence[MeanStats]) -> None:
         if self._window is None:
-            total = self._sum + sum([other._sum for other in incoming_stats])
-            if -_LARGEST <= total <= _LARGEST and not (self._power + sum([other._power for other in incoming_stats])):
-                self._sum = total  # almost always
-                self._count += sum([other._count for other in incoming_stats])
+            total, count, has_more = self._sum, self._count, False
+            for other in incoming_stats:
+                total += other._sum
+                count += other._count
+                if other._wide or other._waiting:
+                    has_more = True
+            if total - total == 0 and not has_more:  # almost always
+                self._sum, self._count = total, count
             else:
-                self._merge_totals((other._sum, other._power, other._count) for other in incoming_stats)
-            self._wait_for(incoming_stats)
+                self._merge_totals(other._total() for other in incoming_stats)
+                self._wait_for(incoming_stats)
         else:  # each component has its own window: after merging, all values of the cycle count
             self._merge_totals(other._seen() for other in incoming_stats)
         self._has_any = True
 
     def set_state(self, state: dict[str, Any]) -> None:
-        super().set_state({"_power": 0, **state})  # older states do not have it
+        if "_wide" not in state:  # an older state
+            power = state.get("_power", 0)
+            state = {
+                **state,
+                "_wide": state["_sum"] if power else 0.0,
+                "_sum": 0.0 if power else state["_sum"],
+                "_power": power,
+            }
+        super().set_state(state)
+
+    def _widen(self, total: float, power: int = 0) -> None:
+        self._wide, self._power = added(self._wide, self._power, total, power)
 
     def _merge_totals(self, totals: Iterable[tuple[float, int, int]]) -> None:
         for total, power, count in totals:
-            self._sum, self._power = added(self._sum, self._power, total, power)
+            self._widen(total, power)
             self._count += count
+
+    def _total(self) -> tuple[float, int, int]:
+        """The sum without the values in the window, as a total and a power of two, and the number of its values."""
+        return *added(self._wide, self._power, self._sum), self._count
 
     def _seen(self) -> tuple[float, int, int]:
         """The sum, as a total and a power of two, and the number of values."""
         recent = self._recent()
-        return *added(self._sum, self._power, *sum_of(recent)), self._count + len(recent)
+        total, power, count = self._total()
+        return *added(total, power, *sum_of(recent)), count + len(recent)
 
 
 class EmaStats(NumberStats):
@@ -94,18 +122,20 @@ class EmaStats(NumberStats):
         if coeff is None or not 0 < coeff <= 1:
             raise ValueError(f"ema_coeff={ema_coeff!r}, expected a number in (0, 1], the weight of the newest value.")
         self._coeff: float = coeff
+        self._others = 1 - coeff  # the weight of the earlier values
         self._value: float | None = None
         super().__init__(ema_coeff=coeff)
         del self.settings["window"]
 
     def push(self, value: Any) -> None:
-        old, coeff = self._value, self._coeff
-        if type(value) is float and self._waiting is None and old is not None and value == value and coeff != 1:
-            new = (1 - coeff) * old + coeff * value  # here, and not in _add, because every timer ends here
-            self._value = new if -_LARGEST <= new <= _LARGEST else between(old, value, coeff)
-            self._count += 1
-        else:
-            self._take(value)
+        old = self._value
+        if type(value) is float and self._waiting is None and old is not None:
+            new = self._others * old + self._coeff * value
+            if new - new == 0:  # finite; here, and not in _add, because every timer ends here
+                self._value = new
+                self._count += 1
+                return
+        self._take(value)
 
     @property
     def is_empty(self) -> bool:
@@ -127,15 +157,27 @@ class EmaStats(NumberStats):
         return value if compile else [value]
 
     def merge(self, incoming_stats: Sequence[EmaStats]) -> None:
+        merged, count = self._merged, self._count
         for other in incoming_stats:
-            other._settle()
+            if other._waiting:
+                other._settle()
+            if other._count and other._value is not None:
+                merged += other._value * other._count
+                count += other._count
+        if merged - merged == 0 and not self._merged_power:  # almost always
+            self._merged, self._count = merged, count
+        else:
+            self._merge_wide(incoming_stats)
+        if self._count:
+            self._value = share(self._merged, self._merged_power, self._count)
+        self._has_any = True
+
+    def _merge_wide(self, incoming_stats: Sequence[EmaStats]) -> None:
+        for other in incoming_stats:
             if other._count and other._value is not None:
                 theirs = times(float(other._value), other._count)
                 self._merged, self._merged_power = added(self._merged, self._merged_power, *theirs)
                 self._count += other._count
-        if self._count:
-            self._value = share(self._merged, self._merged_power, self._count)
-        self._has_any = True
 
 
 class SumStats(NumberStats):

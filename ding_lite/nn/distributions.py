@@ -290,7 +290,7 @@ class GaussianMixture(ActionDistribution):
 
     def _split(self, logit: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The log-weights [B, K]; means and log_std [B, K, A], relative to the bounds."""
-        weight, mean, raw = logit.split([self.components, *[self.components * self._size] * 2], -1)
+        weight, mean, raw = torch.split(logit, [self.components, *[self.components * self._size] * 2], -1)
         shape = (-1, self.components, self._size)
         log_std = torch.log(MIN_STD + nn.functional.softplus(raw))
         return weight.log_softmax(-1), mean.reshape(shape), log_std.reshape(shape)
