@@ -18,6 +18,9 @@ class MeanStats(NumberStats):
 
     stats_cls_identifier = "mean"
 
+    _sum: float
+    _count: int
+
     def __init__(self, window: float | None = None) -> None:
         super().__init__(window)
 
@@ -32,8 +35,7 @@ class MeanStats(NumberStats):
         self._take(value)
 
     def _begin(self) -> None:
-        self._sum: float = 0.0
-        self._count: int = 0
+        self._sum, self._count = 0.0, 0
         self._wide, self._power = 0.0, 0  # the sum of the values is _sum + _wide * 2 ** _power
 
     def _add(self, value: float) -> None:
