@@ -18,7 +18,7 @@ from gymnasium import spaces
 from measure import one_thread, report
 
 from ding_lite.data import Trajectories
-from ding_lite.datasets import DatasetWriter, Epochs, OfflineDataset, stored_columns
+from ding_lite.datasets import DatasetWriter, EpochSampler, OfflineDataset, stored_columns
 from ding_lite.policy import TD3BCPolicy
 
 STEPS, ENVS, LONGEST, BATCH = 1_000_000, 8, 1000, 256
@@ -71,7 +71,7 @@ def read(folder: Path, is_mapped: bool) -> None:
     dataset = OfflineDataset(folder)
     opened = time.perf_counter()
     columns = [name for name in policy.columns or () if name in dataset.columns]
-    epochs = Epochs(len(dataset), BATCH)
+    epochs = EpochSampler(len(dataset), BATCH)
     batch = dataset.take(epochs.next(), columns)
     first = time.perf_counter()
     taking, learning = [], []

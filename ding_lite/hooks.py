@@ -11,7 +11,7 @@ from ding_lite.envs import arrays
 _RENAMED = {
     "BoundedActing": "BoxActing",
     "BoundedCollectConfig": "BoxCollectConfig",
-    "BoundedConfig": "BoxConfig",
+    "BoundedConfig": "BoxPolicyConfig",
     "BoundedLearnConfig": "BoxLearnConfig",
     "NoisyActing": "GaussianNoiseActing",
     "NoisyCollectConfig": "GaussianNoiseCollectConfig",

@@ -18,7 +18,7 @@ import gymnasium
 from ding_lite import contract, task
 from ding_lite.config import PPOConfig, from_command_line
 from ding_lite.contexts import OnlineRLContext
-from ding_lite.envs import ChangingEnvs, make_envs
+from ding_lite.envs import ChangeableEnvs, make_envs
 from ding_lite.middleware import (
     CkptSaver,
     StepCollector,
@@ -54,7 +54,7 @@ class Lock(gymnasium.Env[int, int]):
         return self.cell, float(is_open), is_open or not is_right, False, {"distance": self.distance}
 
 
-def curriculum(env: ChangingEnvs, threshold: float = 0.9) -> Callable[[OnlineRLContext], None]:
+def curriculum(env: ChangeableEnvs, threshold: float = 0.9) -> Callable[[OnlineRLContext], None]:
     """Let episodes start one cell earlier when the mean return of an iteration reaches the threshold."""
 
     @contract(reads=("finished_episodes",), uses=(env,), stage="process")

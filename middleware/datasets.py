@@ -20,7 +20,7 @@ from ding_lite.config import RunConfig
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
 from ding_lite.data import Episodes, Trajectories, Tree, flatten, nested
 from ding_lite.data.trees import has_leaf, map_leaves, with_leaves
-from ding_lite.datasets import DatasetError, DatasetWriter, Epochs, OfflineDataset, open_dataset
+from ding_lite.datasets import DatasetError, DatasetWriter, EpochSampler, OfflineDataset, open_dataset
 from ding_lite.datasets.writers import STATE_KEYS
 from ding_lite.engine import Task, contract
 from ding_lite.envs import SpaceError
@@ -249,7 +249,7 @@ class OfflineDataFetcher:
     def __init__(
         self,
         data: OfflineDataset,
-        epochs: Epochs,
+        epochs: EpochSampler,
         columns: tuple[str, ...] | None,
         length: int | None,
         clip: Callable[[Any], Any] | None,
@@ -299,11 +299,11 @@ def _settings_of_collection(cfg: RunConfig) -> dict[str, Any]:
     }
 
 
-def _epochs(cfg: RunConfig, data: OfflineDataset) -> Epochs:
+def _epochs(cfg: RunConfig, data: OfflineDataset) -> EpochSampler:
     """The order of the rows; of processes that learn together, that of rank 0."""
     ranks, seed = current_ranks(), cfg.seed
     if ranks is None:
-        return Epochs(len(data), cfg.policy.learn.batch_size, seed, data.fingerprint)
+        return EpochSampler(len(data), cfg.policy.learn.batch_size, seed, data.fingerprint)
     found = [text.split() for text in ranks.texts("offline_data_fetcher", f"{seed} {data.fingerprint}")]
     different = [rank for rank, (_, fingerprint) in enumerate(found) if fingerprint != found[0][1]]
     if different:
@@ -311,7 +311,7 @@ def _epochs(cfg: RunConfig, data: OfflineDataset) -> Epochs:
             f"offline_data_fetcher got another dataset in rank {different[0]} than in rank 0: give all processes the same one, "
             "of which each takes its part."
         )
-    return Epochs(len(data), cfg.policy.learn.batch_size, int(found[0][0]), data.fingerprint, ranks.rank, ranks.size)
+    return EpochSampler(len(data), cfg.policy.learn.batch_size, int(found[0][0]), data.fingerprint, ranks.rank, ranks.size)
 
 
 def _space_of(name: str, data: OfflineDataset, policy: LearnMode | None) -> Any:

@@ -11,7 +11,7 @@ from gymnasium.vector import VectorEnv, VectorWrapper
 from ding_lite.basics import foreign_arguments
 from ding_lite.config import EnvConfig, RunConfig
 from ding_lite.engine import Deferred
-from ding_lite.envs import ChangingEnvs, EpisodeResult
+from ding_lite.envs import ChangeableEnvs, EpisodeResult
 from ding_lite.envs.names import name_of_envs, threshold_of_envs
 from ding_lite.metrics.sums import mean_of
 from ding_lite.middleware.arguments import RUN_CONFIG, require, require_evaluations, require_mode
@@ -161,7 +161,7 @@ class InteractionEvaluator(ScheduledEvaluator):
         return Evaluation(value, counters["train_iter"], self._worker.get_weights(), logged)
 
     def _has_begun(self, work: Deferred[Evaluation]) -> None:
-        if isinstance(self._env, ChangingEnvs):
+        if isinstance(self._env, ChangeableEnvs):
             self._env.set_worker_thread(work.thread)
 
 

@@ -6,7 +6,8 @@ from ding_lite.basics import unflatten
 from ding_lite.data.column_arrays import Leaf as Leaf
 from ding_lite.data.column_arrays import LeafSpec, Spec, allocate
 from ding_lite.data.device_transfers import to_device
-from ding_lite.data.episode_replay import EpisodeReplayBuffer, Within
+from ding_lite.data.episode_replay import EpisodeReplayBuffer, GoalSelection
+from ding_lite.data.episode_replay import Within as Within
 from ding_lite.data.episodes import Episodes
 from ding_lite.data.hindsight import GoalRewards, HindsightSampler
 from ding_lite.data.minibatches import minibatches
@@ -24,6 +25,7 @@ __all__ = [
     "EpisodeReplayBuffer",
     "Episodes",
     "GoalRewards",
+    "GoalSelection",
     "HindsightSampler",
     "LeafSpec",
     "Order",
@@ -33,7 +35,6 @@ __all__ = [
     "Spec",
     "Trajectories",
     "Tree",
-    "Within",
     "allocate",
     "flatten",
     "minibatches",

@@ -18,9 +18,9 @@ from ding_lite.data.restoring import require_integer, state_error
 from ding_lite.data.rollouts import Trajectories
 from ding_lite.data.trees import flatten, map_leaves, nested
 
-Within: TypeAlias = Literal["future", "final", "episode"]
+GoalSelection: TypeAlias = Literal["future", "final", "episode"]
 """Which transitions of the same episode: the same one or a later one, the last one, or any."""
-WITHIN: tuple[Within, ...] = get_args(Within)
+WITHIN: tuple[GoalSelection, ...] = get_args(GoalSelection)
 
 _OPEN = np.iinfo(np.int64).max  # last step of an episode that goes on
 _ROW_BYTES = 36  # of the arrays below, for each transition
@@ -208,7 +208,7 @@ class EpisodeReplayBuffer(ReplayBuffer):
         wider[self._stream[held], self._step[held] % width] = held
         self._row_at = wider
 
-    def draw_within(self, rows: Array, which: Within) -> Array:
+    def draw_within(self, rows: Array, which: GoalSelection) -> Array:
         """For each transition, one of the same episode, drawn uniformly from those that are stored, by the buffer's generator.
 
         Args:
@@ -394,3 +394,6 @@ def _problem_of(places: Mapping[str, Array], count: Array, open_: Array, oldest:
     if (open_ >= np.maximum(count, 1)).any() or (held & (open_ >= 0) & (open_ != last)).any():
         return "an open episode that is not the last one"
     return None
+
+
+Within = GoalSelection  # its name in earlier versions

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from ding_lite.data.episode_replay import WITHIN, Array, EpisodeReplayBuffer, Within
+from ding_lite.data.episode_replay import WITHIN, Array, EpisodeReplayBuffer, GoalSelection
 from ding_lite.data.mixtures import Sampler
 from ding_lite.data.replay import Draw
 from ding_lite.data.trees import LeafError, Tree, flatten, map_leaves, nested, tree
@@ -121,7 +121,7 @@ class HindsightSampler(Sampler):
     """
 
     def __init__(
-        self, buffer: EpisodeReplayBuffer, rewards: GoalRewards, strategy: Within = "future", ratio: float = 0.8
+        self, buffer: EpisodeReplayBuffer, rewards: GoalRewards, strategy: GoalSelection = "future", ratio: float = 0.8
     ) -> None:
         if strategy not in WITHIN:
             raise ValueError(f"HindsightSampler(strategy={strategy!r}): unknown strategy, use one of {list(WITHIN)}.")
@@ -129,7 +129,7 @@ class HindsightSampler(Sampler):
             raise ValueError(f"HindsightSampler(ratio={ratio!r}): expected a number in [0, 1].")
         super().__init__([buffer])
         self._buffer, self._rewards = buffer, rewards
-        self._strategy: Within = strategy
+        self._strategy: GoalSelection = strategy
         self._ratio = ratio
         self._is_unchecked = True
 

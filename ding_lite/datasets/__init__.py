@@ -1,7 +1,8 @@
 """Datasets: recorded episodes in files, written by a run and read for offline RL."""
 
 from ding_lite.datasets.chunks import DatasetError
-from ding_lite.datasets.epochs import Epochs
+from ding_lite.datasets.epochs import Epochs as Epochs
+from ding_lite.datasets.epochs import EpochSampler
 from ding_lite.datasets.hdf5 import read_d4rl
 from ding_lite.datasets.minari_files import read_minari, write_minari
 from ding_lite.datasets.offline_datasets import OfflineDataset
@@ -13,7 +14,7 @@ __all__ = [
     "REFERENCE_RETURNS",
     "DatasetError",
     "DatasetWriter",
-    "Epochs",
+    "EpochSampler",
     "OfflineDataset",
     "normalized_score",
     "open_dataset",

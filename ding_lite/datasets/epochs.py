@@ -1,4 +1,4 @@
-"""Epochs: the rows of a dataset in random order, each once in a pass."""
+"""EpochSampler: the rows of a dataset in random order, each once in a pass."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ding_lite.data.random_generators import require_generator_state
 from ding_lite.data.restoring import require_integer, require_state
 
 
-class Epochs:
+class EpochSampler:
     """Minibatches of shuffled rows: each row once in a pass, in equal parts of about `batch_size`.
 
     Args:
@@ -27,7 +27,7 @@ class Epochs:
         ValueError: there are more processes than rows.
 
     Example:
-        >>> epochs = Epochs(10, 4)
+        >>> epochs = EpochSampler(10, 4)
         >>> [(epochs.epoch, len(epochs.next())) for _ in range(4)]
         [(0, 5), (0, 5), (1, 5), (1, 5)]
     """
@@ -40,7 +40,7 @@ class Epochs:
         self.num_rows, self._fingerprint, self._rank, self._ranks = num_rows, fingerprint, rank, ranks
         self.batches = max(1, min(round(num_rows / (ranks * batch_size)), num_rows // ranks))
         """Batches of a pass."""
-        self.rng = np.random.default_rng(seed_of(seed, "Epochs(seed={})"))
+        self.rng = np.random.default_rng(seed_of(seed, "EpochSampler(seed={})"))
         self._before = self.rng.bit_generator.state
         self._order: np.ndarray[Any, Any] | None = None
         self._taken = 0
@@ -74,7 +74,7 @@ class Epochs:
         """
         keys = "num_rows", "batches", "fingerprint", "taken", "rng"
         state = base_state(self, state, keys)
-        require_state(state, "Epochs", keys)
+        require_state(state, "EpochSampler", keys)
         for name, own in (("num_rows", self.num_rows), ("batches", self.batches)):
             if state[name] != own:
                 what = "rows" if name == "num_rows" else "batches in a pass"
@@ -84,9 +84,12 @@ class Epochs:
                 )
         if state["fingerprint"] != self._fingerprint:
             raise ValueError("the saved run learned from other data than this dataset has: resume with the same dataset.")
-        taken = require_integer(state, "taken", "Epochs", 0)
+        taken = require_integer(state, "taken", "EpochSampler", 0)
         require_generator_state("rng", state["rng"], self.rng.bit_generator)
         self.rng.bit_generator.state = self._before = state["rng"]
         self._taken, self._order = taken, None
         if taken % self.batches:
             self._order = self.rng.permutation(self.num_rows)
+
+
+Epochs = EpochSampler  # its name in earlier versions

@@ -15,8 +15,9 @@ from ding_lite.engine.deferrals import BrokenOff as BrokenOff
 from ding_lite.engine.deferrals import Deferred, WorkCancelled
 from ding_lite.engine.endings import EndReason
 from ding_lite.engine.interrupts import RunInterrupted
-from ding_lite.engine.lanes import interpreter_released
+from ding_lite.engine.lanes import interpreter_released as interpreter_released
 from ding_lite.engine.lanes import released as released
+from ding_lite.engine.lanes import waiting_for_process
 from ding_lite.engine.roles import Role
 from ding_lite.engine.run_states import RunStateError
 from ding_lite.engine.tasks import Task, current_task, task
@@ -64,10 +65,10 @@ __all__ = [
     "contract_of",
     "current_task",
     "extend_contract",
-    "interpreter_released",
     "load_checkpoint",
     "ranged_field",
     "run_inside",
     "save_checkpoint",
     "task",
+    "waiting_for_process",
 ]

@@ -127,7 +127,7 @@ class LaneThread:
 
 
 @contextmanager
-def interpreter_released() -> Iterator[None]:
+def waiting_for_process() -> Iterator[None]:
     """Record for the timeline that this block waits for another process, and that other threads can use the interpreter."""
     lane, begun = _lane.get(), time.perf_counter_ns()
     try:
@@ -137,7 +137,7 @@ def interpreter_released() -> Iterator[None]:
             lane.released_ns += time.perf_counter_ns() - begun
 
 
-released = interpreter_released  # its name in earlier versions
+interpreter_released = released = waiting_for_process  # its names in earlier versions
 
 
 _lane: ContextVar[Lane | None] = ContextVar("lane", default=None)

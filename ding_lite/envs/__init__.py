@@ -7,14 +7,16 @@ from ding_lite.envs.agent_making import make_agent_envs
 from ding_lite.envs.agent_slots import AgentSlots
 from ding_lite.envs.atari import AtariPreprocessing
 from ding_lite.envs.bit_flip import BitFlip
-from ding_lite.envs.changes import ChangingEnvs
+from ding_lite.envs.changes import ChangeableEnvs
+from ding_lite.envs.changes import ChangingEnvs as ChangingEnvs
 from ding_lite.envs.env_data_checks import EnvDataError
 from ding_lite.envs.episode_starts import Episode as Episode
 from ding_lite.envs.episode_starts import EpisodeResult
 from ding_lite.envs.error_locations import EnvLocation
 from ding_lite.envs.goals import goal_rewards
 from ding_lite.envs.info_columns import INFO
-from ding_lite.envs.making import env_factory, make_envs, rendering, stepper
+from ding_lite.envs.making import env_factory, make_envs, stepper, with_render_mode
+from ding_lite.envs.making import rendering as rendering
 from ding_lite.envs.multi_agent import AgentVectorEnv
 from ding_lite.envs.partial_observations import OnlyElements as OnlyElements
 from ding_lite.envs.partial_observations import PartialObservation
@@ -36,7 +38,7 @@ __all__ = [
     "AgentVectorEnv",
     "AtariPreprocessing",
     "BitFlip",
-    "ChangingEnvs",
+    "ChangeableEnvs",
     "EnvDataError",
     "EnvLocation",
     "EpisodeResult",
@@ -55,8 +57,8 @@ __all__ = [
     "goal_rewards",
     "make_agent_envs",
     "make_envs",
-    "rendering",
     "replay_error",
     "save_env_error",
     "stepper",
+    "with_render_mode",
 ]

@@ -13,7 +13,7 @@ from ding_lite.basics import did_you_mean
 from ding_lite.data import Spec, flatten
 from ding_lite.data.restoring import require_integer, require_state, state_error
 from ding_lite.envs.agent_slots import AgentSlots
-from ding_lite.envs.changes import ChangingEnvs
+from ding_lite.envs.changes import ChangeableEnvs
 from ding_lite.envs.episode_starts import EpisodeResult
 from ding_lite.envs.saved_states import require_episodes, require_returns, require_rows, require_unbegun
 from ding_lite.envs.spaces import SpaceError, hidden_difference, same_layout
@@ -39,7 +39,7 @@ class MultiAgentStep(NamedTuple):
     `info["policy_return"]` the mean return of the agents of each policy, and `info["info"]` the last info of each agent."""
 
 
-class AgentVectorBase(ChangingEnvs):
+class AgentVectorBase(ChangeableEnvs):
     """N copies of a multi-agent environment, whose agents are assigned to policies.
 
     Args:

@@ -23,7 +23,7 @@ _MANY = 1000  # calls of one environment, after which a warning says that they a
 _OWN = {"step": "envs.step(actions)", "reset": "envs.reset()", "close": "envs.close()"}
 
 
-class ChangingEnvs(abc.ABC):
+class ChangeableEnvs(abc.ABC):
     """The methods `call`, `set_attr` and `get_attr`, as gymnasium's vector environments have them.
 
     Changes are recorded. A restarted worker process, and a resumed run, repeat them at the same step of the same episode.
@@ -365,3 +365,6 @@ def _layers(env: Any) -> Iterator[Any]:
 def _missing(env: Any, name: str, index: int) -> str:
     known = {each for layer in _layers(env) for each in dir(layer) if not each.startswith("_")}
     return f"environment {index} ({env}) has no attribute {name!r}{did_you_mean(name, known)}"
+
+
+ChangingEnvs = ChangeableEnvs  # its name in earlier versions

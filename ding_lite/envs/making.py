@@ -203,7 +203,7 @@ def env_factory(
     raise TypeError(f"make_envs() wants an environment id or a function that returns a new environment, got {env!r:.200}{fix}")
 
 
-def rendering(factory: Callable[..., Any], render_mode: str) -> Callable[..., Any]:
+def with_render_mode(factory: Callable[..., Any], render_mode: str) -> Callable[..., Any]:
     """A factory of environments like those of this one, made with this `render_mode`.
 
     Args:
@@ -216,7 +216,7 @@ def rendering(factory: Callable[..., Any], render_mode: str) -> Callable[..., An
     """
     if isinstance(factory, partial) and factory.func in (_wrapped, _limited):
         inner, *others = factory.args
-        return partial(factory.func, rendering(inner, render_mode), *others, **factory.keywords)
+        return partial(factory.func, with_render_mode(inner, render_mode), *others, **factory.keywords)
     takes = isinstance(factory, partial) and factory.func in (_made, _made_atari)
     maker = factory.args[0] if isinstance(factory, partial) and factory.func is called else factory
     if not takes and "render_mode" not in _parameters(maker) and not _takes_any(maker):
@@ -330,3 +330,6 @@ def _wrapped(factory: EnvFactory, wrappers: Sequence[Callable[[gymnasium.Env[Any
     for wrapper in wrappers:
         env = wrapper(env)
     return env
+
+
+rendering = with_render_mode  # its name in earlier versions

@@ -13,7 +13,7 @@ from gymnasium.vector.utils import batch_space
 
 from ding_lite.basics import foreign_attributes
 from ding_lite.data import allocate
-from ding_lite.envs.changes import ChangingEnvs
+from ding_lite.envs.changes import ChangeableEnvs
 from ding_lite.envs.foreign_names import ATTRIBUTES
 from ding_lite.envs.names import name_of_env
 from ding_lite.envs.spaces import space_spec, to_gymnasium, to_nested
@@ -37,7 +37,7 @@ class Traits(NamedTuple):
 
 
 @foreign_attributes(ATTRIBUTES)
-class SameStepVectorEnv(VectorEnv[Any, Any, Any], ChangingEnvs, abc.ABC):
+class SameStepVectorEnv(VectorEnv[Any, Any, Any], ChangeableEnvs, abc.ABC):
     """B environments. Each is reset in the step that ends its episode.
 
     `reset` and `step` have gymnasium's API, with autoreset mode SAME_STEP. They call `begin` and `advance`, which rollouts use

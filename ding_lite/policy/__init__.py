@@ -79,8 +79,8 @@ from ding_lite.policy_parts import (
     AdvantageWeightedActing,
     BoxActing,
     BoxCollectConfig,
-    BoxConfig,
     BoxLearnConfig,
+    BoxPolicyConfig,
     EntropyCoeffSchedule,
     EpsConfig,
     EpsilonGreedy,
@@ -91,6 +91,7 @@ from ding_lite.policy_parts import (
     HeadModelConfig,
     KLCoeffMixin,
     LearningRateSchedule,
+    OfflineModelConfig,
     OffPolicyConfig,
     OffPolicyLearnConfig,
     ParamGroupsMixin,
@@ -104,14 +105,15 @@ from ding_lite.policy_parts import (
     TargetNetwork,
     ValueBasedConfig,
     ValueNetworkMixin,
-    WideModelConfig,
     advantage_weighted_loss,
     bootstrap_discount,
     compute_advantages,
     episode_starts,
     weighted_loss,
 )
+from ding_lite.policy_parts import BoxConfig as BoxConfig
 from ding_lite.policy_parts import GreedyActing as GreedyActing
+from ding_lite.policy_parts import WideModelConfig as WideModelConfig
 from ding_lite.policy_state import StateError
 from ding_lite.run_configs import EnvConfig, LogConfig, OfflineRunConfig, OnPolicyRunConfig, RunConfig
 
@@ -135,8 +137,8 @@ __all__ = [
     "BCPolicyConfig",
     "BoxActing",
     "BoxCollectConfig",
-    "BoxConfig",
     "BoxLearnConfig",
+    "BoxPolicyConfig",
     "C51Config",
     "C51Policy",
     "C51PolicyConfig",
@@ -199,6 +201,7 @@ __all__ = [
     "ObservationError",
     "OffPolicyConfig",
     "OffPolicyLearnConfig",
+    "OfflineModelConfig",
     "OfflineRunConfig",
     "OnPolicyCollectConfig",
     "OnPolicyConfig",
@@ -251,7 +254,6 @@ __all__ = [
     "ValueBasedConfig",
     "ValueNetworkMixin",
     "WeightsSnapshot",
-    "WideModelConfig",
     "advantage_weighted_loss",
     "bootstrap_discount",
     "build_policy",

@@ -17,11 +17,11 @@ from ding_lite.functional import gaussian_log_prob
 from ding_lite.policy_base import Policy, next_step
 from ding_lite.policy_parts import (
     AdvantageWeightedActing,
-    BoxConfig,
     BoxLearnConfig,
+    BoxPolicyConfig,
+    OfflineModelConfig,
     ScheduledLearningRate,
     TargetNetwork,
-    WideModelConfig,
     advantage_weighted_loss,
     critic_regression,
     limited_share,
@@ -49,10 +49,10 @@ class AWACLearnConfig(BoxLearnConfig):
 
 
 @dataclasses.dataclass
-class AWACPolicyConfig(BoxConfig):
+class AWACPolicyConfig(BoxPolicyConfig):
     """AWAC."""
 
-    model: WideModelConfig = dataclasses.field(default_factory=WideModelConfig)
+    model: OfflineModelConfig = dataclasses.field(default_factory=OfflineModelConfig)
     """Networks."""
 
     learn: AWACLearnConfig = dataclasses.field(default_factory=AWACLearnConfig)

@@ -22,12 +22,12 @@ from ding_lite.functional import masked_mean, weighted_mean
 from ding_lite.nn import ActionDistribution, action_distribution, make_actor_critic
 from ding_lite.policy_base import LearnConfig, Policy, PolicyConfig
 from ding_lite.policy_check import require_members, require_output
-from ding_lite.policy_parts import ScheduledLearningRate, WideModelConfig
+from ding_lite.policy_parts import OfflineModelConfig, ScheduledLearningRate
 from ding_lite.run_configs import OfflineRunConfig
 
 
 @dataclasses.dataclass
-class BCModelConfig(WideModelConfig):
+class BCModelConfig(OfflineModelConfig):
     """The actor."""
 
     mixture_components: int = ranged_field(0, low=0, high=32)

@@ -21,7 +21,7 @@ from ding_lite.nn import masked
 from ding_lite.policy.dqn import DQNPolicy, DQNPolicyConfig
 from ding_lite.policy.sac import SACLearnConfig, SACPolicy, SACPolicyConfig
 from ding_lite.policy_base import next_step
-from ding_lite.policy_parts import FOR_RECORDED_ACTIONS, FOR_RECORDED_BOX_ACTIONS, OffPolicyLearnConfig, WideModelConfig
+from ding_lite.policy_parts import FOR_RECORDED_ACTIONS, FOR_RECORDED_BOX_ACTIONS, OfflineModelConfig, OffPolicyLearnConfig
 from ding_lite.run_configs import OfflinePendulumRunConfig, OfflineRunConfig
 
 
@@ -135,7 +135,7 @@ class CQLLearnConfig(SACLearnConfig):
 class CQLPolicyConfig(SACPolicyConfig):
     """CQL for Box actions."""
 
-    model: WideModelConfig = dataclasses.field(default_factory=WideModelConfig)
+    model: OfflineModelConfig = dataclasses.field(default_factory=OfflineModelConfig)
     """Networks."""
 
     learn: CQLLearnConfig = dataclasses.field(default_factory=CQLLearnConfig)

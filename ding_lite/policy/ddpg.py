@@ -14,7 +14,7 @@ from torch import Tensor
 from ding_lite.data import Tree
 from ding_lite.policy_base import Policy
 from ding_lite.policy_parts import (
-    BoxConfig,
+    BoxPolicyConfig,
     GaussianNoiseActing,
     GaussianNoiseCollectConfig,
     ScheduledLearningRate,
@@ -25,7 +25,7 @@ from ding_lite.run_configs import PendulumRunConfig
 
 
 @dataclasses.dataclass
-class DDPGPolicyConfig(BoxConfig):
+class DDPGPolicyConfig(BoxPolicyConfig):
     """DDPG."""
 
     collect: GaussianNoiseCollectConfig = dataclasses.field(default_factory=GaussianNoiseCollectConfig)

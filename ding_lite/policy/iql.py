@@ -25,13 +25,13 @@ from ding_lite.policy_check import require_members, require_output
 from ding_lite.policy_parts import (
     FOR_RECORDED_BOX_ACTIONS,
     AdvantageWeightedActing,
-    BoxConfig,
     BoxLearnConfig,
+    BoxPolicyConfig,
+    OfflineModelConfig,
     OffPolicyConfig,
     ParamGroupsMixin,
     ScheduledLearningRate,
     TargetNetwork,
-    WideModelConfig,
     advantage_weighted_loss,
     critic_regression,
     limited_share,
@@ -67,10 +67,10 @@ class IQLLearnConfig(BoxLearnConfig):
 
 
 @dataclasses.dataclass
-class IQLPolicyConfig(BoxConfig):
+class IQLPolicyConfig(BoxPolicyConfig):
     """IQL for Box actions."""
 
-    model: WideModelConfig = dataclasses.field(default_factory=WideModelConfig)
+    model: OfflineModelConfig = dataclasses.field(default_factory=OfflineModelConfig)
     """Networks."""
 
     learn: IQLLearnConfig = dataclasses.field(default_factory=IQLLearnConfig)
@@ -92,7 +92,7 @@ class IQLConfig(OfflinePendulumRunConfig):
 class DiscreteIQLPolicyConfig(OffPolicyConfig):
     """IQL for Discrete actions."""
 
-    model: WideModelConfig = dataclasses.field(default_factory=WideModelConfig)
+    model: OfflineModelConfig = dataclasses.field(default_factory=OfflineModelConfig)
     """Networks."""
 
     learn: IQLLearnConfig = dataclasses.field(default_factory=IQLLearnConfig)

@@ -21,8 +21,8 @@ from ding_lite.nn import BoundedActorCritic
 from ding_lite.policy_base import Policy, next_step
 from ding_lite.policy_parts import (
     BoxActing,
-    BoxConfig,
     BoxLearnConfig,
+    BoxPolicyConfig,
     ScheduledLearningRate,
     TargetNetwork,
     critic_regression,
@@ -53,7 +53,7 @@ class SACLearnConfig(BoxLearnConfig):
 
 
 @dataclasses.dataclass
-class SACPolicyConfig(BoxConfig):
+class SACPolicyConfig(BoxPolicyConfig):
     """SAC."""
 
     learn: SACLearnConfig = dataclasses.field(default_factory=SACLearnConfig)

@@ -15,8 +15,8 @@ from ding_lite.basics import ranged_field
 from ding_lite.data import Tree
 from ding_lite.policy_base import Policy, next_step
 from ding_lite.policy_parts import (
-    BoxConfig,
     BoxLearnConfig,
+    BoxPolicyConfig,
     GaussianNoiseActing,
     GaussianNoiseCollectConfig,
     ScheduledLearningRate,
@@ -46,7 +46,7 @@ class TD3LearnConfig(BoxLearnConfig):
 
 
 @dataclasses.dataclass
-class TD3PolicyConfig(BoxConfig):
+class TD3PolicyConfig(BoxPolicyConfig):
     """TD3."""
 
     learn: TD3LearnConfig = dataclasses.field(default_factory=TD3LearnConfig)

@@ -13,12 +13,12 @@ from ding_lite.basics import ranged_field
 from ding_lite.data import Tree
 from ding_lite.policy.td3 import TD3LearnConfig, TD3Policy, TD3PolicyConfig
 from ding_lite.policy_base import next_step
-from ding_lite.policy_parts import FOR_RECORDED_ACTIONS, WideModelConfig
+from ding_lite.policy_parts import FOR_RECORDED_ACTIONS, OfflineModelConfig
 from ding_lite.run_configs import OfflinePendulumRunConfig
 
 
 @dataclasses.dataclass
-class TD3BCModelConfig(WideModelConfig):
+class TD3BCModelConfig(OfflineModelConfig):
     """Networks."""
 
     normalize_obs: bool = True

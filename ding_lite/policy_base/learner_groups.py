@@ -19,7 +19,7 @@ from ding_lite.basics.global_random import global_random_states, set_global_rand
 from ding_lite.basics.torch_modes import torch_modes_here
 from ding_lite.data import Tree, flatten, nested
 from ding_lite.data.trees import map_leaves
-from ding_lite.engine.lanes import interpreter_released
+from ding_lite.engine.lanes import waiting_for_process
 from ding_lite.policy_base.configs import LearnersConfig
 from ding_lite.policy_base.learner_sync_checks import Agreement, plain_settings
 from ding_lite.policy_base.learner_workers import (
@@ -291,7 +291,7 @@ class LearnerGroup:
     def _asked(self, fn: Callable[..., Any], each: Sequence[tuple[Any, ...]] = (), lasting: bool = False) -> list[Any]:
         """The answers of all learners to a request."""
         args = each or [()] * len(self._hosts)
-        with interpreter_released():
+        with waiting_for_process():
             requests = [host.submit(fn, *own, lasting=lasting) for host, own in zip(self._hosts, args)]
             answers = gather_results(self._hosts, requests)
         failed = next((one for one in answers if isinstance(one, Failed)), None)

@@ -9,12 +9,13 @@ from ding_lite.policy_parts.box_actions import (
     FOR_RECORDED_ACTIONS,
     BoxActing,
     BoxCollectConfig,
-    BoxConfig,
     BoxLearnConfig,
+    BoxPolicyConfig,
     GaussianNoiseActing,
     GaussianNoiseCollectConfig,
     critic_regression,
 )
+from ding_lite.policy_parts.box_actions import BoxConfig as BoxConfig
 from ding_lite.policy_parts.coefficient_schedules import (
     EntropyCoeffSchedule,
     KLCoeffMixin,
@@ -39,13 +40,14 @@ from ding_lite.policy_parts.replay_configs import (
     EpsConfig,
     ExplorationConfig,
     HeadModelConfig,
+    OfflineModelConfig,
     OffPolicyConfig,
     OffPolicyLearnConfig,
     PriorityConfig,
     ReplayConfig,
     ValueBasedConfig,
-    WideModelConfig,
 )
+from ding_lite.policy_parts.replay_configs import WideModelConfig as WideModelConfig
 from ding_lite.policy_parts.replay_losses import bootstrap_discount, quantile_regression, weighted_loss
 from ding_lite.policy_parts.rollout_replay import RolloutReplay
 from ding_lite.policy_parts.target_network import TargetNetwork
@@ -58,8 +60,8 @@ __all__ = [
     "AdvantageWeightedActing",
     "BoxActing",
     "BoxCollectConfig",
-    "BoxConfig",
     "BoxLearnConfig",
+    "BoxPolicyConfig",
     "EntropyCoeffSchedule",
     "EpsConfig",
     "EpsilonGreedy",
@@ -72,6 +74,7 @@ __all__ = [
     "LearningRateSchedule",
     "OffPolicyConfig",
     "OffPolicyLearnConfig",
+    "OfflineModelConfig",
     "ParamGroupsMixin",
     "Postprocessing",
     "PriorityConfig",
@@ -84,7 +87,6 @@ __all__ = [
     "TargetNetwork",
     "ValueBasedConfig",
     "ValueNetworkMixin",
-    "WideModelConfig",
     "advantage_weighted_loss",
     "bootstrap_discount",
     "compute_advantages",

@@ -64,7 +64,7 @@ class BoxCollectConfig(CollectConfig):
 
 
 @dataclasses.dataclass
-class BoxConfig(OffPolicyConfig):
+class BoxPolicyConfig(OffPolicyConfig):
     """The configuration of an off-policy algorithm for Box actions."""
 
     fixed_settings = dict.fromkeys(("random_collect_size",), "the collector is made with it: start a new run.")
@@ -93,7 +93,7 @@ class BoxActing(ParamGroupsMixin):
     """
 
     action_space: spaces.Box
-    cfg: BoxConfig
+    cfg: BoxPolicyConfig
     model: Any
     target_model: Any
     num_critics = 2
@@ -252,3 +252,6 @@ def critic_regression(q_value: Tensor, next_value: Tensor, batch: Tree, gamma: f
     loss = weighted_mean(0.5 * error.square().sum(0), weight)
     stats = {"critic_loss": loss.detach(), "q_value": q_value.detach().mean()}
     return loss, stats if weight is None else {**stats, "priority": error.detach().abs().mean(0)}
+
+
+BoxConfig = BoxPolicyConfig  # its name in earlier versions

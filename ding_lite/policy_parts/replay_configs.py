@@ -113,7 +113,7 @@ class HeadModelConfig(ModelConfig):
 
 
 @dataclasses.dataclass
-class WideModelConfig(ModelConfig):
+class OfflineModelConfig(ModelConfig):
     """Networks with wider layers, as in the papers on learning from datasets."""
 
     encoder_hidden_size_list: list[int] = ranged_field(default_factory=lambda: [256, 256], low=1, high=16_384)
@@ -143,3 +143,6 @@ class PriorityConfig(ReplayConfig):
         """Keyword arguments for PrioritizedReplayBuffer."""
         names = ("alpha", "beta", "beta_end", "beta_samples", "lag")
         return {name: getattr(self, f"priority_{name}") for name in names}
+
+
+WideModelConfig = OfflineModelConfig  # its name in earlier versions

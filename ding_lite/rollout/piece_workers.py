@@ -9,7 +9,7 @@ from time import perf_counter
 from typing import Any, Protocol
 
 from ding_lite.engine import WorkCancelled
-from ding_lite.engine.lanes import interpreter_released
+from ding_lite.engine.lanes import waiting_for_process
 from ding_lite.envs import EpisodeResult
 from ding_lite.metrics import MetricsLogger
 from ding_lite.policy import ActMode, WeightsSnapshot
@@ -132,7 +132,7 @@ class PieceWorkers:
 
     def _results(self, asked: Sequence[Any], is_stopping: Callable[[], bool] = lambda: False) -> list[Any]:
         try:
-            with interpreter_released():
+            with waiting_for_process():
                 return gather_results(self._pieces.hosts, asked, is_stopping)
         except BaseException:
             self._sent = [None] * len(self._sent)  # unknown weights

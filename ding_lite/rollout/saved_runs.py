@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ding_lite.basics import downloaded_run, is_uri, load_checkpoint, seed_of, temporary_beside, writing
-from ding_lite.envs import EpisodeResult, rendering
+from ding_lite.envs import EpisodeResult, with_render_mode
 from ding_lite.envs.names import name_of_envs
 from ding_lite.metrics.sums import mean_of
 from ding_lite.policy.saved_policies import checkpoint_path, counters_in, default_checkpoint
@@ -221,7 +221,7 @@ def play_run(
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # otherwise pygame fails without a display
     extend_search_path(record)
     try:
-        factory = rendering(factory_of(record, env, run), render_mode)
+        factory = with_render_mode(factory_of(record, env, run), render_mode)
     except ValueError as error:
         raise ReportError(f"the run in {run} cannot be shown: {error}") from None
     players = SavedPlayers(run, which, name, policy_class, policy_of or assignment_of(record))

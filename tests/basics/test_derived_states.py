@@ -18,7 +18,7 @@ from ding_lite.contexts import OnlineRLContext
 from ding_lite.data import EpisodeReplayBuffer, HindsightSampler, PrioritizedReplayBuffer, ReplayBuffer, Trajectories, tree
 from ding_lite.data.mixtures import JoinedSampler, NamedSampler, Sampler
 from ding_lite.data.sequences import SequenceWindow
-from ding_lite.datasets import DatasetWriter, Epochs, open_dataset
+from ding_lite.datasets import DatasetWriter, EpochSampler, open_dataset
 from ding_lite.engine import contract
 from ding_lite.envs import LocalVectorEnv, SplitVectorEnv, goal_rewards, make_agent_envs, make_envs
 from ding_lite.envs.bit_flip import BIT_FLIP
@@ -170,7 +170,7 @@ CASES = {
     "HindsightSampler": (HindsightSampler, lambda kind: kind(EpisodeReplayBuffer(20), goal_rewards(goals())), None),
     "SequenceWindow": (SequenceWindow, lambda kind: kind(2), lambda it: it.prepend(Trajectories(ROLLOUT))),
     "RolloutReplay": (RolloutReplay, lambda kind: kind(1.0, 3, 0), None),
-    "Epochs": (Epochs, lambda kind: kind(10, 3, 0, "data"), lambda it: it.next()),
+    "EpochSampler": (EpochSampler, lambda kind: kind(10, 3, 0, "data"), lambda it: it.next()),
     "RNDRewardModel": (
         RNDRewardModel,
         lambda kind: kind(RNDConfig().reward_model, spaces_of(cart_poles())[0]),
@@ -292,7 +292,7 @@ STRICT = {
     "JoinedSampler": r"the keys \['calls'\] are unknown",
     "OffPolicyLearner": r"the keys \['calls'\] are unknown",
     "SequenceWindow": r"the keys \['calls'\] are unknown",
-    "Epochs": r"of an Epochs: the keys \['calls'\] are unknown",
+    "EpochSampler": r"of an EpochSampler: the keys \['calls'\] are unknown",
     "RNDRewardModel": r"this state of \w+ has 'calls', expected",
     "GAILRewardModel": r"this state of \w+ has 'calls', expected",
     "LocalVectorEnv": r"the keys \['calls'\] are unknown",
@@ -411,8 +411,8 @@ def test_entries_that_the_class_itself_saves_are_never_dropped():
 
 
 def test_articles_fit():
-    assert [with_article(noun) for noun in ("episode", "Epochs", "replay buffer")] == [
+    assert [with_article(noun) for noun in ("episode", "EpochSampler", "replay buffer")] == [
         "an episode",
-        "an Epochs",
+        "an EpochSampler",
         "a replay buffer",
     ]

@@ -11,7 +11,7 @@ from states import same
 from ding_lite.config import DecisionTransformerConfig, DiscreteCQLConfig, GAILConfig, SQILConfig, from_command_line
 from ding_lite.contexts import OfflineRLContext
 from ding_lite.data import flatten, nested
-from ding_lite.datasets import DatasetError, DatasetWriter, Epochs, OfflineDataset, open_dataset
+from ding_lite.datasets import DatasetError, DatasetWriter, EpochSampler, OfflineDataset, open_dataset
 from ding_lite.engine import Task
 from ding_lite.middleware import CkptSaver, metric_evaluator, offline_data_fetcher, trainer
 from ding_lite.policy import DecisionTransformerPolicy
@@ -110,7 +110,9 @@ def test_the_fingerprint_is_that_of_the_parts_in_their_order(tmp_path):
     others = [[two, one, three], [one, two], [one, two, in_memory(three, reward=lambda reward: reward + 1)]]
     assert known not in [open_dataset(parts).fingerprint for parts in others]
     with pytest.raises(ValueError, match="learned from other data than this dataset has"):
-        Epochs(10, 3, 0, known).load_state_dict(Epochs(10, 3, 0, open_dataset([two, one, three]).fingerprint).state_dict())
+        EpochSampler(10, 3, 0, known).load_state_dict(
+            EpochSampler(10, 3, 0, open_dataset([two, one, three]).fingerprint).state_dict()
+        )
 
 
 @pytest.mark.slow

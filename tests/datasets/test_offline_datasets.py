@@ -16,7 +16,7 @@ from ding_lite.data.trees import map_leaves
 from ding_lite.datasets import (
     DatasetError,
     DatasetWriter,
-    Epochs,
+    EpochSampler,
     OfflineDataset,
     open_dataset,
     stored_columns,
@@ -626,7 +626,7 @@ class TestOpening:
 class TestEpochs:
     @pytest.mark.parametrize(("rows", "size"), [(10, 3), (10, 10), (10, 100), (1, 1), (7, 1), (1000, 256)])
     def test_each_row_once_in_a_pass_in_equal_parts(self, rows, size):
-        epochs = Epochs(rows, size, seed=1)
+        epochs = EpochSampler(rows, size, seed=1)
         orders = []
         for number in range(3):
             parts = [epochs.next() for _ in range(epochs.batches)]
@@ -638,8 +638,8 @@ class TestEpochs:
 
     @pytest.mark.parametrize(("rows", "size", "ranks"), [(10, 2, 2), (23, 3, 2), (7, 1, 3), (3, 1, 2), (2, 9, 2), (100, 8, 3)])
     def test_processes_have_the_parts_of_the_batches_of_one(self, rows, size, ranks):
-        whole = Epochs(rows, size * ranks, seed=1)
-        parts = [Epochs(rows, size, seed=1, rank=rank, ranks=ranks) for rank in range(ranks)]
+        whole = EpochSampler(rows, size * ranks, seed=1)
+        parts = [EpochSampler(rows, size, seed=1, rank=rank, ranks=ranks) for rank in range(ranks)]
         if whole.batches > rows // ranks:  # a process would have no row
             whole.batches = rows // ranks
         for _ in range(3 * whole.batches):
@@ -651,11 +651,11 @@ class TestEpochs:
         assert whole.epoch == 3
         whole.load_state_dict(parts[1].state_dict())
         with pytest.raises(ValueError, match=f"{rows + 1} processes learn together, and the dataset has only {rows} rows"):
-            Epochs(rows, 1, ranks=rows + 1)
+            EpochSampler(rows, 1, ranks=rows + 1)
 
     @pytest.mark.parametrize("done", range(9))
     def test_a_restored_one_goes_on_in_the_middle(self, done):
-        one, other = Epochs(10, 3, seed=1), Epochs(10, 3, seed=2)
+        one, other = EpochSampler(10, 3, seed=1), EpochSampler(10, 3, seed=2)
         for _ in range(done):
             one.next()
         other.load_state_dict(one.state_dict())
@@ -667,7 +667,7 @@ class TestEpochs:
         other = one.select(np.arange(one.num_episodes)[::-1])
         assert one.fingerprint == OfflineDataset(tmp_path).fingerprint != other.fingerprint
         with pytest.raises(ValueError, match="learned from other data than this dataset has"):
-            Epochs(10, 3, 0, one.fingerprint).load_state_dict(Epochs(10, 3, 0, other.fingerprint).state_dict())
+            EpochSampler(10, 3, 0, one.fingerprint).load_state_dict(EpochSampler(10, 3, 0, other.fingerprint).state_dict())
 
     @pytest.mark.parametrize("name", ["obs", "next_obs", "action", "reward", "terminated", "extra"])
     def test_a_fingerprint_of_arrays_is_one_of_all_columns(self, name):
@@ -689,4 +689,4 @@ class TestEpochs:
 
     def test_a_state_of_another_dataset_is_refused(self):
         with pytest.raises(ValueError, match="learned from a dataset of 10 rows, and this one has 11"):
-            Epochs(11, 3).load_state_dict(Epochs(10, 3).state_dict())
+            EpochSampler(11, 3).load_state_dict(EpochSampler(10, 3).state_dict())
