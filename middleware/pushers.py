@@ -42,8 +42,7 @@ def data_pusher(cfg: RunConfig, buffer_: ReplayBuffer) -> Callable[[OnlineRLCont
     def push(ctx: OnlineRLContext) -> None:
         found = collected_data(ctx, "data_pusher")
         if len(found):
-            is_whole = isinstance(found, Trajectories) or isinstance(buffer_, EpisodeReplayBuffer)
-            buffer_.push(found if is_whole else found.rows())
+            buffer_.push(found)
 
     push.__dict__.update(data_lacks={"sequences": "replace it by sequence_pusher(cfg, buffer_)"})
     return push
