@@ -278,7 +278,7 @@ class _Walk:
         elif len(before) == 2 and before[0][1] == "super" and self._is_call(later, 2):
             self._attribute(index, later + 1, done, begun, self._owner)
         elif last == "setattr" and isinstance(following.argval, str):
-            self._of.names_set.add(following.argval)
+            self._take(self._of.setting(following.argval), done, begun)
         elif last in _BY_NAME and following.opname == "LOAD_CONST" and isinstance(following.argval, str):
             self._of.names_read.add(following.argval)
             self._read |= {following.argval} - done
