@@ -134,7 +134,7 @@ class RunLogger:
     """The middleware that `online_logger` and `offline_logger` return."""
 
     reads_at_end = True
-    """Only its backward step reads fields."""
+    """Only its second half reads fields."""
 
     def __init__(
         self,

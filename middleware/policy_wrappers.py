@@ -35,7 +35,7 @@ def for_policy(name: str, middleware: Callable[[Any], Any]) -> ForPolicy:
 
     Args:
         name: name of the policy.
-        middleware: any middleware, also one with a backward step.
+        middleware: any middleware, also one with a second half.
 
     Raises:
         ValueError: the middleware writes ctx.collect_kwargs; or, in an iteration, the policy does not exist.
@@ -75,7 +75,7 @@ class ForPolicy:
         self.within = ("parts", name)
         """Field and name of that context."""
         self.may_yield = may_yield(middleware)
-        """Whether the middleware may have a backward step."""
+        """Whether the middleware may have a second half."""
         terms = contract_of(middleware)
         self._logged = _LOGGED if terms is None else tuple(it for it in _LOGGED if it in (*terms.all_writes, *terms.may_write))
         self._counts = terms is None or _ITER in (*terms.reads, *terms.may_read, *terms.all_writes, *terms.may_write)

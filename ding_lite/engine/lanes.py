@@ -13,7 +13,7 @@ from ding_lite.pipeline.generators import WaitingGenerator, backward_step, unwin
 
 
 class Lane:
-    """The state of a lane: its iteration, its context, and the generators that wait for their backward step.
+    """The state of a lane: its iteration, its context, and the generators that wait for their second half.
 
     Args:
         number: index in `LANES`.
@@ -70,7 +70,7 @@ class Lane:
         self.failed_at = -1
         """Position of the failed step; -1 if none has failed in this iteration."""
         self.skips = False
-        """Whether the remaining forward steps of this iteration are skipped, after a failed or skipped step."""
+        """Whether the remaining first halves of this iteration are skipped, after a failed or skipped step."""
         self.busy_ns = 0
         """Total time of its middleware, without waiting for other lanes."""
         self.waited_ns = 0
@@ -88,12 +88,12 @@ class Lane:
         self.begun.clear()
 
     def wait(self, entry: Entry, generator: WaitingGenerator) -> None:
-        """Keep this generator until the backward step of its middleware is due."""
+        """Keep this generator until the second half of its middleware is due."""
         self.waiting.append(generator)
         self.begun[id(entry)] = generator
 
     def end(self, entry: Entry) -> None:
-        """Run the backward step of this middleware, after any backward steps that it started and left open.
+        """Run the second half of this middleware, after any second halves that it started and left open.
 
         A pending error is thrown in at the `yield`.
         """
@@ -112,7 +112,7 @@ class Lane:
             raise error
 
     def end_rest(self) -> None:
-        """Run the remaining backward steps: those of wrappers, and those that `task.wrap` started."""
+        """Run the remaining second halves: those of wrappers, and those that `task.wrap` started."""
         error, self.error = self.error, None
         unwind(self.waiting, error)
 

@@ -55,7 +55,7 @@ class ManualControl(PipelineMixin):
             _current.reset(token)
 
     def forward(self, fn: Middleware, ctx: Any = None, async_mode: bool | None = None) -> Any:
-        """Run the forward step of `fn` by hand, on this context or the task's. If it is a generator, it then waits.
+        """Run the first half of `fn` by hand, on this context or the task's. If it is a generator, it then waits.
 
         Args:
             fn: a middleware.
@@ -107,7 +107,7 @@ class ManualControl(PipelineMixin):
         return self
 
     def backward(self: Self_, backward_stack: list[WaitingGenerator] | None = None) -> Self_:
-        """Run the waiting backward steps, last first: all of this task's, or only those given. Calls `sync` first.
+        """Run the waiting second halves, last first: all of this task's, or only those given. Calls `sync` first.
 
         Returns itself.
         """
@@ -117,9 +117,9 @@ class ManualControl(PipelineMixin):
         return self
 
     def wrap(self, fn: Middleware, lock: bool | AbstractContextManager[Any] = False) -> Callable[[Any], Backward]:
-        """Wrap `fn` for use inside another middleware: a call runs its forward step and returns a function for the other one.
+        """Wrap `fn` for use inside another middleware: a call runs its first half and returns a function for the other one.
 
-        If that function is not called, the backward step runs at the end of the iteration.
+        If that function is not called, the second half runs at the end of the iteration.
         """
         require_middleware(fn)
         held = self._held(lock)

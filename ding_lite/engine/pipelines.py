@@ -125,7 +125,7 @@ class PipelineMixin(Lifecycle):
     def use_wrapper(self: Self_, fn: Wrapper) -> Self_:
         """Apply a decorator to every middleware, present and future. The last decorator is the outermost.
 
-        The decorator need not support generators: it wraps the forward step, and the backward step still runs.
+        The decorator need not support generators: it wraps the first half, and the second half still runs.
         """
         if not callable(fn):
             raise TypeError(f"task.use_wrapper() wants a wrapper, a function of a middleware, got {fn!r}.")
@@ -142,7 +142,7 @@ class PipelineMixin(Lifecycle):
         return Serial(*fns)
 
     def parallel(self, *fns: Middleware) -> Middleware:
-        """One middleware that runs the forward steps of these at the same time, on threads, and waits for all of them."""
+        """One middleware that runs the first halves of these at the same time, on threads, and waits for all of them."""
         return Parallel(*fns, pool=lambda: self._pool)
 
     @property

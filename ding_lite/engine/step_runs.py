@@ -32,7 +32,7 @@ class RunnableStep:
     is_first: bool
     """Whether it is the first step of its lane in an iteration."""
     is_closing: bool
-    """Whether backward steps left by wrappers and `task.wrap` run after it, because it is the lane's last step."""
+    """Whether second halves left by wrappers and `task.wrap` run after it, because it is the lane's last step."""
     ran: Callable[[Ran], None]
     """Records its time."""
 
@@ -50,7 +50,7 @@ class StepRunner:
         self._steps, self._timeline, self._first_step = steps, timeline, first_step
         self._has_late = frozenset(id(step.entry) for step in steps if step.is_late)
         self._pending: dict[tuple[int, int], tuple[MiddlewareStep, PendingWork]] = {}
-        """By id of the entry, and iteration: the forward step, and the work that its late step takes."""
+        """By id of the entry, and iteration: the first half, and the work that its late step takes."""
 
     def drop_pending(self) -> None:
         """Drop the pending work of iterations that are dropped."""
@@ -87,9 +87,9 @@ class StepRunner:
                 add_note(error, f"in middleware {step.name} ({entry.location}), {where}")
             if not lane.waiting or not isinstance(error, Exception):
                 raise
-            # Waiting generators may handle it in their backward steps.
+            # Waiting generators may handle it in their second halves.
             lane.error, lane.skips = error, True
-        if work.is_closing and lane.error is not None:  # the remaining backward steps belong to no middleware
+        if work.is_closing and lane.error is not None:  # the remaining second halves belong to no middleware
             lane.end_rest()
         ended = time.perf_counter_ns()
         lane.busy_ns += ended - begun - lane.waited_ns
@@ -121,9 +121,9 @@ class StepRunner:
             left[1].drop()
 
     def _take(self, step: MiddlewareStep, lane: Lane) -> None:
-        """Take the pending work that the forward step of this middleware returned."""
+        """Take the pending work that the first half of this middleware returned."""
         asked, pending = self._pending.pop((id(step.entry), lane.iteration), (None, None))
-        if asked is None or pending is None:  # its forward step did all the work
+        if asked is None or pending is None:  # its first half did all the work
             return
         before = lane.released_ns
         pending.take(lane.ctx)

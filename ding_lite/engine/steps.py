@@ -58,7 +58,7 @@ class MiddlewareStep:
     uses: tuple[Any, ...] = ()
     is_opaque: bool = False
     is_late: bool = False
-    """Whether it takes the pending work of the forward step."""
+    """Whether it takes the pending work of the first half."""
     inputs: list[Edge] = dataclasses.field(default_factory=list)
     outputs: list[Edge] = dataclasses.field(default_factory=list)
 
@@ -139,7 +139,7 @@ def _join_shared_state(steps: Sequence[MiddlewareStep]) -> None:
 
 
 def _forward_steps(entry: Entry, cls: type[Context], fields: frozenset[str]) -> list[MiddlewareStep]:
-    """The forward step, and the step on the process lane that takes its pending work, if it may return one."""
+    """The first half, and the step on the process lane that takes its pending work, if it may return one."""
     step, terms = _step_of(entry, FIRST, cls, fields), entry.contract
     if terms is None or not terms.writes_late or entry.call is not entry.fn:  # a wrapper takes the pending work at once
         return [step]

@@ -11,7 +11,7 @@ from ding_lite.pipeline.generators import WaitingGenerator, forward_step, unwind
 
 
 def iterate(ctx: Context, entries: Iterable[Entry], waiting: list[WaitingGenerator]) -> None:
-    """Run one iteration: every forward step in order, then the backward steps in reverse order.
+    """Run one iteration: every first half in order, then the second halves in reverse order.
 
     Args:
         ctx: the iteration's context.

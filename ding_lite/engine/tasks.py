@@ -58,7 +58,7 @@ _AT_END = (_ENDLESS, 0)  # the place of what `end_run` does
 class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, TimelineMixin):
     """A loop of middleware over a context. Scripts use the global `ding_lite.task`; tests may create their own.
 
-    Each iteration runs every middleware in order of `use`, then the backward steps of generators in reverse order. The next
+    Each iteration runs every middleware in order of `use`, then the second halves of generators in reverse order. The next
     iteration gets a new context. The run ends after `max_step` iterations, or after the iteration in which `finish` was set.
     Then the method `end_run` of each middleware that has one is called. In asynchronous mode iterations overlap, with the same
     result on every run (see docs/design.md).
@@ -628,7 +628,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
     def stage_seconds(self) -> dict[str, float]:
         """Seconds that middleware have taken since the first call, for comparisons between two calls.
 
-        In a plain loop, these are the times of forward steps. Where iterations overlap, they are the times of the lanes, with
+        In a plain loop, these are the times of first halves. Where iterations overlap, they are the times of the lanes, with
         the work that they delegated to worker processes; the first call adds those since the beginning of the run.
 
         Returns:

@@ -142,7 +142,7 @@ class Watchdog:
 
 
 def entry_in(home: int) -> Entry | None:
-    """The middleware whose forward step runs in a plain loop on this thread, by its frames; None if there is none."""
+    """The middleware whose first half runs in a plain loop on this thread, by its frames; None if there is none."""
     frame: FrameType | None = sys._current_frames().get(home)
     while frame is not None and frame.f_code is not iterate.__code__:
         frame = frame.f_back

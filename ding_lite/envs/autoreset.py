@@ -106,8 +106,8 @@ class VectorEnvAdapter:
         if all(getattr(one, "_np_random", None) is None for one in generated):
             return seed
         warnings.warn(
-            f"{self.env} was reset before the run, so the run does not seed it: pass it without a reset to seed it from "
-            f"cfg.seed, or reset it with a seed, env.reset(seed={seed}).",
+            f"{self.env} was reset before the run, so the run does not seed it: pass it without a reset to seed it from the "
+            f"seed of the policy, or reset it with a seed, env.reset(seed={seed}).",
             stacklevel=2,
         )
         return None

@@ -18,7 +18,7 @@ Middleware = Callable[..., Any]
 
 
 class Serial:
-    """Middleware run in order, as one; their backward steps in reverse order."""
+    """Middleware run in order, as one; their second halves in reverse order."""
 
     kind = "serial"
     side_by_side = False
@@ -49,7 +49,7 @@ class Serial:
         return named(self.__name__, at_yield(unwind, waiting)) if waiting else None
 
     def begin(self, ctx: Any, waiting: list[WaitingGenerator]) -> None:
-        """Run the forward steps, and append waiting generators to `waiting`."""
+        """Run the first halves, and append waiting generators to `waiting`."""
         for index, fn in enumerate(self.fns):
             generator = forward_step(fn, under_contract(self, index, fn, ctx)(ctx), ctx)
             if generator is not None:
@@ -57,9 +57,9 @@ class Serial:
 
 
 class Parallel(Serial):
-    """Middleware whose forward steps run at the same time, each on a thread; backward steps run in reverse order.
+    """Middleware whose first halves run at the same time, each on a thread; second halves run in reverse order.
 
-    The forward steps have no order, so they must not touch the same fields or objects; conflicting contracts are refused.
+    The first halves have no order, so they must not touch the same fields or objects; conflicting contracts are refused.
     """
 
     kind = "parallel"
@@ -70,7 +70,7 @@ class Parallel(Serial):
         self._pool = pool
 
     def begin(self, ctx: Any, waiting: list[WaitingGenerator]) -> None:
-        """Run the forward steps at the same time, and wait for all of them, even if one fails.
+        """Run the first halves at the same time, and wait for all of them, even if one fails.
 
         Raises:
             BaseException: the first error in pipeline order, with the others as notes. An error of a part that waited for an
@@ -89,7 +89,7 @@ class Parallel(Serial):
             raise first
 
     def _on_its_view(self, index: int, fn: Middleware, ctx: Any) -> Callable[[], WaitingGenerator | None]:
-        """The forward step of `fn`, on an alias of the context with its own view."""
+        """The first half of `fn`, on an alias of the context with its own view."""
         call = under_contract(self, index, fn, ctx)
         seen = ctx if call is fn else alias(ctx)
         return lambda: forward_step(fn, call(seen), seen)

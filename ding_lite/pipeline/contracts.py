@@ -16,7 +16,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 STAGES = ("evaluate", "explore", "collect", "process", "learn", "record")
 LANES = ("evaluate", "collect", "process", "learn")
-"""Of a run whose iterations overlap."""
+"""The lanes of a run whose iterations overlap. `Contract.lane` decides the lane of a middleware."""
 _LANE_OF = {"evaluate": "evaluate", "explore": "collect", "collect": "collect", "process": "process"}
 _ATTRIBUTE = "__contract__"
 _OBJECTS = ("uses", "fills", "draws", "exclusive", "creates")
@@ -52,10 +52,11 @@ Made = NestedContext  # its name in earlier versions
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Contract:
-    """What one middleware touches. Both steps of a generator count, unless `reads_after` or `writes_after` names them."""
+    """What one middleware touches. Both halves of a generator count, unless `reads_after` or `writes_after` names them."""
 
     reads: tuple[str, ...] = ()
-    """Context fields that it needs: each must be kept, have a default, or be written by an earlier middleware."""
+    """Context fields that it needs: each must be kept, have a start value other than None, or be written by an earlier
+    middleware."""
 
     writes: tuple[str, ...] = ()
     """Context fields that it sets."""
@@ -108,7 +109,7 @@ class Contract:
 
     @property
     def all_writes(self) -> tuple[str, ...]:
-        """Fields that its forward step sets, at once or late."""
+        """Fields that its first half sets, at once or late."""
         return (*self.writes, *self.writes_late)
 
     @property
@@ -140,7 +141,7 @@ def contract(
     """Declare what a middleware touches. Decorates a function, or is called on an object: `contract(...)(self)`.
 
     Contracts are checked before a run, enforced during the run, and determine the order in asynchronous mode. A contract must
-    name everything that the middleware touches, in both steps of a generator.
+    name everything that the middleware touches, in both halves of a generator.
 
     Args:
         reads: context fields that it needs.
@@ -407,7 +408,7 @@ def joint_contract(fns: Iterable[Callable[..., Any]], side_by_side: bool = False
         needed += [name for name in part.reads if side_by_side or name not in written]
         written.update(part.all_writes)
     needed_after: list[str] = []
-    for part in reversed(known):  # as backward steps run
+    for part in reversed(known):  # as second halves run
         needed_after += [name for name in part.reads_after if name not in written]
         written.update(part.writes_after)
 

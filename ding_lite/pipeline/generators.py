@@ -1,4 +1,4 @@
-"""Generator middleware: a forward step, one bare `yield`, and a backward step that runs when all forward steps are done."""
+"""Generator middleware: a first half, one bare `yield`, and a second half that runs when all first halves are done."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OVER: Any = object()
 
 
 def may_yield(fn: Callable[..., Any]) -> bool:
-    """Whether `fn` may have a backward step: it is a generator function, or returns the result of one."""
+    """Whether `fn` may have a second half: it is a generator function, or returns the result of one."""
     if isinstance(fn, functools.partial):
         return may_yield(fn.func)
     declared = attribute_of(fn, "may_yield")
@@ -44,7 +44,7 @@ def forward_step(fn: Callable[..., Any], result: object, ctx: Any) -> WaitingGen
     """Run the result of `fn(ctx)` up to its `yield`, or take it if it is pending work.
 
     Returns:
-        The waiting generator, or None if there is no backward step.
+        The waiting generator, or None if there is no second half.
 
     Raises:
         TypeError: `fn` returned a function or a coroutine, so that its body never ran; or it returned or yielded
@@ -113,9 +113,9 @@ def backward_step(generator: WaitingGenerator, error: BaseException | None = Non
 
 
 def unwind(waiting: list[WaitingGenerator], error: BaseException | None = None) -> None:
-    """Run every backward step, last first, leaving `waiting` empty.
+    """Run every second half, last first, leaving `waiting` empty.
 
-    An error, the given one or one of a backward step, is thrown into the generators that still wait, like into nested `with`
+    An error, the given one or one of a second half, is thrown into the generators that still wait, like into nested `with`
     blocks: each may clean up, replace it, or handle it; after that, the remaining ones run normally.
 
     Raises:
@@ -135,7 +135,7 @@ def unwind(waiting: list[WaitingGenerator], error: BaseException | None = None) 
 
 
 class Backward:
-    """Runs the backward step of a middleware that was begun inside another, when called, if it still waits."""
+    """Runs the second half of a middleware that was begun inside another, when called, if it still waits."""
 
     def __init__(self, generator: WaitingGenerator | None, waiting: list[WaitingGenerator]) -> None:
         self._half, self._waiting = generator, waiting
@@ -159,7 +159,7 @@ def at_yield(call: Callable[..., object], *args: Any) -> Iterator[None]:
 
 @contextmanager
 def run_inside(fn: Callable[..., Any], ctx: object) -> Iterator[None]:
-    """Run one middleware inside another: its forward step on entry, its backward step on exit, errors thrown in."""
+    """Run one middleware inside another: its first half on entry, its second half on exit, errors thrown in."""
     generator = forward_step(fn, fn(ctx), ctx)
     yield from at_yield(unwind, [] if generator is None else [generator])
 
@@ -171,7 +171,7 @@ def wrap_both_steps(fn: Callable[..., Any], wrapper: Callable[[Callable[..., Any
     """Apply a wrapper to a middleware without losing either step of a generator.
 
     A plain decorator calls `fn(ctx)` and ignores the returned generator, which would then never run. Here, the call itself runs
-    the forward step inside the wrapper. The wrapper, or finally the engine, runs the backward step.
+    the first half inside the wrapper. The wrapper, or finally the engine, runs the second half.
     """
     running: list[list[WaitingGenerator]] = []  # the steps begun by each current call
 

@@ -1,4 +1,4 @@
-"""Guards: enforce contracts while middleware run, in both steps and in pending work."""
+"""Guards: enforce contracts while middleware run, in both halves and in pending work."""
 
 from __future__ import annotations
 
@@ -290,7 +290,7 @@ def reach_of(cls: type[Context], terms: Contract | None, which: int, takes_at_on
         cls: of the context.
         terms: the contract.
         which: FIRST, SECOND or LATE.
-        takes_at_once: whether the forward step takes the pending work as well.
+        takes_at_once: whether the first half takes the pending work as well.
     """
     known: dict[Any, Reach] = cls._plan.reaches  # it goes when the class goes
     key = None if terms is None else (which, takes_at_once, *_FIELDS(terms))
@@ -310,7 +310,7 @@ def step_fields(
         cls: of the context.
         terms: the contract.
         which: FIRST, SECOND or LATE.
-        takes_at_once: whether the forward step takes the pending work as well.
+        takes_at_once: whether the first half takes the pending work as well.
     """
     reads, writes = (*terms.reads, *terms.may_read), (*terms.writes, *terms.may_write)
     late = (*terms.writes_late, *terms.may_write) if terms.writes_late else ()

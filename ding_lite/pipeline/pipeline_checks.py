@@ -127,7 +127,7 @@ def _unread_values(ctx: Context, all_used: Sequence[UsedMiddleware]) -> Iterator
 
 
 def _looks_at_end(used: UsedMiddleware, name: str) -> bool:
-    """Whether a middleware may read a field after the forward steps of all others."""
+    """Whether a middleware may read a field after the first halves of all others."""
     return used.contract is None or _reads_at_end(used) or name in used.contract.reads_after
 
 
@@ -148,7 +148,7 @@ def _is_read(ctx: Context, all_used: Sequence[UsedMiddleware], place: int, name:
 
 
 def _reads_at_end(used: UsedMiddleware) -> bool:
-    """Whether only its backward step reads fields, as its attribute `reads_at_end` says."""
+    """Whether only its second half reads fields, as its attribute `reads_at_end` says."""
     return bool(attribute_behind(used.fn, "reads_at_end", False))
 
 
@@ -158,7 +158,7 @@ def _sets(used: UsedMiddleware) -> tuple[str, ...]:
 
 
 def _may_look_at(cls: type[Context], used: UsedMiddleware, name: str, at_end: bool = True) -> bool:
-    """Whether a middleware may read a field of the outermost context in any step, or with at_end=False, in its forward step."""
+    """Whether a middleware may read a field of the outermost context in any step, or with at_end=False, in its first half."""
     if used.contract is None or used.is_around or used.scope:
         return True
     if not at_end and _reads_at_end(used):
@@ -283,7 +283,7 @@ def _is_written(used: UsedMiddleware, name: str, all_used: Sequence[UsedMiddlewa
         return True
     if used.contract is None or name in used.contract.reads:
         return False
-    # Backward steps run in reverse: each sees the writes of all forward steps, and of the backward steps of later middleware.
+    # Second halves run in reverse: each sees the writes of all first halves, and of the second halves of later middleware.
     if any(_may_write(other, name, used.scope) for other in all_used):
         return True
     behind = all_used[all_used.index(used) + 1 :]
@@ -291,7 +291,7 @@ def _is_written(used: UsedMiddleware, name: str, all_used: Sequence[UsedMiddlewa
 
 
 def _may_write(used: UsedMiddleware, name: str, scope: Scope) -> bool:
-    """Whether a forward step may set that field of that scope's context."""
+    """Whether a first half may set that field of that scope's context."""
     return used.may_write_anything_for(scope) or (used.scope == scope and name in used.writes)
 
 

@@ -43,7 +43,7 @@ class Touches:
     def observer(self, fn: Callable[..., Any], name: str, location: str, is_second: bool) -> Callable[[str, str], None]:
         """A function to call with "read" or "write" and a field when this step touches the field.
 
-        An `end_run` counts as a backward step of its middleware.
+        An `end_run` counts as a second half of its middleware.
         """
         owner: object = self._owners.get(_written_as(fn), fn)
         if owner is fn and isinstance(fn, MethodType) and fn.__func__.__name__ == "end_run":

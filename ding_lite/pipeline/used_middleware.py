@@ -34,13 +34,13 @@ class UsedMiddleware:
     """None for a function without a contract."""
     scope: Scope
     earlier: tuple[UsedMiddleware, ...]
-    """Steps whose forward step is done before its own begins."""
+    """Steps whose first half is done before its own begins."""
     is_around: bool = False
     """Whether it only runs others on the context of their scope."""
 
     @property
     def writes(self) -> tuple[str, ...]:
-        """Every field that its forward step may set."""
+        """Every field that its first half may set."""
         return () if self.contract is None else (*self.contract.all_writes, *self.contract.may_write)
 
     @property

@@ -94,11 +94,11 @@ class Policy(PolicyState):
     own copies, so they never act with partly updated weights.
 
     `loss` is the only hook that an algorithm must override. By default, the networks are an actor and a critic, and actions
-    are sampled from the actor. The other hooks are `check_spaces`, `make_model`, `compute_actions`, `extra_action_out`,
-    `get_initial_state`, `make_optimizer`, `postprocess`, `stats`, `gradients`, `before_step`, `after_step`, `learn_on_batch`,
-    `with_values`, `after_learning`, `dummy_batch`, `before_init`, `before_loss_init` and `after_init`. A policy without
-    networks overrides `learn_on_batch`, `get_weights` and `set_weights`. `build_policy` and `with_updates` make policy classes
-    from functions.
+    are sampled from the actor. The other hooks are `before_init`, `check_spaces`, `make_model`, `take_model`, `make_optimizer`,
+    `before_loss_init`, `after_init`, `get_initial_state`, `compute_actions`, `extra_action_out`, `with_values`, `postprocess`,
+    `learn_on_batch`, `before_step`, `step_variant`, `compute_gradients`, `gradients`, `after_step`, `stats`, `after_learning`,
+    `dummy_batch` and `check_model`; the table in docs/policies.md says when each is called. A policy without networks overrides
+    `learn_on_batch`, `get_weights` and `set_weights`. `build_policy` and `with_updates` make policy classes from functions.
 
     In every hook, `self.model` is the model to use: the one that learns or, in `compute_actions`, the one of the acting copy.
     `self.rng` and `self.generator` are the random generators to use. `self.metrics` logs numbers: under `learn/` in `loss`,

@@ -222,7 +222,7 @@ class TestHandlers:
 
 
 # Runs until somebody ends it; says "ready" in every iteration, and "saved" in the one that is known to be the last. As in real
-# iterations, most of the time passes before the backward steps: during these, a signal may come too late for `finish` there.
+# iterations, most of the time passes before the second halves: during these, a signal may come too late for `finish` there.
 ENDLESS = """
 import signal, time
 from ding_lite.engine import Task

@@ -121,7 +121,7 @@ def test_generators_that_still_wait_when_the_run_fails_see_the_error_and_others_
         for stage in STAGES:
             loop.use(contract(stage=stage)(functools.partial(meet)))
         loop.use(contract(writes=("batch",), stage=who)(raises(ValueError("seen by all"), who, at=0)))
-        for stage in STAGES:  # nobody gets to its backward step without what the one that fails gives
+        for stage in STAGES:  # nobody gets to its second half without what the one that fails gives
             loop.use(contract(reads=("batch",), stage=stage)(lambda ctx: None))
         with pytest.raises(ValueError, match="seen by all") as caught:
             loop.run(9)

@@ -66,7 +66,7 @@ class TestForward:
     def test_backward_steps_run_in_the_reverse_order_of_their_beginning_whichever_was_faster(self):
         done = [threading.Event() for _ in range(3)]
 
-        def slow_first(number):  # the later one begins, the sooner its forward step is done
+        def slow_first(number):  # the later one begins, the sooner its first half is done
             return lambda: done[number].set() if number == 2 else (done[number + 1].wait(30), done[number].set())
 
         with Task().start(ctx=Trace()) as loop:

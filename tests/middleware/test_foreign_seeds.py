@@ -55,7 +55,7 @@ def test_an_evaluator_has_another_seed_than_the_collector():
 
 @pytest.mark.parametrize("mode", ["sync", "vector_entry_point"])
 def test_what_the_user_has_reset_goes_on_from_there_with_a_warning(mode):
-    with pytest.warns(UserWarning, match=r"was reset before the run.*pass it without a reset.*env.reset\(seed=3\)"):
+    with pytest.warns(UserWarning, match=r"was reset before the run.*seed of the policy.*env.reset\(seed=3\)"):
         first = first_obs(mode, reset={"seed": 8})
     with pytest.warns(UserWarning, match="was reset before the run"):
         assert first_obs(mode, reset={"seed": 8}) == first

@@ -1,4 +1,4 @@
-"""may_yield(): whether a middleware may have a backward step is known before it runs."""
+"""may_yield(): whether a middleware may have a second half is known before it runs."""
 
 import dataclasses
 import functools

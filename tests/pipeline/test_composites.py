@@ -1,4 +1,4 @@
-"""Several middleware as one: in series, or side by side on threads; functions and objects, errors and backward steps."""
+"""Several middleware as one: in series, or side by side on threads; functions and objects, errors and second halves."""
 
 import dataclasses
 import threading
