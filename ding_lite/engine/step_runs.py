@@ -111,7 +111,7 @@ class StepRunner:
             generator.close()
             raise TypeError(
                 f"{entry.name} ({entry.location}) returned a generator, but is no generator function, so that the plan has "
-                "no place for its backward step: give task.use() the generator function itself, or put functools.wraps(...) on "
+                "no place for its second half: give task.use() the generator function itself, or put functools.wraps(...) on "
                 "the decorator around it."
             )
         lane.wait(entry, generator)

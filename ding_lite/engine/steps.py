@@ -69,7 +69,7 @@ class MiddlewareStep:
             return "end of iteration"
         if self.is_late:
             return f"{self.entry.name} (taking)"
-        return f"{self.entry.name} (backward step)" if self.is_second else self.entry.name
+        return f"{self.entry.name} (second half)" if self.is_second else self.entry.name
 
     def is_user_of(self, thing: object) -> bool:
         """Whether it uses this very object."""

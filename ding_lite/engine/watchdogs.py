@@ -154,7 +154,7 @@ def running_in(home: int) -> str:
     """What runs in a plain loop on this thread, for messages."""
     running = entry_in(home)
     if running is None:
-        return _beginning_in(home) or "a backward step or the end of an iteration"
+        return _beginning_in(home) or "a second half or the end of an iteration"
     return f"{running.name} ({running.location})" if running.location else running.name
 
 

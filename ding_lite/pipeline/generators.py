@@ -128,7 +128,7 @@ def unwind(waiting: list[WaitingGenerator], error: BaseException | None = None) 
             error = None
         except BaseException as raised:  # noqa: BLE001  the generators that still wait must see it
             if raised is not error:
-                add_note(raised, f"in the backward step of {generator.__qualname__}")
+                add_note(raised, f"in the second half of {generator.__qualname__}")
             error = raised
     if error is not None:
         raise error

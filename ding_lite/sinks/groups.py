@@ -36,8 +36,8 @@ class SinkGroup:
 
     A sink that raises an error loses that row, with a warning, and is tried again with the next row. Further errors warn only
     after a success. If its failures took more than 1 second, the sink is skipped until they are 5 percent of the time, so that
-    an unreachable service hardly delays a run. Sinks get rows of plain values, see `plain_row`; values that no sink can take are
-    left out, with one warning for each name.
+    an unreachable service hardly delays a run. Sinks get rows of plain values, see `plain_row`. Values that no sink can take
+    are left out, with one warning for each name.
 
     Args:
         sinks: the sinks, which get each row in this order.

@@ -79,7 +79,7 @@ def test_run_raises_the_error_with_a_note_that_names_middleware_and_iteration(ov
     )  # Python's own rule, of StopIteration in generators
     assert shown is error
     assert (caught.value is error) or kind is StopIteration
-    place = "raises (backward step)" if half == 2 else "raises"
+    place = "raises (second half)" if half == 2 else "raises"
     assert any(f"in middleware {place} ({__file__}" in note and "iteration 3 of" in note for note in caught.value.__notes__)
     assert (3, who) in [(k, stage) for k, stage, seen in log if seen is caught.value]
     assert all(seen in (None, caught.value) for *_, seen in log)

@@ -63,7 +63,7 @@ class TestForward:
             loop.sync()
             assert (loop.ctx.trace, other.trace) == ([], [1])
 
-    def test_backward_steps_run_in_the_reverse_order_of_their_beginning_whichever_was_faster(self):
+    def test_second_halves_run_in_the_reverse_order_of_their_beginning_whichever_was_faster(self):
         done = [threading.Event() for _ in range(3)]
 
         def slow_first(number):  # the later one begins, the sooner its first half is done

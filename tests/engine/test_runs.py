@@ -192,7 +192,7 @@ class TestFinish:
             assert loop.ctx.total_step == 0
             assert loop.ctx.pipeline == ["before", "sets", "after", "after", "before"]
 
-    def test_a_backward_step_may_set_it(self):
+    def test_a_second_half_may_set_it(self):
         loop = Task()
 
         def finishes(ctx):

@@ -64,7 +64,7 @@ class TestByHand:
             loop.forward(appends(1))
             assert loop.ctx.pipeline == [0, 1]
 
-    def test_backward_runs_the_backward_steps_and_only_once(self):
+    def test_backward_runs_the_second_halves_and_only_once(self):
         with Task().start(ctx=Trace()) as loop:
             assert loop.forward(appends_twice(0)) is not None
             assert loop.forward(appends(1)) is None

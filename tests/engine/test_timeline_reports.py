@@ -69,7 +69,7 @@ class TestTimeline:
         seen = [
             (names[it["tid"]], it["name"], it["args"]["iteration"]) for it in events if it["ph"] == "X" and it["cat"] != "wait"
         ]
-        halves = [(stage, f"{stage} <both>{half}") for stage in STAGES for half in ("", " (backward step)")]
+        halves = [(stage, f"{stage} <both>{half}") for stage in STAGES for half in ("", " (second half)")]
         assert sorted(seen) == sorted((stage, name, k) for stage, name in halves for k in range(5))
 
     def test_the_events_of_a_lane_have_times_and_do_not_overlap(self, ran, tmp_path):

@@ -37,14 +37,14 @@ def run_once(make, **start):
 
 
 class TestSerial:
-    def test_it_runs_in_order_and_the_backward_steps_in_reverse(self):
+    def test_it_runs_in_order_and_the_second_halves_in_reverse(self):
         trace = []
         parts = [lambda ctx: trace.append("begin"), Counter(trace, "a"), lambda ctx: trace.append("mid"), Counter(trace, "b")]
         run_once(lambda loop: loop.serial(*parts))
 
         assert trace == ["begin", "a begins", "mid", "b begins", "b ends", "a ends"]
 
-    def test_its_backward_steps_wait_for_the_rest_of_the_pipeline(self):
+    def test_its_second_halves_wait_for_the_rest_of_the_pipeline(self):
         trace = []
         with Task().start() as loop:
             loop.use(loop.serial(Counter(trace, "a"))).use(lambda ctx: trace.append("later"))
@@ -123,7 +123,7 @@ class TestParallel:
 
         assert trace == ["begin", "fast", "slow", "end"]
 
-    def test_backward_steps_run_in_reverse_on_the_thread_of_the_run(self):
+    def test_second_halves_run_in_reverse_on_the_thread_of_the_run(self):
         trace, threads = [], []
 
         def halves(number):

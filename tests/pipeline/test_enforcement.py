@@ -312,7 +312,7 @@ class TestInside:
 
     @MODES
     @pytest.mark.parametrize("way", ["serial", "parallel"])
-    def test_their_backward_steps_too(self, mode, way):
+    def test_their_second_halves_too(self, mode, way):
         @contract(("count",), writes_after=("batch",), stage="learn")
         def honest(ctx):
             yield

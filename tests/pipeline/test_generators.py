@@ -256,7 +256,7 @@ class TestWrappers:
 
         assert trace == ["began", "began", "ended"]
 
-    def test_a_wrapper_that_calls_it_in_its_own_backward_step_runs_both_halves_there(self):
+    def test_a_wrapper_that_calls_it_in_its_own_second_half_runs_both_halves_there(self):
         trace = []
 
         def late(fn):

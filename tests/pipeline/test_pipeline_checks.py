@@ -179,19 +179,19 @@ class TestReads:
 
 
 class TestSecondHalves:
-    def test_what_only_the_backward_step_reads_may_be_written_by_any_forward_step(self):
+    def test_what_only_the_second_half_reads_may_be_written_by_any_first_half(self):
         run_of(middleware("save", reads_after=("data",)), middleware("collect", writes=("data",)))
 
-    def test_what_only_the_backward_step_reads_may_be_written_by_a_later_ones_backward_step(self):
+    def test_what_only_the_second_half_reads_may_be_written_by_a_later_ones_second_half(self):
         run_of(middleware("save", reads_after=("data",)), middleware("learn", writes_after=("data",)))
 
-    def test_what_nobody_writes_is_refused_to_the_backward_step_too(self):
+    def test_what_nobody_writes_is_refused_to_the_second_half_too(self):
         assert len(problems_of(middleware("save", reads_after=("data",)))) == 1
 
-    def test_what_a_backward_step_writes_comes_too_late_for_a_forward_step(self):
+    def test_what_a_second_half_writes_comes_too_late_for_a_first_half(self):
         assert len(problems_of(middleware("early", writes_after=("data",)), middleware("learn", reads=("data",)))) == 1
 
-    def test_what_an_earlier_ones_backward_step_writes_comes_too_late_since_they_run_in_reverse(self):
+    def test_what_an_earlier_ones_second_half_writes_comes_too_late_since_they_run_in_reverse(self):
         assert len(problems_of(middleware("early", writes_after=("data",)), middleware("save", reads_after=("data",)))) == 1
 
 
@@ -307,7 +307,7 @@ class TestValuesThatAreLost:
             "read at the end by one before": ({"reads_after": ("data",)}, WRITES, WRITES),
         }.values(),
     )
-    def test_a_backward_step_reads_the_second_value_wherever_it_stands(self, pipeline):
+    def test_a_second_half_reads_the_second_value_wherever_it_stands(self, pipeline):
         with pytest.warns(UserWarning, match=r"^step\d .* sets ctx.data, and step\d .* is lost: put"):
             run_of(*[middleware(f"step{k}", **terms) for k, terms in enumerate(pipeline)])
 

@@ -163,7 +163,7 @@ class Returning:
 @pytest.mark.parametrize("lock", [False, True])
 @OVERLAPPING
 @pytest.mark.filterwarnings("ignore:asynchronous mode knows")
-def test_a_backward_step_that_the_plan_does_not_know_is_refused_with_the_fix(mode, lock, declare, hide):
+def test_a_second_half_that_the_plan_does_not_know_is_refused_with_the_fix(mode, lock, declare, hide):
     hidden = hide(generator) if declare is None else declare(hide(generator))
     with Task().start(ctx=Late(), **mode) as loop:
         loop.use(contract(stage="collect")(lambda ctx: None)).use(hidden, lock=lock)
@@ -189,7 +189,7 @@ def test_the_fixes_show_it_what_the_iteration_has_written(mode, show):
 
 
 @OVERLAPPING
-def test_the_backward_step_of_a_wrapper_runs_at_the_end_of_its_lanes_iteration(mode):
+def test_the_second_half_of_a_wrapper_runs_at_the_end_of_its_lanes_iteration(mode):
     order = []
 
     def timer(fn):
