@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import ItemsView, KeysView, Mapping, Sequence
+from operator import is_
 from typing import Any, SupportsIndex, overload
 
 
@@ -29,7 +30,7 @@ class TrainOutput(list[dict[str, Any]]):
         if self._logged is None or len(self._logged) != len(self):
             return False
         return all(
-            step.keys() == before.keys() and all(step[name] is value for name, value in before.items())
+            list(step) == list(before) and all(map(is_, step.values(), before.values()))
             for step, before in zip(self, self._logged)
         )
 

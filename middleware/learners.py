@@ -184,7 +184,7 @@ class OffPolicyLearner:
 
     In an asynchronous run, if the policy learns on a GPU, the next batch is copied and moved to the device while the policy
     learns from the current one. The result is the same. Prioritised buffers without a `lag`, and buffers of other libraries,
-    are not prefetched.
+    are not prefetched, and by default neither are batches for a `reward_model`.
 
     Reads:
         ctx.train_iter.
@@ -200,7 +200,7 @@ class OffPolicyLearner:
         buffer_: replay buffer, or several as for offpolicy_data_fetcher; sampled for each gradient step.
         reward_model: learns from each batch and replaces its rewards, before the policy learns; see reward_estimator.
         prefetch: whether to prepare the next batch meanwhile in an asynchronous run; None for only if the policy learns on a
-            GPU.
+            GPU and there is no reward model.
     """
 
     @foreign_arguments(ARGUMENTS["OffPolicyLearner"])

@@ -99,7 +99,8 @@ def online_logger(
         metrics. And the fields in `counters`.
 
     Args:
-        cfg: configuration of the run; uses exp_name and log, and all of it is written. If None, metrics are only shown.
+        cfg: configuration of the run; uses exp_name and log, and all of it is written. If None, metrics are only shown,
+            and written to `sinks`.
         show_every_s: seconds between two updates of the console; None for the setting of the configuration.
         train_show_freq: gradient steps between two rows, for rows that are the same in every run; None for cfg.log.every_s.
         sinks: further sinks for the rows.

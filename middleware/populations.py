@@ -43,8 +43,8 @@ def population_stepper(population: SteppedPopulation) -> Callable[[PopulationCon
     Reads:
         ctx.env_step, ctx.train_iter.
     Writes:
-        ctx.member_results, ctx.scores; ctx.env_step, ctx.train_iter; ctx.eval_value, ctx.last_eval_value, ctx.last_eval_iter
-            and ctx.eval_metrics: best and median score, and the score of each member.
+        ctx.member_results, ctx.scores; ctx.env_step, ctx.train_iter; ctx.eval_value, ctx.last_eval_value, ctx.last_eval_iter:
+            the best score, negated if lower is better; ctx.eval_metrics: best and median score, and the score of each member.
 
     Args:
         population: a `ding_lite.distributed.Population`.

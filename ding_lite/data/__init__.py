@@ -14,7 +14,8 @@ from ding_lite.data.minibatches import minibatches
 from ding_lite.data.mixtures import Buffers, sampler
 from ding_lite.data.prioritized_replay import PrioritizedReplayBuffer
 from ding_lite.data.replay import ReplayBuffer
-from ding_lite.data.rollouts import Order, RolloutBuffer, Trajectories
+from ding_lite.data.rollouts import Order, RolloutArrays, Trajectories
+from ding_lite.data.rollouts import RolloutBuffer as RolloutBuffer
 from ding_lite.data.trees import Tree, flatten, nested, tree, with_leaves
 
 if not TYPE_CHECKING:  # hidden from type checkers, which would otherwise allow any name
@@ -31,7 +32,7 @@ __all__ = [
     "Order",
     "PrioritizedReplayBuffer",
     "ReplayBuffer",
-    "RolloutBuffer",
+    "RolloutArrays",
     "Spec",
     "Trajectories",
     "Tree",

@@ -16,7 +16,7 @@ from ding_lite.data.trees import Tree, first_leaf, flatten, holds_objects, map_l
 Order: TypeAlias = Literal["whole", "pieces", "none"]
 
 
-class RolloutBuffer:
+class RolloutArrays:
     """Arrays for one rollout, filled step by step: [T + 1, B, ...] observations, [T, B, ...] of everything else.
 
     A new one is made for each rollout, so that earlier results are never overwritten.
@@ -344,3 +344,6 @@ def writable(column: Any) -> Any:
     if all(isinstance(leaf, np.ndarray) and leaf.flags.writeable for _, leaf in flatten(column)):
         return column
     return map_leaves(lambda leaf: np.require(leaf, requirements="W"), column)
+
+
+RolloutBuffer = RolloutArrays  # its name in earlier versions

@@ -49,7 +49,8 @@ class Request(NamedTuple):
 
 
 def decide(requests: Iterable[Request]) -> EndReason | None:
-    """The reason why this iteration is the last one, or None: the last request counts, but a signal cannot be withdrawn."""
+    """The reason why this iteration is the last one, or None: the last request counts. A signal and lack of memory cannot
+    be withdrawn."""
     standing: EndReason | None = None
     for _, reason in sorted(requests, key=lambda request: request.position):
         standing = settle(standing, reason)

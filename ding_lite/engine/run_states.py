@@ -202,8 +202,8 @@ class RunStateMixin:
         The following calls of `run` leave out as many iterations as the state has done, so the same script does what is left.
 
         Raises:
-            RunStateError: the state is that of another pipeline, another lag, or an incompatible version; or it is damaged.
-                Nothing is changed.
+            RunStateError: the state is that of another pipeline, another lag, or an incompatible version, and nothing is
+                changed; or a part of it is damaged, and the parts before it are loaded already: start the program again.
         """
         if self._iterating:
             raise RuntimeError("task.load_state_dict() during a run: call it before task.run().")

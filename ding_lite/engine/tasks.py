@@ -268,7 +268,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
         afterwards. `task.end_reason` says why the run ended. After an error or `task.stop()`, no `end_run` is called.
 
         Before the first iteration, the method `begin_run()` of each middleware that has one is called on this thread. After an
-        error, `note_error(error)` is called. Neither is called on a context.
+        error, `note_error(error)` is called. Neither gets a context.
 
         After each iteration of a plain loop, the method `agree(ctx, reason)` of each middleware that has one is called with the
         context and the reason why the run is to end here, or None; it returns the reason that counts. With it, several

@@ -1,4 +1,4 @@
-"""Numbers: base class of statistics that sum numbers, or keep the latest ones."""
+"""Numbers: base class of statistics that take each number into a result at once, or keep the latest ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PENDING = 1000  # maximum number of pending tensors, which are then fetched tog
 
 
 class NumberStats(WindowedStats):
-    """Statistics of numbers. Without a window, numbers are summed; with one, the latest numbers are kept.
+    """Statistics of numbers. Without a window, each changes the result at once; with one, the latest are kept.
 
     A tensor on another device stays pending until its value is needed, also in a copy for `aggregate`, because fetching it
     waits for the device. Later values are pending too, to keep the order. With a window, all values in it are pending.

@@ -23,7 +23,8 @@ from ding_lite.nn.encoders import ConvLayers, EncoderAndHead, make_encoder, make
 from ding_lite.nn.ensembles import EnsembleMLP
 from ding_lite.nn.initialization import orthogonal, seeded
 from ding_lite.nn.layers import ACTIVATIONS, MLP
-from ding_lite.nn.noisy import NoisyLinear, NoisyMLP, noise
+from ding_lite.nn.noisy import NoisyLinear, NoisyMLP, noisy_weights
+from ding_lite.nn.noisy import noise as noise
 from ding_lite.nn.normalization import Normalized, RunningNorm, make_normalizer, normalized_inputs
 from ding_lite.nn.q_networks import DuelingHead, QEnsemble, make_q_ensemble, make_q_network
 from ding_lite.nn.recurrent import RecurrentFeatures
@@ -90,7 +91,7 @@ __all__ = [
     "make_recurrent_q_network",
     "make_state_value",
     "masked",
-    "noise",
+    "noisy_weights",
     "normalized_inputs",
     "orthogonal",
     "seeded",

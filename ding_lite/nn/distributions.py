@@ -34,7 +34,10 @@ Recorded actions are often exactly at a bound, where a density without such a li
 
 
 class ActionDistribution(nn.Module, abc.ABC):
-    """A distribution over actions of a space. Actions are tensors [B, ...], nested like the space."""
+    """A distribution over actions of a space. Actions are tensors [B, ...], nested like the space.
+
+    Mode, entropy and KL divergence are exact, except those of a `GaussianMixture`, see there.
+    """
 
     width: int
     """Number of parameters: the last dimension of the logit."""
@@ -66,7 +69,7 @@ class ParametrizedDistribution:
 
     Args:
         distribution: the kind of distribution.
-        logit: its parameters, [..., width].
+        logit: its parameters, [B, width].
         generator: default random generator of `sample`, on the device of the logit; None for torch's default generator.
 
     Example:

@@ -15,7 +15,7 @@ from ding_lite.nn.layers import ACTIVATIONS
 
 
 class NoisyLinear(nn.Module):
-    """A linear layer with factorised Gaussian noise on weights and biases. Noise is only added inside `noise`.
+    """A linear layer with factorised Gaussian noise on weights and biases. Noise is only added inside `noisy_weights`.
 
         y = (W + W_sigma * (f(outer) f(inner)^T)) x + b + b_sigma * f(outer),  f(e) = sign(e) sqrt(|e|)
 
@@ -35,8 +35,8 @@ class NoisyLinear(nn.Module):
         self.weight_sigma = nn.Parameter(torch.full_like(self.weight, sigma * bound))
         self.bias_sigma = nn.Parameter(torch.full_like(self.bias, sigma * bound))
         self.drawn: tuple[Tensor, Tensor] | None = None
-        """f(inner) [in_features] and f(outer) [out_features] inside `noise`, with a leading dimension B if each row has its own
-        noise; otherwise None. Not part of the layer's state."""
+        """f(inner) [in_features] and f(outer) [out_features] inside `noisy_weights`, with a leading dimension B if each row has
+        its own noise; otherwise None. Not part of the layer's state."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [..., in_features] to [..., out_features]."""
@@ -50,7 +50,7 @@ class NoisyLinear(nn.Module):
         return functional.linear(x, weight, torch.addcmul(self.bias, self.bias_sigma, outer))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "drawn": None}  # another thread may copy the layer inside `noise`
+        return {**self.__dict__, "drawn": None}  # another thread may copy the layer inside `noisy_weights`
 
 
 class NoisyMLP(nn.Module):
@@ -79,7 +79,7 @@ class NoisyMLP(nn.Module):
 
 
 @contextmanager
-def noise(module: nn.Module, generator: Generator | None, rows: int | None = None) -> Iterator[None]:
+def noisy_weights(module: nn.Module, generator: Generator | None, rows: int | None = None) -> Iterator[None]:
     """Add noise to every NoisyLinear of a module inside the block. The noise is drawn once, and removed afterwards.
 
     So copies, snapshots and checkpoints never contain noise.
@@ -91,7 +91,7 @@ def noise(module: nn.Module, generator: Generator | None, rows: int | None = Non
 
     Example:
         >>> layer, x = NoisyLinear(4, 2), torch.ones(1, 4)
-        >>> with noise(layer, torch.Generator().manual_seed(0)):
+        >>> with noisy_weights(layer, torch.Generator().manual_seed(0)):
         ...     noisy = layer(x)
         >>> torch.equal(noisy, layer(x)), torch.equal(layer(x), layer(x))
         (False, True)
@@ -112,3 +112,6 @@ def noise(module: nn.Module, generator: Generator | None, rows: int | None = Non
     finally:
         for layer in layers:
             layer.drawn = None
+
+
+noise = noisy_weights  # its name in earlier versions

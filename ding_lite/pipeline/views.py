@@ -2,7 +2,8 @@
 
 A view is the same object with another class. While a middleware runs, its context has a subclass of its own class, in which
 each field that may not be read is a descriptor that raises, and which checks each write. Allowed reads cost nothing.
-There is one such class for each context class and each set of allowed fields; steps take turns in using it.
+There is such a class for each context class and each set of allowed fields. Steps take turns in using it, and another one is
+made while it is in use on another thread.
 """
 
 from __future__ import annotations

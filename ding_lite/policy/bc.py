@@ -31,8 +31,8 @@ class BCModelConfig(OfflineModelConfig):
     """The actor."""
 
     mixture_components: int = ranged_field(0, low=0, high=32)
-    """Gaussians in the density of a Box action, whose weights, means and standard deviations depend on the observation; 5 are
-    often better for data of several policies. 0 for one Gaussian, whose standard deviation does not depend on it."""
+    """Gaussians in the density of a Box action, whose weights, means and standard deviations depend on the observation, for
+    data with several good actions. 0 for one Gaussian, whose standard deviation does not depend on the observation."""
 
 
 @dataclasses.dataclass

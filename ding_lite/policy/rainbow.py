@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ding_lite.basics import ranged_field
 from ding_lite.data import nested
 from ding_lite.data.trees import first_leaf
-from ding_lite.nn import CategoricalHead, EncoderAndHead, NoisyMLP, make_network, noise, normalized_inputs
+from ding_lite.nn import CategoricalHead, EncoderAndHead, NoisyMLP, make_network, noisy_weights, normalized_inputs
 from ding_lite.policy.c51 import C51ModelConfig, C51Policy, C51PolicyConfig
 from ding_lite.policy_parts import HeadModelConfig, PriorityConfig
 from ding_lite.run_configs import RunConfig
@@ -88,12 +88,12 @@ class RainbowPolicy(C51Policy):
         Reference:
             Fortunato et al. (2018), https://arxiv.org/abs/1706.10295, eq. 17 and 18.
         """
-        with noise(network, self.generator):
+        with noisy_weights(network, self.generator):
             return network(obs)  # type: ignore[no-any-return]
 
     def compute_actions(
         self, obs: Any, state: Sequence[Any] = (), *, explore: bool = True, **kwargs: Any
     ) -> tuple[Any, Sequence[Any], dict[str, Any]]:
         """Compute the actions with the highest mean return; if it explores, with new noise in each row and step."""
-        with noise(self.model, self.generator if explore else None, rows=first_leaf(nested(obs)).shape[0]):
+        with noisy_weights(self.model, self.generator if explore else None, rows=first_leaf(nested(obs)).shape[0]):
             return super().compute_actions(obs, state, explore=explore, **kwargs)

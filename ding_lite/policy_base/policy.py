@@ -387,7 +387,7 @@ class Policy(PolicyState):
         return self.dry_run_results.get("reads") or HookReads(None, None)
 
     def dist_class(self, logit: Tensor, model: nn.Module | None = None) -> ParametrizedDistribution:
-        """The distribution over actions with these parameters [..., width]."""
+        """The distribution over actions with these parameters [B, width]."""
         distribution = getattr(model or self.model, "distribution", None)
         if distribution is None:
             distribution = action_distribution(self.action_space)

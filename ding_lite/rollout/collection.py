@@ -12,7 +12,7 @@ import torch
 from gymnasium.vector import VectorEnv
 
 from ding_lite.basics import arrays, base_state, plain
-from ding_lite.data import Episodes, RolloutBuffer, allocate, flatten
+from ding_lite.data import Episodes, RolloutArrays, allocate, flatten
 from ding_lite.data.column_arrays import available_bytes
 from ding_lite.data.episodes import cut_episodes
 from ding_lite.data.trees import map_leaves
@@ -265,7 +265,7 @@ class LocalWorker:
     def _collect(self, num_steps: int, act: Callable[[Any], dict[str, Any]], random: bool = False) -> Rollout:
         if self.env.current is None:
             self.begin()
-        storage = RolloutBuffer(num_steps, self.num_envs, self.obs_spec)
+        storage = RolloutArrays(num_steps, self.num_envs, self.obs_spec)
         obs_at, add, advance, env_action = storage.obs_at, storage.add, self.env.advance, self.policy.env_action
         recurrent_state, infos, final_masks = self._recurrent_state, self._infos, self._final_masks
         storage.begins = first_steps(self.env.restarted, self.num_envs)
@@ -299,9 +299,9 @@ class LocalWorker:
 
     def _collect_budget(
         self, budget: EpisodeBudget, random: bool, kwargs: dict[str, Any]
-    ) -> tuple[RolloutBuffer, list[EpisodeResult]]:
+    ) -> tuple[RolloutArrays, list[EpisodeResult]]:
         """All steps until each environment has completed its episodes, and the results of these episodes."""
-        storage = RolloutBuffer(_AT_FIRST, self.num_envs, self.obs_spec)
+        storage = RolloutArrays(_AT_FIRST, self.num_envs, self.obs_spec)
         obs = storage.obs_at(0)
         map_leaves(np.copyto, obs, self.env.current)
         episodes: list[EpisodeResult] = []
@@ -338,7 +338,7 @@ def first_steps(restarted: np.ndarray[Any, Any] | None, num_envs: int) -> np.nda
     return np.zeros(num_envs, np.bool_) if restarted is None else restarted.copy()
 
 
-def _grow(storage: RolloutBuffer, unit: EpisodeUnit) -> None:
+def _grow(storage: RolloutArrays, unit: EpisodeUnit) -> None:
     """Double the number of steps, if there is enough memory."""
     columns = {"obs": storage.obs, **storage.outputs}
     needed, available = 2 * sum(leaf.nbytes for _, leaf in flatten(columns)), available_bytes()

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from ding_lite.basics import add_note, base_state
-from ding_lite.data import RolloutBuffer, Trajectories, allocate
+from ding_lite.data import RolloutArrays, Trajectories, allocate
 from ding_lite.data.trees import map_leaves
 from ding_lite.engine import WorkCancelled
 from ding_lite.envs import INFO, AgentSlots, EpisodeResult, SpaceError, action_masks
@@ -79,7 +79,7 @@ class AgentWorker:
         if not self.env.is_begun:
             self.env.begin()
         actors = self.actors
-        storages = {name: RolloutBuffer(num_steps, one.slots.num_envs, one.slots.obs_spec) for name, one in actors.items()}
+        storages = {name: RolloutArrays(num_steps, one.slots.num_envs, one.slots.obs_spec) for name, one in actors.items()}
         obs = {name: storage.obs_at(0) for name, storage in storages.items()}
         for name, one in actors.items():
             map_leaves(np.copyto, obs[name], one.slots.current)
@@ -144,7 +144,7 @@ class AgentWorker:
         outputs: Mapping[str, dict[str, Any]],
         out: Mapping[str, Any],
         t: int = 0,
-        storages: Mapping[str, RolloutBuffer] | None = None,
+        storages: Mapping[str, RolloutArrays] | None = None,
     ) -> list[EpisodeResult]:
         """One step with the actors' outputs, recorded as step t in the storages, if any. Returns episodes that ended."""
         taken = {name: one.policy.env_action(outputs[name]["action"]) for name, one in self.actors.items()}

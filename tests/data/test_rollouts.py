@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from ding_lite.data import LeafSpec, RolloutBuffer, Trajectories, Tree, flatten, nested, tree
+from ding_lite.data import LeafSpec, RolloutArrays, Trajectories, Tree, flatten, nested, tree
 from ding_lite.data.column_arrays import to_objects
 
 FLOAT = np.dtype(np.float32)
@@ -127,7 +127,7 @@ class Recorded:
             lambda *s: rng.normal(size=(*s, 2))
         )  # fmt: skip
         spec = {"x": LeafSpec((2,), FLOAT), "k": LeafSpec((), np.dtype(np.int64))} if is_nested else LeafSpec((2,), FLOAT)
-        self.buffer, self.steps = RolloutBuffer(T, B, spec), []
+        self.buffer, self.steps = RolloutArrays(T, B, spec), []
         obs = draw(B)
         write(self.buffer.obs_at(0), obs)
         for t in range(T):
@@ -202,7 +202,7 @@ def test_obs_and_next_obs_do_not_share_memory(is_nested):
 
 
 def test_what_was_recorded_is_copied_from_the_arrays_that_were_given():
-    buffer = RolloutBuffer(2, B, LeafSpec((), FLOAT))
+    buffer = RolloutArrays(2, B, LeafSpec((), FLOAT))
     action, reward, flag = np.ones((B, 2)), np.ones(B), np.zeros(B, bool)
     for t in range(2):
         buffer.add(t, {"action": action}, reward, flag, flag, {}, None)
@@ -245,9 +245,9 @@ def test_a_batch_with_objects_is_sliced_and_told_its_names():
     assert batch[1].thing.tolist() == [{"step": 3}, "step 4", "step 5"]
 
 
-def recorded(*steps, num_envs=2) -> RolloutBuffer:
+def recorded(*steps, num_envs=2) -> RolloutArrays:
     """A buffer with these outputs, one dict a step."""
-    buffer = RolloutBuffer(len(steps), num_envs, LeafSpec((), FLOAT))
+    buffer = RolloutArrays(len(steps), num_envs, LeafSpec((), FLOAT))
     buffer.obs[...] = 0
     zeros, no = np.zeros(num_envs, np.float32), np.zeros(num_envs, bool)
     for t, outputs in enumerate(steps):
@@ -347,7 +347,7 @@ def test_a_buffer_that_grows_and_is_cut_keeps_what_was_recorded(is_nested, with_
 
 
 def test_steps_beyond_those_that_were_marked_are_real():
-    buffer = RolloutBuffer(1, B, LeafSpec((), FLOAT))
+    buffer = RolloutArrays(1, B, LeafSpec((), FLOAT))
     zeros, no = np.zeros(B, np.float32), np.zeros(B, bool)
     buffer.add(0, {}, zeros, no, no, {}, np.array([True, False, True]))
     buffer.resize(3)
@@ -388,7 +388,7 @@ def test_a_column_of_another_length_is_refused(column):
 
 
 def test_an_output_that_the_dtype_of_the_first_step_cannot_hold_is_refused_with_its_name():
-    storage = RolloutBuffer(3, 2, LeafSpec((), np.dtype(np.float32)))
+    storage = RolloutArrays(3, 2, LeafSpec((), np.dtype(np.float32)))
     rest = np.zeros(2, np.float32), np.zeros(2, bool), np.zeros(2, bool), {}, None
     storage.add(0, {"id": np.zeros(2, np.int32)}, *rest)
     storage.add(1, {"id": np.array([1, 2])}, *rest)

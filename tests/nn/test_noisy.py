@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from ding_lite.nn import ACTIVATIONS, NoisyLinear, NoisyMLP, noise, seeded
+from ding_lite.nn import ACTIVATIONS, NoisyLinear, NoisyMLP, noisy_weights, seeded
 
 
 def layer(in_features: int = 5, out_features: int = 3, **options) -> NoisyLinear:
@@ -41,7 +41,7 @@ def by_definition(noisy: NoisyLinear, x: torch.Tensor, drawn: torch.Tensor) -> n
 def test_inside_noise_the_layer_matches_its_equation(sizes):
     noisy, x = layer(*sizes), torch.randn(4, sizes[0], dtype=torch.float64, generator=generator(1))
     drawn = torch.randn(sum(sizes), generator=generator(), dtype=torch.float64)
-    with noise(noisy, generator()):
+    with noisy_weights(noisy, generator()):
         np.testing.assert_allclose(noisy(x).detach(), by_definition(noisy, x, drawn), rtol=1e-12, atol=1e-14)
 
 
@@ -49,7 +49,7 @@ def test_inside_noise_the_layer_matches_its_equation(sizes):
 def test_rows_with_noise_of_their_own_match_the_equation_one_by_one(sizes):
     noisy, x = layer(*sizes), torch.randn(4, sizes[0], dtype=torch.float64, generator=generator(1))
     drawn = torch.randn(4, sum(sizes), generator=generator(), dtype=torch.float64)
-    with noise(noisy, generator(), rows=4):
+    with noisy_weights(noisy, generator(), rows=4):
         y = noisy(x).detach().numpy()
 
     for row in range(4):
@@ -59,11 +59,11 @@ def test_rows_with_noise_of_their_own_match_the_equation_one_by_one(sizes):
 def test_outside_noise_the_layer_is_a_plain_one():
     noisy, x = layer(), torch.randn(4, 5, dtype=torch.float64)
     plain = torch.nn.functional.linear(x, noisy.weight, noisy.bias)
-    with noise(noisy, generator()):
+    with noisy_weights(noisy, generator()):
         assert not torch.equal(noisy(x), plain)
 
     assert torch.equal(noisy(x), plain)
-    with noise(noisy, None):
+    with noisy_weights(noisy, None):
         assert torch.equal(noisy(x), plain)
 
 
@@ -83,7 +83,7 @@ def test_the_noise_of_a_weight_has_mean_nothing_and_the_learned_amount():
     noisy, one = layer(2, 2), torch.eye(2, dtype=torch.float64)
     source, found = generator(), []
     for _ in range(3000):
-        with noise(noisy, source), torch.no_grad():
+        with noisy_weights(noisy, source), torch.no_grad():
             found.append(noisy(one) - noisy(0 * one))
     moved = torch.stack(found) - noisy.weight.detach().T
 
@@ -96,7 +96,7 @@ def test_all_layers_inside_draw_from_this_generator_in_order_and_from_no_other()
     network = torch.nn.Sequential(layer(5, 3), torch.nn.ReLU(), torch.nn.Sequential(layer(3, 2)))
     x, before = torch.randn(4, 5, dtype=torch.float64), torch.get_rng_state()
     drawn = torch.randn(13, generator=generator(), dtype=torch.float64)
-    with noise(network, generator()):
+    with noisy_weights(network, generator()):
         hidden = torch.from_numpy(by_definition(network[0], x, drawn[:8])).relu()
         np.testing.assert_allclose(network(x).detach(), by_definition(network[2][0], hidden, drawn[8:]), rtol=1e-12)
 
@@ -105,9 +105,9 @@ def test_all_layers_inside_draw_from_this_generator_in_order_and_from_no_other()
 
 def test_each_noise_is_another_and_one_stays_as_it_is():
     noisy, x, source = layer(), torch.randn(4, 5, dtype=torch.float64), generator()
-    with noise(noisy, source):
+    with noisy_weights(noisy, source):
         first, again = noisy(x), noisy(x)
-    with noise(noisy, source):
+    with noisy_weights(noisy, source):
         second = noisy(x)
 
     assert torch.equal(first, again)
@@ -116,7 +116,7 @@ def test_each_noise_is_another_and_one_stays_as_it_is():
 
 def test_nothing_is_left_of_the_noise_where_an_error_ends_it():
     noisy, x = layer(), torch.randn(4, 5, dtype=torch.float64)
-    with pytest.raises(RuntimeError), noise(noisy, generator()):
+    with pytest.raises(RuntimeError), noisy_weights(noisy, generator()):
         noisy(x[:, :2])
 
     assert torch.equal(noisy(x), torch.nn.functional.linear(x, noisy.weight, noisy.bias))
@@ -125,7 +125,7 @@ def test_nothing_is_left_of_the_noise_where_an_error_ends_it():
 def test_the_noise_is_no_part_of_a_copy_or_of_the_state():
     noisy, x = layer(), torch.randn(4, 5, dtype=torch.float64)
     plain, names, file = noisy(x), set(noisy.state_dict()), io.BytesIO()
-    with noise(noisy, generator()):
+    with noisy_weights(noisy, generator()):
         twin = copy.deepcopy(noisy)
         torch.save(noisy, file)
         assert set(noisy.state_dict()) == names == {"weight", "bias", "weight_sigma", "bias_sigma"}
@@ -138,7 +138,7 @@ def test_the_noise_is_no_part_of_a_copy_or_of_the_state():
 
 def test_the_amounts_of_noise_are_learned_and_a_backward_pass_may_come_after_it():
     noisy, x = layer(), torch.randn(4, 5, dtype=torch.float64)
-    with noise(noisy, generator()):
+    with noisy_weights(noisy, generator()):
         loss = noisy(x).square().sum()
     loss.backward()
 
@@ -148,7 +148,7 @@ def test_the_amounts_of_noise_are_learned_and_a_backward_pass_may_come_after_it(
 def test_without_noisy_layers_nothing_is_drawn():
     source = generator()
     before = source.get_state()
-    with noise(torch.nn.Linear(2, 2), source):
+    with noisy_weights(torch.nn.Linear(2, 2), source):
         pass
 
     assert torch.equal(source.get_state(), before)
@@ -169,5 +169,5 @@ def test_noisy_layers_are_joined_by_the_activation(activation):
     between = ACTIVATIONS[activation]
 
     assert one.weight_sigma[0, 0] == torch.tensor(0.3 * 5**-0.5)
-    with noise(network, generator()):
+    with noisy_weights(network, generator()):
         assert torch.equal(network(x), three(between(two(between(one(x))))))
