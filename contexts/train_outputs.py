@@ -29,14 +29,21 @@ class TrainOutput(list[dict[str, Any]]):
         """Whether its values are in `ctx.learn_metrics`: a learner has set it, and nothing has changed since."""
         if self._logged is None or len(self._logged) != len(self):
             return False
-        return all(
-            list(step) == list(before) and all(map(is_, step.values(), before.values()))
-            for step, before in zip(self, self._logged)
-        )
+        return all(map(_is_unchanged, self, self._logged))
 
     @is_logged.setter
     def is_logged(self, value: bool) -> None:
-        self._logged = [dict(step) for step in self] if value else None
+        self._logged = [_copied(step) for step in self] if value else None
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        """Set the dict at a position; or, by name, a value in the dict of each gradient step."""
+        if not isinstance(key, str):
+            super().__setitem__(key, value)
+            return
+        if not self:
+            self.append({})
+        for step in self:
+            step[key] = value
 
     @overload
     def __getitem__(self, key: str) -> Any: ...
@@ -85,6 +92,21 @@ def train_output_of(given: object) -> TrainOutput:
     output = TrainOutput(dict(step) for step in steps if isinstance(step, Mapping))
     output.num_steps = given.num_steps if isinstance(given, TrainOutput) and len(output) == len(given) else ()
     return output
+
+
+def _copied(step: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy with its own dicts, but the same values."""
+    return {name: _copied(value) if type(value) is dict else value for name, value in step.items()}
+
+
+def _is_unchanged(step: Any, before: Mapping[str, Any]) -> bool:
+    """Whether a dict has the names and the values of its earlier copy, in the same order."""
+    if not isinstance(step, Mapping) or list(step) != list(before):
+        return False
+    if all(map(is_, step.values(), before.values())):
+        return True
+    pairs = zip(step.values(), before.values())
+    return all(one is other or (type(other) is dict and _is_unchanged(one, other)) for one, other in pairs)
 
 
 def _is_number(value: Any) -> bool:

@@ -96,7 +96,17 @@ def attributes_set(function: Any) -> Iterator[str]:
     while isinstance(function, FunctionType):
         for code in parts_of(function.__code__):
             yield from (it.argval for it in instructions_of(code) if it.opname == "STORE_ATTR")
+            if "setattr" in code.co_names:
+                yield from _set_by_name(instructions_of(code))
         function = vars(function).get("__wrapped__")
+
+
+def _set_by_name(code: Sequence[dis.Instruction]) -> Iterator[str]:
+    """The attributes that `setattr(self, "name", value)` sets."""
+    for index, now in enumerate(code):
+        if now.argval == "setattr" and now.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+            words = [it.argval for it in code[index + 1 : index + 5] if it.opname == "LOAD_CONST"]
+            yield from [word for word in words[:1] if isinstance(word, str)]
 
 
 def names_of(classes: Sequence[type]) -> set[str]:

@@ -51,9 +51,11 @@ def name_of(fn: Callable[..., Any]) -> str:
     """
     if isinstance(fn, functools.partial):
         return name_of(fn.func)
-    wrapped = attribute_of(fn, "__wrapped__")
-    if wrapped is not None and not has_attribute(wrapped, "__qualname__"):  # `functools.wraps` finds no name in an object
-        return name_of(wrapped)
+    innermost = fn
+    while (wrapped := attribute_of(innermost, "__wrapped__")) is not None:
+        innermost = wrapped
+    if innermost is not fn and not has_attribute(innermost, "__qualname__"):  # `functools.wraps` finds no name in an object
+        return name_of(innermost)
     qualified = attribute_of(fn, "__qualname__")
     if qualified is None:
         return str(attribute_of(fn, "__name__", type(fn).__name__))

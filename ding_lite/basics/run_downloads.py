@@ -48,9 +48,12 @@ def restored_run(
         CheckpointError: there is no run in the copy; the folder has another run or other files; or a file would be written
             outside of it.
         StorageError: the copy cannot be read.
+        TypeError: run is neither text nor a path.
         FolderInUseError: another process writes to the folder.
         WriteError: the folder cannot be written to.
     """
+    if not isinstance(run, (str, PathLike)):
+        raise TypeError(f"resume={run!r:.60} wants the folder of a run, or the URI of its copy.")
     if is_uri(run):
         storage = open_storage(run)
     elif storage_path is None or RunFiles(run).saved():

@@ -135,6 +135,8 @@ class RunFiles:
 
     def _missing(self) -> str:
         run = self.folder.parent
+        if run.is_file():
+            return f"there is no run to resume in {run}: it is a file. Give the folder of the run."
         if not run.is_dir():
             return (
                 f"there is no run to resume in {run}: there is no such folder. Check the path; it is relative to {Path.cwd()}."

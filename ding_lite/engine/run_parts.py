@@ -31,9 +31,9 @@ def parts_of(entries: Sequence[Entry]) -> dict[str, Any]:
                 owner = owners.get(id(one), (one,))[0]
                 if has_state(owner):
                     found.setdefault(id(owner), (attribute_of(owner, "state_name", type(owner).__name__), owner))
-        held = holder_of(it.fn)
-        if has_state(held):
-            found.setdefault(id(held), (it.name, held))
+        for held in holders_of(it.fn):
+            if has_state(held):
+                found.setdefault(id(held), (it.name, held))
     counts: dict[str, int] = {}
     parts = {}
     for name, thing in found.values():
@@ -63,6 +63,14 @@ def holder_of(fn: Any) -> Any:
             break
         fn = wrapped
     return attribute_of(fn, "__self__", fn)
+
+
+def holders_of(fn: Any) -> list[Any]:
+    """What holds states of a middleware: decorators with a state of their own, and what they decorate."""
+    found = [holder_of(fn)]
+    while isinstance(found[-1], FunctionType) and "__wrapped__" in vars(found[-1]):
+        found.append(holder_of(vars(found[-1])["__wrapped__"]))
+    return found
 
 
 def has_state_itself(fn: Any) -> bool:

@@ -19,7 +19,7 @@ from ding_lite.basics.closures import closure_of, function_of, names_in, parts_o
 from ding_lite.basics.optional_attributes import attribute_of, has_attribute
 from ding_lite.basics.origins import is_of_ding_lite, is_of_script, module_of
 from ding_lite.engine.hidden_middleware import hidden_middleware
-from ding_lite.engine.run_parts import environments_of, has_code_of_script, has_state, has_state_itself, holder_of
+from ding_lite.engine.run_parts import environments_of, has_code_of_script, has_state, has_state_itself, holder_of, holders_of
 from ding_lite.engine.scratch_values import ScratchValues
 from ding_lite.engine.state_names import StateNames, set_in_forward, state_names
 from ding_lite.pipeline.contexts import SCALARS, Context
@@ -379,7 +379,7 @@ def _owners(used: Sequence[UsedMiddleware]) -> list[Any]:
     named = [thing for it in used if it.contract is not None for thing in it.contract.uses]
     groups = state_groups(named)
     leaders = [thing.leader for thing in named if attribute_of(thing, "leader") is not None]
-    owners = [one for one in (*named, *leaders, *(holder_of(it.fn) for it in used)) if has_state(one)]
+    owners = [one for one in (*named, *leaders, *(held for it in used for held in holders_of(it.fn))) if has_state(one)]
     shared = [thing for owner in owners for thing in groups.get(id(owner), (owner,))]
     return [*shared, *(it for one in shared for it in attribute_of(one, "attachments", {}).values())]  # attachments of policies
 
@@ -393,6 +393,8 @@ def _objects_in(without: Container[int], value: Any) -> list[Any]:
         left_out = ("params",) if _is_parameter_group(value) else ()
         items = [item for item in itertools.islice(value.items(), MOST_PARTS) if item[0] not in left_out]
         inside = [one for item in items for one in item]
+    elif _is_task(value):  # it reaches every middleware, of which not all are saved
+        return []
     elif has_attribute(value, "param_groups") and has_attribute(value, "state"):  # an optimizer, which saves no parameters
         inside = [*value.param_groups, *value.state.values()]
     elif (known := _names_in_state(value)) is not None:
@@ -400,6 +402,10 @@ def _objects_in(without: Container[int], value: Any) -> list[Any]:
     else:
         inside = [inner for _, inner in usual_parts(value)]
     return [it for it in inside if not (type(it) in _NO_OBJECTS or isinstance(it, type) or id(it) in without)]
+
+
+def _is_task(value: Any) -> bool:
+    return has_attribute(value, "between_iterations")
 
 
 def _is_parameter_group(value: dict[Any, Any]) -> bool:
@@ -415,7 +421,7 @@ def _inside(saved: Container[int], scratch: ScratchValues, value: Any) -> Parts 
         return value.parts()
     if id(value) in saved or _has_graph(value):
         return ()
-    if isinstance(value, (ModuleType, Context)) or has_attribute(value, "between_iterations"):  # a task
+    if isinstance(value, (ModuleType, Context)) or _is_task(value):
         return ()
     if isinstance(value, FunctionType):
         return _in_function(value)

@@ -186,10 +186,13 @@ def detached(value: Any, what: str) -> Any:
             return value.detach().reshape(()).clone()
     try:
         number = value.item() if hasattr(value, "item") else value
+        if isinstance(number, (str, bytes, bytearray)):
+            raise TypeError("text is no number")  # float() would read it
         return held(number) if type(number) in (int, float) else float(number)
     except (TypeError, ValueError) as error:
         raise TypeError(
-            f"{what} wants numbers, got {value!r} of type {type(value).__name__}: log it with reduce='item' or 'item_series'."
+            f"{what} wants numbers, got {value!r} of type {type(value).__name__}: log it with reduce='item' or 'item_series'"
+            f"{', or several numbers with log_values()' if isinstance(value, (list, tuple)) else ''}."
         ) from error
     except OverflowError:  # a fraction, say
         return math.inf if number > 0 else -math.inf

@@ -63,8 +63,9 @@ def _require_alike(path: Path, found: Sequence[Any], kinds: set[type]) -> None:
         if StatsBase not in kind.__mro__:
             raise TypeError(f"{path!r} is of type {kind.__name__}: aggregate() wants results of reduce() without compile=True.")
     first = found[0]
+    known = next((one for one in found if one.owner is not None), first)
     for one in found:
-        require_one_owner(path, first, one)
+        require_one_owner(path, known, one)
     other = next((other for other in found if describe(other) != describe(first)), None)
     if other is not None:
         raise ValueError(

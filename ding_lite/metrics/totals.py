@@ -164,7 +164,7 @@ class EmaStats(NumberStats):
             if other._waiting:
                 other._settle()
             if other._count and other._value is not None:
-                merged += other._value * other._count
+                merged += float(other._value) * other._count
                 count += other._count
         if merged - merged == 0 and not self._merged_power:  # almost always
             self._merged, self._count = merged, count

@@ -33,6 +33,10 @@ Recorded actions are often exactly at a bound, where a density without such a li
 """
 
 
+USED_REACH = (1e-6, 1e4)
+"""Halves of the range of a Box that a mixture is scaled by; larger bounds usually mean that there are none."""
+
+
 class ActionDistribution(nn.Module, abc.ABC):
     """A distribution over actions of a space. Actions are tensors [B, ...], nested like the space.
 
@@ -263,10 +267,15 @@ class GaussianMixture(ActionDistribution):
     be good for none of them; a mixture has a Gaussian around each. Samples are not clipped, so log-probabilities are exact.
 
     Where a Box is bounded, the network's numbers are relative to it: a mean of -1 is its lower bound and 1 its upper one.
+    Bounds that are further apart than 20,000, or closer than 0.000002, do not count.
 
     Args:
         space: a Box of floats.
         components: the number of Gaussians, K. With 1, a Gaussian whose standard deviation depends on the observation.
+
+    Raises:
+        SpaceError: the space is not a Box of floats.
+        ValueError: components is no integer above 0.
 
     Example:
         >>> distribution = GaussianMixture(spaces.Box(-1.0, 1.0, (3,)), components=5)
@@ -283,10 +292,18 @@ class GaussianMixture(ActionDistribution):
 
     def __init__(self, space: spaces.Box, components: int) -> None:
         super().__init__()
+        if not isinstance(space, spaces.Box) or not np.issubdtype(space.dtype, np.floating):
+            raise SpaceError(
+                f"GaussianMixture wants a Box of floats, got {space}: action_distribution(space) fits other spaces."
+            )
+        if not isinstance(components, int) or isinstance(components, bool) or components < 1:
+            raise ValueError(f"GaussianMixture(components={components!r}) wants the number of Gaussians, an integer above 0.")
         self.shape, self.components, self._size = space.shape, components, math.prod(space.shape)
         self.width = components * (1 + 2 * self._size)
         low, high = (bound.astype(np.float64).ravel() for bound in (space.low, space.high))
-        is_bounded = np.isfinite(low) & np.isfinite(high) & (low < high)
+        least, most = USED_REACH
+        with np.errstate(invalid="ignore"):  # inf - inf
+            is_bounded = (high / 2 - low / 2 >= least) & (high / 2 - low / 2 <= most)
         low, high = np.where(is_bounded, low, -1.0), np.where(is_bounded, high, 1.0)
         for name, array in {"middle": low / 2 + high / 2, "reach": high / 2 - low / 2}.items():
             self.register_buffer(name, torch.as_tensor(array, dtype=torch.float32), persistent=False)

@@ -6,6 +6,7 @@ import functools
 import gc
 import inspect
 import io
+from array import array
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from types import (
@@ -32,7 +33,9 @@ from ding_lite.pipeline.value_kinds import is_global_generator, is_random_genera
 _MOST_DEPTH, _MOST_SEEN, _MOST_ITEMS = 8, 2_000, 100
 _MOST_CALLS = 3  # helper functions, one in the other, that get an object as an argument
 NO_STATE = (FunctionType, MethodType, BuiltinFunctionType, MethodWrapperType, ModuleType, type, Config, Contract)
-_MADE_TO_BE_SHARED = frozenset({"threading", "_thread", "queue", "_queue"})
+_MADE_TO_BE_SHARED = frozenset(
+    {"threading", "_thread", "queue", "_queue", "concurrent.futures.thread", "concurrent.futures.process"}
+)
 _CONTAINERS = (list, tuple, set, frozenset, deque, dict)
 _VIEWS: tuple[type, ...] = (MappingProxyType, type({}.keys()), type({}.values()), type({}.items()))
 _ANY_ATTRIBUTE = frozenset({"getattr", "vars", "__dict__", "asdict", "astuple", "copy", "deepcopy", "attrgetter"})
@@ -102,7 +105,7 @@ def needs_contract(value: object) -> bool:
         return False
     if is_global_generator(value):
         return False
-    if isinstance(value, (list, dict, set, deque, bytearray)):
+    if isinstance(value, (list, dict, set, deque, bytearray, array)):
         return True
     if has_attribute(value, "__dict__") or has_attribute(value, "__array__") or advances(value):
         return True

@@ -9,7 +9,9 @@ from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from ding_lite.basics.messages import with_article
 from ding_lite.basics.optional_attributes import attribute_of, has_attribute
+from ding_lite.basics.origins import is_of_script
 from ding_lite.pipeline.code_in_use import advice_on_order, are_unordered, code_in_use
 from ding_lite.pipeline.contexts import is_scalar
 from ding_lite.pipeline.contracts import Contract, line_to_add, state_groups
@@ -18,7 +20,7 @@ from ding_lite.pipeline.fingerprints import Print, changed, fingerprint
 from ding_lite.pipeline.held_objects import NO_STATE, Held, advances, objects_in_use, objects_reached
 from ding_lite.pipeline.shared_memory import arrays_with_shared_memory, is_array
 from ding_lite.pipeline.shared_variables import shared_variables
-from ding_lite.pipeline.value_kinds import is_random_generator
+from ding_lite.pipeline.value_kinds import is_random_generator, parts_with_defaults
 
 _DATA = (list, dict, set, deque, bytearray)
 _MOST_INSIDE = 5_000  # objects that are looked at
@@ -81,11 +83,14 @@ def unnamed_objects(pipeline: Sequence[Entry], found: Reached) -> Iterator[str]:
             if held.container is not None and held.container in chosen:  # it takes others from the same list or dict
                 continue
             others = (it for it in pipeline if it.contract is not None and it.contract.lane != terms.lane)
-            other = next((it for it in others if it.contract is not None and _is_any(it.contract.uses, same)), None)
+            other = next((it for it in others if it.contract is not None and _is_any(it.contract.uses, named)), None)
             if other is not None:
                 told.add(id(same[0]))
+                has_it = other.contract is not None and _is_any(other.contract.uses, same)
+                what = "that" if has_it else f"of the {type(leader).__name__} that"
                 yield (
-                    f"{entry.name} ({entry.location}) holds {held.shown}, a {type(thing).__name__} that {other.name} uses, "
+                    f"{entry.name} ({entry.location}) holds {held.shown}, {with_article(type(thing).__name__)} {what} "
+                    f"{other.name} uses, "
                     "and its contract does not name it. Nothing orders the two, so if it touches it, add it: "
                     f"{line_to_add(entry.fn, uses=[_as_code(held.name)])}.{_other_ways(held)}"
                 )
@@ -336,7 +341,13 @@ class Watched:
         )
 
     def _look(self) -> list[Print]:
-        return [fingerprint(it, inside_of=lambda inner: () if id(inner) in self._ordered else None) for it in self.things]
+        return [fingerprint(it, inside_of=self._inside) for it in self.things]
+
+    def _inside(self, value: Any) -> Sequence[tuple[str, Any]] | None:
+        """The values inside a value; None for the usual ones."""
+        if id(value) in self._ordered:
+            return ()
+        return parts_with_defaults(value) if is_of_script(type(value).__module__) else None
 
 
 def watched_objects(pipeline: Sequence[Entry], found: Reached) -> dict[int, list[Watched]]:
@@ -355,13 +366,14 @@ def watched_objects(pipeline: Sequence[Entry], found: Reached) -> dict[int, list
                 reached.setdefault(id(held.thing), []).append((entry, held))
     pairs = {key: _pair_of_holders(several, known) for key, several in reached.items()}
     shared = {key: pair for key, pair in pairs.items() if pair is not None}
+    named = {id(use) for entry in known if entry.contract is not None for use in entry.contract.uses} | groups.keys()
     watched: list[Watched] = []
     for key, pair in shared.items():
         if all(shared.keys() & {*held.around} for _, held in reached[key]):
             continue  # what holds it is watched
-        watched.append(Watched([pair[0][1].thing], pair, groups))
+        watched.append(Watched([pair[0][1].thing], pair, named))
     plain = {key: [it for it in several if it[1].use is None] for key, several in reached.items() if key not in shared}
-    watched += _watched_arrays(known, {key: several for key, several in plain.items() if several}, groups)
+    watched += _watched_arrays(known, {key: several for key, several in plain.items() if several}, named)
     by_function: dict[int, list[Watched]] = {}
     for one in watched:
         for fn in {id(entry.fn) for entry, _ in one.holders}:

@@ -24,7 +24,7 @@ from typing import Any
 
 from ding_lite.basics.closures import closure_of
 from ding_lite.basics.optional_attributes import attribute_of, has_attribute
-from ding_lite.basics.origins import package_of
+from ding_lite.basics.origins import is_of_script, package_of
 from ding_lite.pipeline.contexts import Context, is_scalar
 
 MOST_PARTS = 20_000
@@ -66,6 +66,15 @@ class HashedBytes(int):
 def usual_parts(value: Any) -> list[tuple[str, Any]]:
     """The values inside a value, by name, as `fingerprint` finds them."""
     return kind_of(type(value)).parts(value)
+
+
+def parts_with_defaults(value: Any) -> list[tuple[str, Any]]:
+    """The values inside a value, and the data that its classes of the script hold for attributes which it does not have yet."""
+    held = attribute_of(value, "__dict__")
+    script = [base for base in reversed(type(value).__mro__) if is_of_script(base.__module__)] if type(held) is dict else []
+    defaults = {name: member for base in script for name, member in vars(base).items() if not name.startswith("__")}
+    known = [(f".{name}", member) for name, member in defaults.items() if name not in held and is_data(member)]
+    return [*usual_parts(value), *known]
 
 
 def is_data(value: Any) -> bool:

@@ -19,7 +19,9 @@ from ding_lite.data import Spec, flatten
 from ding_lite.data.trees import is_tree
 from ding_lite.envs.spaces import integer_bounds, subspaces
 
-_ADVICE = "lower learn.learning_rate, clip gradients with learn.grad_clip_norm, or look for very large rewards or observations"
+_ADVICE = (
+    "lower learn.learning_rate, clip gradients with learn.grad_clip_norm, or look for very large rewards, inputs or actions"
+)
 
 LOSSES = ("total_loss", "loss")
 """Names under which the whole loss is logged."""

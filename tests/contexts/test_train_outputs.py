@@ -78,3 +78,41 @@ def test_a_value_that_is_the_mean_of_several_gradient_steps_has_their_weight():
     assert train_output_of(output)["loss"] == 2.0
     output.append({"loss": 1.0})
     assert output["loss"] == 2.0  # the numbers of steps do not belong to these dicts any more
+
+
+def logged():
+    output = TrainOutput([{"loss": torch.tensor(1.0), "group": {"a": 1.0}}, {"loss": torch.tensor(2.0)}])
+    output.is_logged = True
+    return output
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda it: it.append({"loss": 1.0}),
+        lambda it: it.pop(),
+        lambda it: it[0].update(mine=1.0),
+        lambda it: it[0].update(loss=torch.tensor(1.0)),
+        lambda it: it[0].pop("loss"),
+        lambda it: it[0]["group"].update(mine=1.0),
+        lambda it: it[0].update(group=None),
+        lambda it: it.__setitem__(0, None),
+        lambda it: it.__setitem__(1, 3.0),
+        lambda it: it.__setitem__(1, ["loss"]),
+        lambda it: it.__setitem__("mine", 1.0),
+        lambda it: it.reverse(),
+    ],
+)
+def test_a_change_of_what_was_logged_is_seen(change):
+    output = logged()
+    assert output.is_logged
+    change(output)
+
+    assert not output.is_logged
+
+
+def test_a_value_set_by_name_is_that_of_each_step():
+    output, empty = logged(), TrainOutput()
+    output["mine"] = empty["mine"] = 3.0
+
+    assert (output["mine"], [step["mine"] for step in output], empty) == (3.0, [3.0, 3.0], [{"mine": 3.0}])

@@ -502,3 +502,12 @@ class TestInTheMiddleOfARun:
         assert (other.ctx.count, other.ctx.total_step) == (one.ctx.count, one.ctx.total_step)
         assert same(without_random(other.state_dict()), without_random(one.state_dict()))
         one.stop(), other.stop()
+
+
+@pytest.mark.parametrize(
+    ("run", "error", "words"),
+    [(5, TypeError, "resume=5 wants the folder of a run"), (__file__, CheckpointError, "it is a file. Give the folder")],
+)
+def test_what_is_no_folder_of_a_run_is_named(run, error, words):
+    with pytest.raises(error, match=words), Task().start(resume=run):
+        pass

@@ -640,3 +640,59 @@ def test_global_generators_are_saved(tmp_path):
 
     run(tmp_path / "run", 3)
     assert run(tmp_path / "run", 8, tmp_path / "run") == run(tmp_path / "whole", 8)
+
+
+@pytest.mark.parametrize("kind", ["object", "method", "partial", "set by name", "default of a class"])
+def test_a_saved_middleware_that_holds_the_task_hides_no_other_one(kind, tmp_path):
+    class Logger:
+        """Like a logger of the library, which is saved and knows its task."""
+
+        def __init__(self):
+            self.task, self.rows = None, 0
+
+        def __call__(self, ctx):
+            self.rows += 1
+
+        def state_dict(self):
+            return {"rows": self.rows}
+
+        def load_state_dict(self, state):
+            self.rows = state["rows"]
+
+    class ByName:
+        def __call__(self, ctx):
+            setattr(self, "count", ctx.total_step)  # noqa: B010
+
+        def read(self):
+            return self.count
+
+    class Default:
+        count = 0
+
+        def __call__(self, ctx):
+            self.count += 1
+
+    box, logger = Box(), Logger()
+    kept = {
+        "object": Default(),
+        "method": box.step,
+        "partial": functools.partial(Box.step, box),
+        "set by name": ByName(),
+        "default of a class": Default(),
+    }[kind]
+    loop = Task()
+    logger.task = loop
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with loop.start(ctx=Sum()):
+            loop.use(kept).use(logger).use(CkptSaver(torch.nn.Linear(1, 1), tmp_path, train_freq=1000)).run(4)
+    assert ["count" in str(it.message) for it in caught if "remembers something" in str(it.message)] == [True]
+
+
+def test_an_attribute_that_is_set_by_name_before_each_use_is_no_memory(tmp_path):
+    class SetsFirst:
+        def __call__(self, ctx):
+            setattr(self, "last", ctx.total_step)  # noqa: B010
+            ctx.total += self.last
+
+    assert warned(tmp_path, SetsFirst()) == []

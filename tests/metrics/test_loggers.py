@@ -557,3 +557,28 @@ def test_what_two_owners_logged_under_one_name_is_not_put_together():
     successor.log_value("loss", 3.0)
     again.aggregate([successor.reduce()])
     assert again.peek("loss") == 2.0
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0)])
+def test_two_owners_are_found_beside_one_that_is_unknown(order):
+    unknown = MetricsLogger(root=True)
+    unknown.log_value("loss", 1.0)
+    restored = MetricsLogger(root=True)
+    restored.set_state(unknown.get_state())
+    loggers = [restored, MetricsLogger(owner="one"), MetricsLogger(owner="another")]
+    for logger in loggers[1:]:
+        logger.log_value("loss", 2.0)
+    reduced = [logger.reduce() for logger in loggers]
+    with pytest.raises(ValueError, match=r"is logged by (one|another), and also by (one|another)"):
+        MetricsLogger().aggregate([reduced[at] for at in order])
+
+
+@pytest.mark.parametrize("value", ["3", b"1", bytearray(b"1")])
+def test_text_is_no_number(value):
+    with pytest.raises(TypeError, match="wants numbers, got .*reduce='item'"):
+        MetricsLogger().log_value("x", value)
+
+
+def test_several_numbers_are_told_to_go_to_log_values():
+    with pytest.raises(TypeError, match=r"or several numbers with log_values\(\)"):
+        MetricsLogger().log_value("x", [1.0, 2.0])

@@ -429,3 +429,27 @@ def test_a_name_that_does_not_fit_costs_none_beside_it():
         row = row_of(first.reduce(), second.reduce())
     assert len(caught) == 1
     assert (row["learn/loss"], row["learn/steps"], row["learn/inner/own"]) == (1.0, 2.0, 2.0)
+
+
+def test_emas_of_integers_that_overflow_together():
+    root, loggers = MetricsLogger(root=True), [MetricsLogger(), MetricsLogger()]
+    for logger in loggers:
+        logger.log_value("x", 2**1023, reduce="ema", ema_coeff=1)
+    root.aggregate([logger.reduce() for logger in loggers])
+
+    assert root.compile()["x"] == float(2**1023)
+
+
+def test_a_mean_of_an_older_state_goes_on():
+    logger, again = MetricsLogger(), MetricsLogger()
+    for value in (1.7e308, 1.7e308, 1.0):
+        logger.log_value("x", value)
+    state = logger.get_state()
+    saved = state["stats"][0]["state"]
+    for power in (64, None):  # before and after sums could be wide
+        older = {name: it for name, it in saved.items() if name not in ("_wide", "_power")}
+        older |= {"_sum": 3.4e308 * 2.0**-64, "_power": 64} if power else {"_sum": 6.0}
+        again.set_state({"stats": [{**state["stats"][0], "state": older}]})
+        again.log_value("x", 2.0)
+
+        assert again.peek("x") == pytest.approx(3.4e308 / 4 if power else 2.0)

@@ -3,6 +3,7 @@
 import functools
 
 import pytest
+import torch
 from states import same
 
 from ding_lite import Task
@@ -146,3 +147,43 @@ def test_what_a_decorator_changes_and_another_lane_reads_is_named():
         UserWarning, match=r"StepCollector .* holds SCALES, a dict, and so does the policy that OffPolicyLearner"
     ):
         task.run(max_step=6)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_the_state_of_a_decorator_and_that_of_what_it_decorates_are_both_saved(times, tmp_path):
+    class Walk:
+        def __init__(self):
+            self.steps = 0
+
+        def __call__(self, ctx):
+            self.steps += 1
+
+        def state_dict(self):
+            return {"steps": self.steps}
+
+        def load_state_dict(self, state):
+            self.steps = state["steps"]
+
+    def counted(middleware, calls):
+        @functools.wraps(middleware)
+        def run(ctx):
+            calls[0] += 1
+            return middleware(ctx)
+
+        run.state_dict = lambda: {"calls": calls[0]}
+        run.load_state_dict = lambda state: calls.__setitem__(0, state["calls"])
+        return run
+
+    def go(steps, resume=None):
+        walk, counts = Walk(), [[0] for _ in range(times)]
+        decorated, task = walk, Task()
+        for calls in counts:
+            decorated = counted(decorated, calls)
+        with task.start(resume=resume):
+            task.use(decorated).use(CkptSaver(torch.nn.Linear(1, 1), tmp_path, train_freq=1000))
+            assert "Walk" in task.describe()
+            task.run(max_step=steps)
+        return walk.steps, *(calls[0] for calls in counts)
+
+    assert go(3) == (3,) * (times + 1)
+    assert go(5, resume=tmp_path) == (5,) * (times + 1)

@@ -6,6 +6,7 @@ import torch
 from gymnasium import spaces
 from torch import distributions
 
+from ding_lite.envs import SpaceError
 from ding_lite.nn import GaussianMixture
 
 SPACES = {
@@ -137,3 +138,24 @@ def test_the_generator_decides_the_draw_and_the_global_one_is_untouched():
     assert torch.equal(one, again)
     assert not torch.equal(one, other)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("reach", [1e38, 3.4e38, 1e300, 1e6, 1e-60])
+def test_bounds_that_are_no_bounds_do_not_count(reach):
+    plain, _, _ = made(SPACES["without bounds"], 2)
+    distribution = GaussianMixture(spaces.Box(-reach, reach, (3,), np.float64), 2)
+
+    assert torch.equal(distribution.reach, plain.reach.float())
+    assert torch.equal(distribution.middle, plain.middle.float())
+
+
+@pytest.mark.parametrize("components", [0, -1, 2.5, True, "2"])
+def test_a_number_of_gaussians_that_is_none_is_named(components):
+    with pytest.raises(ValueError, match=rf"components={components!r}\) wants the number of Gaussians"):
+        GaussianMixture(SPACES["a matrix"], components)
+
+
+@pytest.mark.parametrize("space", [spaces.Discrete(3), spaces.Box(0, 9, (2,), np.int64)])
+def test_another_space_is_named(space):
+    with pytest.raises(SpaceError, match="GaussianMixture wants a Box of floats, got"):
+        GaussianMixture(space, 2)
