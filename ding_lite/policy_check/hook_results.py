@@ -20,7 +20,8 @@ from ding_lite.data.trees import is_tree
 from ding_lite.envs.spaces import integer_bounds, subspaces
 
 _ADVICE = (
-    "lower learn.learning_rate, clip gradients with learn.grad_clip_norm, or look for very large rewards, inputs or actions"
+    "lower learn.learning_rate, clip gradients with learn.grad_clip_norm, or look for very large rewards, observations or "
+    "actions"
 )
 
 LOSSES = ("total_loss", "loss")
