@@ -31,6 +31,7 @@ from ding_lite.pipeline.used_middleware import UsedMiddleware, middleware_of
 from ding_lite.pipeline.value_kinds import (
     MOST_PARTS,
     HashedBytes,
+    data_in_class,
     holds_data_alone,
     is_array_or_tensor,
     is_data,
@@ -307,7 +308,7 @@ class _Own:
         of_script: Any = type(self.thing)
         names = _names_of(self.thing) or StateNames(frozenset(), None)
         known = names.saved | _left_out(of_script) | _shared_with_copies(self.thing)
-        own = {} if names.added is None else _data_in_class(of_script)
+        own = {} if names.added is None else data_in_class(of_script)
         values = scratch.of(of_script).values
         held = _attributes_of(self.thing).items()
         own |= {name: _or_cached(inner, name, of_script) for name, inner in held if name not in values}
@@ -358,13 +359,6 @@ def _attributes_of(thing: Any) -> dict[str, Any]:
     """The attributes of an object, also those in slots."""
     held = {name: inner for name, inner in attribute_of(thing, "__dict__", {}).items() if name != "__contract__"}
     return held | {name: getattr(thing, name) for name in slots_of(type(thing)) if has_attribute(thing, name)}
-
-
-def _data_in_class(cls: type) -> dict[str, Any]:
-    """The data in the classes of the script from which an object is derived."""
-    bases = [base for base in cls.__mro__ if is_of_script(base.__module__)]
-    members = {name: member for base in reversed(bases) for name, member in vars(base).items()}
-    return {name: value for name, value in members.items() if is_data(value) and not name.startswith("__")}
 
 
 def _shared_with_copies(thing: Any) -> set[str]:

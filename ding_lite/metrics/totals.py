@@ -80,14 +80,8 @@ class MeanStats(NumberStats):
         self._has_any = True
 
     def set_state(self, state: dict[str, Any]) -> None:
-        if "_wide" not in state:  # an older state
-            power = state.get("_power", 0)
-            state = {
-                **state,
-                "_wide": state["_sum"] if power else 0.0,
-                "_sum": 0.0 if power else state["_sum"],
-                "_power": power,
-            }
+        if "_wide" not in state:  # an older state, whose whole sum is _sum * 2 ** _power
+            state = {"_power": 0, **state, "_wide": state["_sum"], "_sum": 0.0}
         super().set_state(state)
 
     def _widen(self, total: float, power: int = 0) -> None:

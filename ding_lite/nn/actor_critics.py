@@ -110,7 +110,7 @@ def make_actor_critic(
     share_encoder: bool = False,
     normalize_obs: bool = False,
     layer_norm: bool = False,
-    distribution: ActionDistribution | None = None,
+    mixture_components: int = 0,
 ) -> ActorCritic:
     """Make an actor and a critic for these spaces, with orthogonal initialization.
 
@@ -121,13 +121,12 @@ def make_actor_critic(
         hidden_sizes, activation, conv_layers, layer_norm: see `make_network`.
         share_encoder: use one encoder for both.
         normalize_obs: normalise observations, see `make_normalizer`.
-        distribution: the distribution over actions; None for `action_distribution(action_space)`.
+        mixture_components: see `action_distribution`.
 
     Reference:
         Huang et al. (2022), "The 37 Implementation Details of Proximal Policy Optimization", detail 2.
     """
-    if distribution is None:
-        distribution = action_distribution(action_space)
+    distribution = action_distribution(action_space, mixture_components)
     options = (activation, conv_layers, layer_norm)
     normalizer = make_normalizer(observation_space) if normalize_obs else None
     if share_encoder:

@@ -68,13 +68,17 @@ def usual_parts(value: Any) -> list[tuple[str, Any]]:
     return kind_of(type(value)).parts(value)
 
 
+def data_in_class(cls: type) -> dict[str, Any]:
+    """The data in the classes of the script from which an object is derived."""
+    bases = [base for base in cls.__mro__ if is_of_script(base.__module__)]
+    members = {name: member for base in reversed(bases) for name, member in vars(base).items()}
+    return {name: value for name, value in members.items() if is_data(value) and not name.startswith("__")}
+
+
 def parts_with_defaults(value: Any) -> list[tuple[str, Any]]:
     """The values inside a value, and the data that its classes of the script hold for attributes which it does not have yet."""
-    held = attribute_of(value, "__dict__")
-    script = [base for base in reversed(type(value).__mro__) if is_of_script(base.__module__)] if type(held) is dict else []
-    defaults = {name: member for base in script for name, member in vars(base).items() if not name.startswith("__")}
-    known = [(f".{name}", member) for name, member in defaults.items() if name not in held and is_data(member)]
-    return [*usual_parts(value), *known]
+    held = attribute_of(value, "__dict__", {})
+    return [*usual_parts(value), *((f".{name}", it) for name, it in data_in_class(type(value)).items() if name not in held)]
 
 
 def is_data(value: Any) -> bool:

@@ -19,7 +19,7 @@ from ding_lite.data import Tree, flatten
 from ding_lite.data.trees import first_leaf, has_leaf
 from ding_lite.envs.spaces import subspaces
 from ding_lite.functional import masked_mean, weighted_mean
-from ding_lite.nn import ActionDistribution, action_distribution, make_actor_critic
+from ding_lite.nn import action_distribution
 from ding_lite.policy_base import LearnConfig, Policy, PolicyConfig
 from ding_lite.policy_check import require_members, require_output
 from ding_lite.policy_parts import OfflineModelConfig, ScheduledLearningRate
@@ -87,22 +87,9 @@ class BCPolicy(ScheduledLearningRate, Policy):
 
     def make_model(self) -> nn.Module:
         """Make the actor."""
-        cfg = self.cfg.model
-        model = make_actor_critic(
-            self.observation_space,
-            self.action_space,
-            cfg.encoder_hidden_size_list,
-            cfg.activation,
-            cfg.conv_layers,
-            normalize_obs=cfg.normalize_obs,
-            layer_norm=cfg.layer_norm,
-            distribution=self._distribution(),
-        )
+        model: Any = super().make_model()
         model.critic = None
-        return model
-
-    def _distribution(self) -> ActionDistribution:
-        return action_distribution(self.action_space, self.cfg.model.mixture_components)
+        return model  # type: ignore[no-any-return]
 
     def take_model(self, model: nn.Module) -> nn.Module:
         """The module, with a `distribution` over actions if it has none.
@@ -112,7 +99,7 @@ class BCPolicy(ScheduledLearningRate, Policy):
         """
         require_members(self, model, {"logits": "logits(obs) -> logit [B, width]"})
         if not hasattr(model, "distribution"):
-            model.distribution = self._distribution()
+            model.distribution = action_distribution(self.action_space, self.cfg.model.mixture_components)
         return super().take_model(model)
 
     def check_model(self, obs: Any) -> None:

@@ -143,6 +143,7 @@ class Hooks:
             getattr(model, "share_encoder", False),
             model.normalize_obs,
             model.layer_norm,
+            getattr(model, "mixture_components", 0),
         )
 
     def take_model(self, model: nn.Module) -> nn.Module:
