@@ -20,14 +20,22 @@ def held() -> tuple[Any, ...]:
 
 
 def require_nothing_left(cycle: Callable[[int], Any], count: int, warm_up: int, census: Callable[[], Any] = held) -> None:
-    """Call `cycle(number)` `count` times after the warm-up: this must leave nothing behind, and less than 5 MB of memory."""
+    """Call `cycle(number)` `count` times after the warm-up: this must leave nothing behind, and less than 5 MB of memory.
+
+    Up to three rounds, because the memory of a process also grows by what other tests left to the allocator. A leak grows in
+    each round.
+    """
     for number in range(warm_up):
         cycle(number)
-    before, bytes_before = census(), psutil.Process().memory_info().rss
-    for number in range(count):
-        cycle(number)
-    after, grown = census(), (psutil.Process().memory_info().rss - bytes_before) / 1e6
-
-    assert after == before
-    assert grown < 5
+    before = census()
+    for _ in range(3):
+        bytes_before = psutil.Process().memory_info().rss
+        for number in range(count):
+            cycle(number)
+        after, grown = census(), (psutil.Process().memory_info().rss - bytes_before) / 1e6
+        assert after == before
+        if grown < 5:
+            break
+    else:
+        raise AssertionError(f"{count} cycles left {grown:.1f} MB of memory, the third time in a row")
     print(f"{count} cycles: no thread, file or process more, {grown:+.1f} MB of memory")
