@@ -74,8 +74,8 @@ class OnlineRLContext(Context):
     """Index in `trajectories` of each environment's last transition. Written by StepCollector and rolloutor."""
 
     policy_version: int = -1
-    """Version of the weights that collected this iteration's data; -1 if there are none, or if actions were random. Written by
-    collectors."""
+    """Version of the weights with which this iteration's data was collected; -1 if there are none, or if actions were random.
+    Written by collectors."""
 
     finished_episodes: list[Any] = dataclasses.field(default_factory=list)
     """Episodes that ended while collecting, with return and length (`ding_lite.envs.EpisodeResult`). Written by collectors."""

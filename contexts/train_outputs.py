@@ -8,7 +8,7 @@ from typing import Any, SupportsIndex, overload
 
 
 class TrainOutput(list[dict[str, Any]]):
-    """One dict of values by name for each gradient step, in order; of a learner that returns means, a single dict.
+    """One dict of values by name for each gradient step, in order; or a single dict if the learner returns means.
 
     By name, it gives the mean over the gradient steps that have this value; of a value that is no single number, such as the
     priority of each row, that of the last dict.

@@ -204,7 +204,7 @@ class CkptSaver:
             self._run_saver.ask()
 
     def agree(self, ctx: Any, reason: EndReason | None) -> EndReason | None:
-        """Save the policy, and the runs of all processes, after the same iteration: after that in which rank 0 does.
+        """Save the policy, and the runs of all processes, after the iteration in which rank 0 saves.
 
         The weights of all processes are compared before. The task calls it.
 

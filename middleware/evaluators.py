@@ -37,9 +37,9 @@ def interaction_evaluator(
     whole episodes; if the number of episodes is not a multiple of the number of environments, the first ones run one more.
 
     Where iterations overlap (`max_lag` of at least 1), an evaluation runs beside the iterations that follow and stalls none of
-    them. Its result is written in the iteration in which the next evaluation is due, or in the last but one or the last
-    iteration of the run, if that comes first; only there can it end the run. In these two iterations none begins. Where the run
-    ends earlier, the result is written before that of the final weights.
+    them. Its result is written in the iteration in which the next evaluation is due, or in one of the last two iterations of
+    the run, in which no evaluation begins. An evaluation can end the run only when its result is written. Where the run ends
+    earlier, the result is written before that of the final weights.
 
     Unless they were set, cfg.env.id and cfg.env.stop_value become those of the evaluated environments.
 

@@ -79,7 +79,7 @@ class Replay:
 
     Args:
         cfg, buffer_, policy, reward_model: as for `offpolicy_data_fetcher`.
-        prefetch: whether another thread may prepare the next batch; None for only if the policy learns on a GPU.
+        prefetch: whether another thread may prepare the next batch; if None, only if the policy learns on a GPU.
     """
 
     def __init__(

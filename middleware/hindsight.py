@@ -25,8 +25,8 @@ class HERLearner(OffPolicyLearner):
 
     The outcome of an action does not depend on the goal. So the desired goal of some transitions is replaced by one
     that the same episode achieved, and their rewards are computed for it: `compute_reward` is called once for each batch. The
-    batch has the same columns as one of OffPolicyLearner; see `HindsightSampler` for the ones that change. Without an action
-    that reaches a goal, there are rewards to learn from nevertheless.
+    batch has the same columns as one of OffPolicyLearner; see `HindsightSampler` for the ones that change. So there are
+    rewards to learn from even if no goal was reached.
 
     Reads and writes the same fields as OffPolicyLearner. If the policy learns on a GPU, batches are prepared in advance too.
 

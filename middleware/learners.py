@@ -180,7 +180,7 @@ class OffPolicyLearner:
     """Sample a batch and learn from it, `update_per_collect` times.
 
     A prioritised buffer gets the new priorities after each gradient step, before the next batch is drawn; with a `lag` of the
-    buffer, before the next but one.
+    buffer, one batch later.
 
     In an asynchronous run, if the policy learns on a GPU, the next batch is copied and moved to the device while the policy
     learns from the current one. The result is the same. Prioritised buffers without a `lag`, and buffers of other libraries,
@@ -199,8 +199,8 @@ class OffPolicyLearner:
         policy: policy.learn_mode.
         buffer_: replay buffer, or several as for offpolicy_data_fetcher; sampled for each gradient step.
         reward_model: learns from each batch and replaces its rewards, before the policy learns; see reward_estimator.
-        prefetch: whether to prepare the next batch meanwhile in an asynchronous run; None for only if the policy learns on a
-            GPU and there is no reward model.
+        prefetch: whether to prepare the next batch meanwhile in an asynchronous run; by default (None), only if the policy
+            learns on a GPU and there is no reward model.
     """
 
     @foreign_arguments(ARGUMENTS["OffPolicyLearner"])
@@ -237,7 +237,7 @@ class OffPolicyLearner:
         )(self)
 
     def begin_run(self) -> None:
-        """Warn of settings that came after the policy. The task calls it."""
+        """Warn of settings that were changed after the policy was made. The task calls it."""
         warn_of_later_settings(type(self).__name__, self._policy)
 
     def __call__(self, ctx: OnlineRLContext) -> None:

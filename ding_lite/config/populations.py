@@ -60,8 +60,8 @@ class PopulationConfig(Config):
     """Where members run: one after another in this process, each in a process of its own, or each on a Ray cluster."""
 
     restart: bool = False
-    """With processes: start a member again that died, hung or raised an error, from its state before this round; the third
-    failure in a round is final, on a cluster the sixth, and the second error."""
+    """With processes: start a member again that died, hung or raised an error, from its state before this round.
+    Three failures in one round are final. On a Ray cluster, six deaths or hangs, or two errors, are final."""
 
     timeout_s: float = ranged_field(3600.0, low=0.001)
     """With processes: seconds after which a round of a member counts as hung."""
@@ -93,7 +93,8 @@ _PBT = {"learn.epoch_per_collect": 4, "eval.evaluator.eval_freq": 16}
 
 @dataclasses.dataclass
 class PBTConfig(PPOConfig):
-    """Population-based training of PPO, on CartPole-v1. The settings are those of each member, before its learning rate."""
+    """Population-based training of PPO, on CartPole-v1. All members have these settings, and then each its own learning
+    rate."""
 
     exp_name: str = "runs/pbt"
     """Folder of the population, for metrics, decisions, configuration and checkpoints. Those of a member are in its
@@ -112,7 +113,7 @@ class PBTConfig(PPOConfig):
         """The configuration of each member: the settings above, with seeds of their own, and without a stop_value.
 
         Args:
-            changes: values by dotted name, for the first members; later ones begin with the first again.
+            changes: values by dotted name, for the first members; further members repeat them in order.
         """
         values = self.to_dict()
         del values["population"]

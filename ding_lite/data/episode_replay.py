@@ -47,7 +47,8 @@ class EpisodeReplayBuffer(ReplayBuffer):
     EpisodeCollector. An episode goes on if the last step of an environment did not end it, and the first observation of the
     next rollout is the last one before it; otherwise another one has begun. Steps that are only a reset are not stored.
 
-    Of an episode whose oldest transitions were overwritten, the others are known; of one that has not ended, those so far.
+    If the oldest transitions of an episode were overwritten, its others can still be drawn; so can those of an episode that has
+    not ended.
     `sample` draws transitions uniformly, as from a ReplayBuffer.
 
     Args:

@@ -20,8 +20,8 @@ class EpochSampler:
         batch_size: approximate number of rows in a batch.
         seed: random seed of the order.
         fingerprint: of the data, see `OfflineDataset.fingerprint`.
-        rank, ranks: number of this process, and of all processes that learn together. The batches of all of them are, with the
-            same seed, those of one process with a batch size of `ranks * batch_size`, and each has its part of them.
+        rank, ranks: number of this process, and of all processes that learn together. With the same seed, all
+            processes together get the batches of one process with a batch size of `ranks * batch_size`, each its part.
 
     Raises:
         ValueError: there are more processes than rows.
@@ -61,7 +61,7 @@ class EpochSampler:
         return batch[len(batch) * self._rank // self._ranks : len(batch) * (self._rank + 1) // self._ranks]
 
     def state_dict(self) -> dict[str, Any]:
-        """The place in the pass, and the random generator at the begin of this pass."""
+        """The place in the pass, and the random generator at the beginning of this pass."""
         rng = self._before if self._taken % self.batches else self.rng.bit_generator.state
         kept = {"num_rows": self.num_rows, "batches": self.batches, "fingerprint": self._fingerprint}
         return {**kept, "taken": self._taken, "rng": rng}

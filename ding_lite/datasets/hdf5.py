@@ -37,10 +37,10 @@ def read_d4rl(path: str | PathLike[str], max_episode_steps: int | None = None) -
     unfinished. Next observations of terminal steps, which no target uses, are then the observations of these steps. Further
     columns, such as infos, are left out.
 
-    A file with neither `timeouts` nor `next_observations` does not say where a time limit cut an episode: give the limit as
+    A file with neither `timeouts` nor `next_observations` does not specify where a time limit cut an episode: give the limit as
     `max_episode_steps`. Without it, there is a warning.
 
-    The file does not say the spaces: make the policy with those of the environment.
+    The file does not specify the spaces: make the policy with those of the environment.
 
     Args:
         path: the HDF5 file.

@@ -127,7 +127,7 @@ class OfflineDataset:
         """Several datasets as one: the episodes of the first, then of the second, and so on. Nothing is copied.
 
         It has the columns that all of them have. A column of float32 in one and float64 in another is float64. Spaces that one
-        of them does not say are those of the others.
+        of them does not specify are those of the others.
 
         Args:
             datasets: the datasets, at least one. One that is given twice counts twice.
@@ -171,16 +171,16 @@ class OfflineDataset:
         return self._space("action_space")
 
     def misfit(self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]) -> str | None:
-        """What does not fit these spaces, and the fix; None if all does. See `with_spaces`.
+        """What does not fit these spaces, and the fix; None if everything fits. See `with_spaces`.
 
-        Numbers are only compared with a space that the dataset does not say: otherwise they were before.
+        Values are checked only against spaces that the dataset does not specify; the others were checked earlier.
         """
         given = {"observation_space": observation_space, "action_space": action_space}
         found = find_space_mismatch(self.columns, observation_space, action_space)
         return found or self._misfit({name: space for name, space in given.items() if not self.knows(name)})
 
     def knows(self, name: str) -> bool:
-        """Whether it says its "observation_space", or its "action_space"."""
+        """Whether it specifies its "observation_space", or its "action_space"."""
         return getattr(self._index, name) is not None
 
     def _space(self, name: str) -> gymnasium.Space[Any]:
@@ -275,7 +275,7 @@ class OfflineDataset:
         return found
 
     def _misfit(self, spaces: Mapping[str, gymnasium.Space[Any] | None]) -> str | None:
-        """What does not fit these spaces, by "observation_space" and "action_space"; None if all does."""
+        """What does not fit these spaces, by "observation_space" and "action_space"; None if everything fits."""
         if not len(self) or not any(space is not None for space in spaces.values()):
             return None
         both = spaces.get("observation_space"), spaces.get("action_space")

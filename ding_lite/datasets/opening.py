@@ -51,7 +51,7 @@ def open_dataset(
     Args:
         source: see above. Rewards, flags and weights of transitions may be [N, 1]. A step may be both terminated and truncated;
             by the names of D4RL, and in what collectors record, it is only terminated.
-        observation_space, action_space: spaces of one environment, of a source that does not say them, such as arrays.
+        observation_space, action_space: spaces of one environment, of a source that does not specify them, such as arrays.
         max_episode_steps: the time limit of the environment, for files and arrays with the names of D4RL; see `read_d4rl`.
 
     Raises:

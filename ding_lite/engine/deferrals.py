@@ -155,7 +155,7 @@ class Deferred(Generic[Result]):
 
     @property
     def is_used_in_end_run(self) -> bool:
-        """Whether it, or the work that has deferred it, goes on when the run has ended in order."""
+        """Whether it, or the work that has deferred it, goes on when the run has ended without an error."""
         return any(work.used_in_end_run for work in self.with_outer())
 
     @property

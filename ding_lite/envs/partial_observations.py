@@ -22,7 +22,7 @@ class PartialObservation(gymnasium.ObservationWrapper[Any, Any, Any]):
         index: indices of the elements, in this order.
 
     Example:
-        >>> OnlyElements(CartPoleEnv(), (0, 2)).observation_space.shape
+        >>> PartialObservation(CartPoleEnv(), (0, 2)).observation_space.shape
         (2,)
     """
 

@@ -125,7 +125,7 @@ def doubly_robust(
 
 @torch.no_grad()
 def effective_sample_size(log_ratio: Tensor, valid: Tensor | None = None) -> Tensor:
-    """How many episodes of the evaluated policy itself would say as much: (sum of weights)^2 / sum of squared weights.
+    """The equivalent number of on-policy episodes: (sum of weights)^2 / sum of squared weights.
 
     The weights are those of whole episodes. If it is much smaller than the number of episodes, importance sampling says little.
 

@@ -88,7 +88,7 @@ class AttentionFeatures(nn.Module):
         encoder: maps observations [B, *obs_shape], nested like the space, to [B, width].
         width: width of the encoder's output.
         size: width of the blocks and of the features; a multiple of `heads`.
-        window: steps that a step attends to, with itself; at least 2.
+        window: steps that a step attends to, including the current one; at least 2.
         layers: number of blocks.
         heads: attention heads of each block.
 

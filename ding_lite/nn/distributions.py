@@ -326,8 +326,8 @@ class GaussianMixture(ActionDistribution):
     def mode(self, logit: Tensor) -> Tensor:
         """The mean of the most probable Gaussian [B, *shape].
 
-        The density itself can be highest elsewhere, at a narrow Gaussian with a small weight, as recorded actions that were
-        clipped give at a bound.
+        The density itself can be highest elsewhere, at a narrow Gaussian with a small weight, such as one
+        fitted to clipped actions at a bound.
         """
         log_weight, mean, _ = self._split(logit)
         return self._to_action(_of(mean, log_weight.argmax(-1)))

@@ -31,7 +31,7 @@ class NestedContext:
     """The field, which holds such contexts by name."""
 
     name: str
-    """Of this one."""
+    """Name of this context."""
 
     context: type[Any]
     """Its class, which can be called without arguments."""
@@ -77,7 +77,7 @@ class Contract:
     """Fields that only what follows the `yield` sets."""
 
     writes_late: tuple[str, ...] = ()
-    """Fields that only taking the `PendingWork` sets, which it returns where others do the work."""
+    """Fields that are set when the `PendingWork` is taken, which it returns where others do the work."""
 
     may_write: tuple[str, ...] = ()
     """Fields that it sets if the context has them; in a contract with `writes_late`, only late."""

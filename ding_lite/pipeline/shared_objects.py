@@ -316,8 +316,9 @@ class Watched:
         """Warn once if it has changed, and name its holders."""
         if self._is_reported:
             return
-        places = [changed(before, now, "numbers") for before, now in zip(self._prints, self._look())]
-        if None in places:
+        earlier, self._prints = self._prints, self._look()
+        places = [changed(before, now, "numbers") for before, now in zip(earlier, self._prints)]
+        if None in places:  # what was added counts once it changes
             return
         self._is_reported = True
         where = places[0] if len(places) == 1 else ""

@@ -75,7 +75,7 @@ class DecisionTransformerPolicyConfig(PolicyConfig):
     }
 
     context_length: int = ranged_field(10, low=1, high=16_384)
-    """Steps that an action depends on, with its own."""
+    """Steps that an action depends on, including the current one."""
 
     target_return: float = ranged_field(500.0)
     """The return of an episode to ask for, undiscounted."""

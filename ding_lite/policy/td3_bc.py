@@ -23,7 +23,8 @@ class TD3BCModelConfig(OfflineModelConfig):
 
     normalize_obs: bool = True
     """Normalise observations to mean 0 and standard deviation 1, by running statistics of the batches learned from. The paper
-    uses the statistics of the whole dataset, which they approach. Images, bytes and discrete parts are not normalised."""
+    uses the statistics of the whole dataset, which they approach. Images, uint8 values and discrete parts are not
+    normalised."""
 
 
 @dataclasses.dataclass

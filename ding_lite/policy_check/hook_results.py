@@ -31,8 +31,8 @@ LOSSES = ("total_loss", "loss")
 class LossError(FloatingPointError):
     """The loss, the norm of its gradient, or a weight is not finite.
 
-    If it is the loss or the gradient, no step was taken. If it is a weight, no state is saved; on a CPU, no snapshot is made
-    either, and nothing is copied to acting copies.
+    If it is the loss or the gradient, and was checked in this step, no step was taken; on a GPU, not every step is checked. If
+    it is a weight, no state is saved; on a CPU, no snapshot is made either, and nothing is copied to acting copies.
     """
 
     found: str = ""

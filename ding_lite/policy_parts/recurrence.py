@@ -47,8 +47,8 @@ class RecurrentModelConfig(ActorCriticModelConfig):
     """Width of an LSTM after a shared encoder, for tasks that need memory; None for no LSTM."""
 
     attention_window: int | None = ranged_field(None, low=2, high=16_384)
-    """Observations that a step attends to, with its own, in transformer blocks after a shared encoder, for tasks that need
-    memory; None for no attention."""
+    """Observations that a step attends to, including the current one, in transformer blocks after a shared encoder, for tasks
+    that need memory; None for no attention."""
 
     attention_size: int = ranged_field(64, low=1, high=16_384)
     """With attention_window, width of the transformer blocks; a multiple of attention_heads."""

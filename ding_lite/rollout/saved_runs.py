@@ -72,7 +72,7 @@ class RunEvaluation:
 
     @property
     def std(self) -> float:
-        """Standard deviation of the returns, divided by the number of episodes."""
+        """Population standard deviation of the returns: the mean squared deviation is over all episodes, as in np.std."""
         return float(np.std(self.returns))
 
     @property

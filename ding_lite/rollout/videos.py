@@ -39,7 +39,7 @@ class VideoRecorder:
     `evaluation_000008_return_123.mp4` has a frame after the reset and after each step.
     The `.json` of the same name holds evaluation, env_step, train_iter, return, length, and complete, which is false if the
     video stopped at 10,000 steps. At evaluation 0, an existing folder `videos` of an earlier run is renamed to `videos.1` and
-    so on, when evaluation 0 comes.
+    so on.
 
     An error in a video causes one warning and the loss of this video; the run continues.
 

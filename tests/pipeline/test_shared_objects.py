@@ -18,6 +18,7 @@ from gymnasium import spaces
 
 from ding_lite.engine import Task, contract, extend_contract
 from ding_lite.envs import make_envs
+from ding_lite.metrics import MetricsLogger
 from ding_lite.nn import ParametrizedDistribution
 from ding_lite.policy import DQNPolicy
 
@@ -245,8 +246,10 @@ class TestObjectsThatNoContractNames:
             (lambda: Counts(), lambda it: setattr(it, "made", it.made + 1)),
             (lambda: WithDefaults(), lambda it: setattr(it, "count", it.count + 1)),
             (lambda: WithDefaults(), lambda it: it.draw()),
+            (MetricsLogger, lambda it: it.log_value("loss", 1.0)),
+            (lambda: spaces.Discrete(3), lambda it: it.sample()),
         ],
-        ids=["list", "dict", "deque", "array", "object", "default of a class", "made on first use"],
+        ids=["list", "dict", "deque", "array", "object", "default of a class", "made on first use", "metrics", "space"],
     )
     def test_so_are_closures_over_one(self, mode, make, change):
         with pytest.warns(
