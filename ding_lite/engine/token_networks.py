@@ -438,8 +438,9 @@ class Network:
         try:
             if self._stop_at is not None and self._must_stop(lane, work.position):
                 raise EdgeClosed
-            if lane.snapshots:  # after all tokens are taken: before that, a user of the follower may still run on another lane
-                self._load_snapshots(lane)
+            while lane.snapshots:  # after all tokens are taken: before, a user of the follower may still run on another lane
+                follower, snapshot = lane.snapshots.pop()
+                follower.load_snapshot(snapshot)
             if work.entry is None:
                 self._end_iteration(work, lane)
             else:
@@ -464,12 +465,6 @@ class Network:
             if self._stop_at == at:
                 return is_known and (self._last is None or at[0] <= self._last)
         return False
-
-    @staticmethod
-    def _load_snapshots(lane: Lane) -> None:
-        while lane.snapshots:
-            follower, snapshot = lane.snapshots.pop()
-            follower.load_snapshot(snapshot)
 
     @staticmethod
     def _take_for_end(work: RunnableStep, lane: Lane) -> None:

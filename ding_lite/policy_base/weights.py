@@ -130,10 +130,10 @@ class PolicyWeights(Hooks):
                 tensors = other.values if isinstance(other, WeightsSnapshot) else other.weights
                 for target, source in zip(self.weights, tensors, strict=True):
                     target.copy_(source)
-            if isinstance(other, WeightsSnapshot):
-                load_extra_states(self.model, other.extra or {})
-            else:
+            if not isinstance(other, WeightsSnapshot):
                 copy_extra_states(other.model, self.model)
+            elif other.extra:
+                load_extra_states(self.model, other.extra)
         self.version, self.train_iter = other.version, other.train_iter
 
     def get_weights(self) -> dict[str, Any]:
