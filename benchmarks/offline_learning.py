@@ -117,6 +117,10 @@ NORMALIZED = ("--policy.model.normalize-obs",)
 TO_0 = ("--policy.learn.lr-schedule", "0", "1e-3", "15000", "0")
 HOPPER_BC = (*COMPILED, *NORMALIZED, *TO_0)
 HOPPER_BEST = (*COMPILED, *NORMALIZED, "--policy.learn.lr-schedule", "0", "1e-3", "25000", "0", "--best-share", "0.1")
+# IQL's paper scales returns to a range of 1,000 and has a beta of 3: with these returns of up to 3,500, that is about 1.
+HOPPER_IQL = (*COMPILED, *NORMALIZED, *TO_0, "--policy.learn.beta", "1", "--policy.learn.target-update-theta", "0.02")
+HOPPER_AWAC = (*COMPILED, *NORMALIZED, *TO_0, "--policy.learn.awac-lambda", "1", "--policy.learn.target-update-theta", "0.02")
+HOPPER_TD3_BC = (*COMPILED, *TO_0, "--policy.learn.bc-alpha", "0.5", "--policy.learn.target-update-theta", "0.02")
 HOPPER_CQL = (
     *COMPILED,
     *NORMALIZED,
@@ -124,7 +128,7 @@ HOPPER_CQL = (
     "--policy.learn.learning-rate",
     "1e-3",
     "--policy.learn.learning-rate-actor",
-    "3e-4",
+    "1e-3",
     "--policy.learn.learning-rate-alpha",
     "1e-3",
     "--policy.learn.batch-size",
@@ -132,17 +136,14 @@ HOPPER_CQL = (
     "--policy.learn.num-actions",
     "2",
     "--policy.learn.bc-steps",
-    "10000",
+    "3000",
     "--policy.learn.min-q-weight",
     "10",
     "--policy.learn.alpha",  # weighs the entropy in imitation too
-    "0.2",
+    "0.1",
     "--policy.learn.target-update-theta",
-    "0.01",
+    "0.02",
 )
-HOPPER_TD3_BC = (*COMPILED, *TO_0, "--policy.learn.target-update-theta", "0.02")
-HOPPER_IQL = (*COMPILED, *NORMALIZED, *TO_0, "--policy.learn.beta", "0.1")
-HOPPER_AWAC = (*COMPILED, *NORMALIZED, *TO_0, "--policy.learn.awac-lambda", "10")
 HOPPER_DT = ("--policy.context-length", "20", "--policy.target-return", "3600", "--policy.return-scale", "1000")
 HOPPER = (
     Algorithm("BC", "bc", HOPPER_BC),
