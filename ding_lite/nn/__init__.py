@@ -6,7 +6,7 @@ from ding_lite.nn.action_bounds import ActionBounds, clip_actions
 from ding_lite.nn.action_masks import get_action_mask, masked
 from ding_lite.nn.actor_critics import ActorCritic, make_actor_critic
 from ding_lite.nn.attention import AttentionBlock, AttentionFeatures, SetEncoder
-from ding_lite.nn.bounded_actor_critics import (
+from ding_lite.nn.box_actor_critics import (
     ActionCritic,
     BoundedActorCritic,
     GaussianActor,

@@ -28,7 +28,7 @@ from gymnasium import spaces
 from ding_lite.data import tree
 from ding_lite.envs import SpaceError
 from ding_lite.nn import GaussianActor
-from ding_lite.nn.bounded_actor_critics import GAUSSIAN_LOG_STD_RANGE
+from ding_lite.nn.box_actor_critics import GAUSSIAN_LOG_STD_RANGE
 from ding_lite.policy import DiscreteIQLPolicy, IQLPolicy
 
 GAMMA, EXPECTILE, BETA, LIMIT = 0.8, 0.8, 2.0, 1.1
