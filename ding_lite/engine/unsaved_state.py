@@ -19,6 +19,7 @@ from ding_lite.basics.closures import closure_of, function_of, names_in, parts_o
 from ding_lite.basics.optional_attributes import attribute_of, has_attribute
 from ding_lite.basics.origins import is_of_ding_lite, is_of_script, module_of
 from ding_lite.engine.hidden_middleware import hidden_middleware
+from ding_lite.engine.restarted_values import restarted_by
 from ding_lite.engine.run_parts import environments_of, has_code_of_script, has_state, has_state_itself, holder_of, holders_of
 from ding_lite.engine.scratch_values import ScratchValues
 from ding_lite.engine.state_names import StateNames, set_in_forward, state_names
@@ -227,8 +228,10 @@ def _prints_of(pipeline: Sequence[Entry], scratch: ScratchValues, context: type 
     objects_in = functools.partial(_objects_in, unsaved.keys())
     saved = {} if is_of_library else objects_inside([*owners, *environments_of(pipeline)], objects_in)
     saved = {**saved, **{id(it.hidden): it.hidden for it in hidden_middleware(pipeline, owners)}}  # another warning names them
+    restarts = _restarting_methods(owners)
     for kind in (Kind.DERIVED, Kind.FORGETTING):
-        found |= {(kind, number, type(one).__name__): _Own(one, kind) for number, one in enumerate(derived) if _has(one, kind)}
+        own = [(number, one) for number, one in enumerate(derived) if _has(one, kind)]
+        found |= {(kind, number, type(one).__name__): _Own(one, kind, restarts.get(id(one))) for number, one in own}
     policies = {id(one): one for one in owners if has_attribute(one, "changed_by_acting")}.values()
     acting = [one for one in policies if is_of_script(type(one).__module__)]
     found |= {(Kind.ACTING, number, type(one).__name__): _Acting(one) for number, one in enumerate(acting)}
@@ -246,14 +249,26 @@ def _used_without_state(used: UsedMiddleware) -> list[Any]:
 def _derived_in(owners: Sequence[Any]) -> list[Any]:
     """The objects of classes of the script whose `state_dict` may leave something out: these objects, modules and attributes of
     them."""
-    inside = [inner for one in owners for inner in attribute_of(one, "__dict__", {}).values()]
-    several = [it.values() if type(it) is dict else it for it in inside if type(it) in (list, tuple, dict)]
-    inside += [inner for it in several for inner in itertools.islice(it, _MOST_ITEMS)]
+    inside = [inner for one in owners for inner in _held_by(one)]
     modules = [module for one in owners if has_attribute(one, "named_parameters") for module in one.modules()]
     every = {id(one): one for one in (*owners, *modules, *inside)}
     return [
         one for one in every.values() if _names_of(one) is not None and not attribute_of(one, "is_copy", False)
     ]  # see _Acting
+
+
+def _held_by(owner: Any) -> list[Any]:
+    """The attributes of an object, and what is in those that are lists, tuples or dicts."""
+    inside = [*attribute_of(owner, "__dict__", {}).values()]
+    several = [it.values() if type(it) is dict else it for it in inside if type(it) in (list, tuple, dict)]
+    return inside + [inner for it in several for inner in itertools.islice(it, _MOST_ITEMS)]
+
+
+def _restarting_methods(owners: Sequence[Any]) -> dict[int, str]:
+    """By id, the objects that begin anew with a method, of which only what comes before it is to be saved: those inside an
+    object that names the method in `restarts_with`, as vector environments do, because their state replays what follows."""
+    methods = [(one, attribute_of(one, "restarts_with")) for one in owners]
+    return {id(inner): name for one, name in methods if isinstance(name, str) for inner in _held_by(one)}
 
 
 def _names_of(thing: Any) -> StateNames | None:
@@ -299,10 +314,16 @@ class _OfContext:
 
 class _Own:
     """What the `state_dict` of an object of the script does not have: what a class adds to an inherited one, or what the class
-    with the `state_dict` leaves out."""
+    with the `state_dict` leaves out.
 
-    def __init__(self, thing: Any, kind: Kind) -> None:
-        self.thing, self.kind = thing, kind
+    Args:
+        thing: the object.
+        kind: which of the two.
+        restart: the method with which the object begins anew; None if there is none.
+    """
+
+    def __init__(self, thing: Any, kind: Kind, restart: str | None = None) -> None:
+        self.thing, self.kind, self.restart = thing, kind, restart
 
     def parts(self, scratch: ScratchValues) -> Parts:
         of_script: Any = type(self.thing)
@@ -311,6 +332,9 @@ class _Own:
         own = {} if names.added is None else data_in_class(of_script)
         values = scratch.of(of_script).values
         held = _attributes_of(self.thing).items()
+        if self.restart is not None:
+            anew = restarted_by(of_script, self.restart)
+            known = known | anew.values | {name for name, it in held if name in anew.stored and is_random_generator(it)}
         own |= {name: _or_cached(inner, name, of_script) for name, inner in held if name not in values}
         of_forward = set_in_forward(of_script) if has_attribute(self.thing, "named_parameters") else ()
         own = {
