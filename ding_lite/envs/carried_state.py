@@ -82,8 +82,8 @@ class CarriedState:
             kind, _, attribute = name.partition(".")
             yield (
                 name,
-                f"{name} is carried from one episode to the next, and a saved run replays only the current episode, so a "
-                f"resumed run does not have it. Set it in reset(), or give {kind} state_dict() and load_state_dict(state). If "
+                f"{name} is carried from one episode to the next, and only the current episode is replayed in a resumed run, and "
+                f"in a worker process that is started again, so it is lost there. Set it in reset(), or give {kind} state_dict() and load_state_dict(state). If "
                 f"its steps do not depend on {attribute}, as on a counter for a log, leave it out there: state_dict() may "
                 "return {}.",
             )
