@@ -82,9 +82,10 @@ class CarriedState:
             kind, _, attribute = name.partition(".")
             yield (
                 name,
-                f"{name} is carried from one episode to the next, and only the current episode is replayed in a resumed run, and "
-                f"in a worker process that is started again, so it is lost there. Set it in reset(), or give {kind} state_dict() and load_state_dict(state). If "
-                f"its steps do not depend on {attribute}, as on a counter for a log, leave it out there: state_dict() may "
+                f"{name} is carried from one episode to the next, and only the current episode is replayed in a resumed run, "
+                f"and in a worker process that is started again, so it is lost there. Set it in reset(), or give {kind} "
+                f"state_dict() and load_state_dict(state). If its steps do not depend on {attribute}, as on a counter for a "
+                "log, leave it out there: state_dict() may "
                 "return {}.",
             )
         for layer in self._layers:
