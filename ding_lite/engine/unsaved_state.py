@@ -16,6 +16,7 @@ from typing import Any
 
 from ding_lite.basics.attribute_reads import cached_properties, instructions_of, listed_in_not_saved, names_of
 from ding_lite.basics.closures import closure_of, function_of, names_in, parts_of
+from ding_lite.basics.messages import name_of
 from ding_lite.basics.optional_attributes import attribute_of, has_attribute
 from ding_lite.basics.origins import is_of_ding_lite, is_of_script, module_of
 from ding_lite.engine.hidden_middleware import hidden_middleware
@@ -51,6 +52,7 @@ class Kind(Enum):
 
     MIDDLEWARE = "a middleware"
     USED = "an object of the script that a middleware of the library uses"
+    CALLED = "a function of the script that a middleware of the library calls"
     DERIVED = "an object with an inherited `state_dict`"
     FORGETTING = "an object with a `state_dict` of its own class"
     ACTING = "a copy of a policy that acts"
@@ -99,7 +101,7 @@ class Memories:
             ctx: the first context.
         """
         used = middleware_of(pipeline)
-        unsaved = [one for it in used for one in _used_without_state(it)]
+        unsaved = [one for it in used for one in (*_used_without_state(it), *_called_by(it))]
         self._context = type(ctx) if is_of_script(type(ctx).__module__) else None
         self._scratch = ScratchValues([*(it.fn for it in used), *_owners(used), *unsaved, self._context])
         self._first = _prints_of(pipeline, self._scratch, self._context)
@@ -194,6 +196,11 @@ def _warning(name: str, places: Sequence[str], kind: Kind) -> str:
             "field, or compute the value in a middleware with state_dict() and load_state_dict(state), which writes it to a "
             "field."
         )
+    if kind is Kind.CALLED:
+        return (
+            f"{begin}, and has no state_dict, so a resumed run begins without it. Pass an object with __call__, state_dict() "
+            f"and load_state_dict(state) itself, whose state is saved with the run. {leave_out}"
+        )
     if kind is Kind.FORGETTING:
         return (
             f"{begin}, and its state_dict does not have it, so a resumed run begins without it. Add it to state_dict(), and "
@@ -220,12 +227,14 @@ def _prints_of(pipeline: Sequence[Entry], scratch: ScratchValues, context: type 
     found: dict[Key, Any] = {key: fn for key, fn in single.items() if not has_state_itself(fn)}
     unsaved = {id(thing): thing for it in used for thing in _used_without_state(it)}
     found |= {(Kind.USED, number, type(one).__name__): one for number, one in enumerate(unsaved.values())}
+    called = {id(one): (it, one) for it in used for one in _called_by(it) if not has_state(one)}.values()
+    found |= {(Kind.CALLED, number, f"{name_of(one)} in {it.name}"): one for number, (it, one) in enumerate(called)}
     owners = _owners(used)
     derived = _derived_in(owners)
     if context is not None:
         found[(Kind.CONTEXT, 0, context.__name__)] = _OfContext(context)
     is_of_library = not (derived or context is not None or any(map(_reaches_script, found.values())))
-    objects_in = functools.partial(_objects_in, unsaved.keys())
+    objects_in = functools.partial(_objects_in, {*unsaved, *(id(one) for _, one in called)})
     saved = {} if is_of_library else objects_inside([*owners, *environments_of(pipeline)], objects_in)
     saved = {**saved, **{id(it.hidden): it.hidden for it in hidden_middleware(pipeline, owners)}}  # another warning names them
     restarts = _restarting_methods(owners)
@@ -244,6 +253,12 @@ def _used_without_state(used: UsedMiddleware) -> list[Any]:
     if used.is_around or used.contract is None or not is_of_ding_lite(attribute_of(holder_of(used.fn), "__module__")):
         return []
     return [thing for thing in used.contract.uses if is_of_script(type(thing).__module__) and not has_state(thing)]
+
+
+def _called_by(used: UsedMiddleware) -> Sequence[Any]:
+    """Functions of the script that a middleware of the library calls, such as the metric of an evaluator."""
+    called = () if used.is_around else attribute_of(holder_of(used.fn), "calls_of_script", ())
+    return [one for one in called if has_code_of_script(one)]
 
 
 def _derived_in(owners: Sequence[Any]) -> list[Any]:
@@ -397,7 +412,8 @@ def _owners(used: Sequence[UsedMiddleware]) -> list[Any]:
     named = [thing for it in used if it.contract is not None for thing in it.contract.uses]
     groups = state_groups(named)
     leaders = [thing.leader for thing in named if attribute_of(thing, "leader") is not None]
-    owners = [one for one in (*named, *leaders, *(held for it in used for held in holders_of(it.fn))) if has_state(one)]
+    held = [one for it in used for one in (*holders_of(it.fn), *_called_by(it))]
+    owners = [one for one in (*named, *leaders, *held) if has_state(one)]
     shared = [thing for owner in owners for thing in groups.get(id(owner), (owner,))]
     return [*shared, *(it for one in shared for it in attribute_of(one, "attachments", {}).values())]  # attachments of policies
 
