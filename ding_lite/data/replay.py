@@ -225,7 +225,8 @@ class ReplayBuffer:
     def _add_versions(self, dtype: Any) -> None:
         """Add the column `policy_version`, in which it is unknown for all transitions so far."""
         added = {POLICY_VERSION: np.full(self.capacity, -1, dtype)}
-        self._columns, self._spec = {**self._columns, **added}, {**self._spec, **spec_like(added)}
+        spec: Any = spec_like(added)
+        self._columns, self._spec = {**self._columns, **added}, {**self._spec, **spec}
         self._signature, self._version = [], object()
 
     def _write(self, rows: Any, where: slice | np.ndarray[Any, Any]) -> None:
@@ -513,7 +514,7 @@ def _are_versions(column: Any) -> bool:
     if column is None or isinstance(column, Mapping) or is_tree(column):
         return False
     found = as_array(column)
-    return found.ndim == 1 and found.dtype.kind == "i"
+    return bool(found.ndim == 1 and found.dtype.kind == "i")
 
 
 def _rows_of(path: tuple[str, ...], leaf: Any) -> Any:

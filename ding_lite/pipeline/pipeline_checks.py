@@ -187,8 +187,10 @@ def _in_its_field(used: UsedMiddleware) -> UsedMiddleware:
     within = attribute_behind(used.fn, "within") if used.is_around else None
     if within is None or used.contract is None:
         return used
-    written = {term: tuple(it for it in getattr(used.contract, term) if it != within[0]) for term in ("writes", "writes_late")}
-    return dataclasses.replace(used, contract=dataclasses.replace(used.contract, may_read=(), may_write=(), **written))
+    terms = used.contract
+    writes, late = (tuple(it for it in names if it != within[0]) for names in (terms.writes, terms.writes_late))
+    own = dataclasses.replace(terms, may_read=(), may_write=(), writes=writes, writes_late=late)
+    return dataclasses.replace(used, contract=own)
 
 
 def _in_common(one: UsedMiddleware, other: UsedMiddleware) -> str:
