@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from ding_lite.config import RunConfig
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
 from ding_lite.engine import Deferred, Task, WorkCancelled, contract
+from ding_lite.engine.run_parts import has_state
 from ding_lite.metrics import MetricsLogger
 from ding_lite.metrics.outputs import append_metrics
 from ding_lite.middleware.own_runs import own_run, warn_of_idle_policies
@@ -59,6 +60,8 @@ class ScheduledEvaluator:
         place: where the value was found, for the message at the end of the run, such as "in CartPole-v1".
         uses: further objects that it uses.
         exclusive: objects that nothing else uses.
+        measure: the function of the script that measures a policy, such as a metric; None for none. If it has a state, this is
+            saved with that of the evaluator.
     """
 
     _format = ".1f"
@@ -73,8 +76,12 @@ class ScheduledEvaluator:
         place: str,
         uses: Sequence[Any] = (),
         exclusive: Sequence[Any] = (),
+        measure: Callable[..., Any] | None = None,
     ) -> None:
         self.__name__ = name
+        self.calls_of_script = () if measure is None else (measure,)
+        """Functions of the script whose memory is not that of another middleware: the check of unsaved state looks at them."""
+        self._measure: Any = measure if has_state(measure) else None
         self._every = cfg.policy.eval.evaluator
         self._stop_value, self._place, self._policies = stop_value, place, tuple(policies)
         self._metrics = MetricsLogger(owner="the evaluator")
@@ -228,7 +235,8 @@ class ScheduledEvaluator:
         return every is not None and env_step - self._last_env_step >= every
 
     def state_dict(self) -> dict[str, Any]:
-        """The steps of the last evaluation, the number of evaluations, and the result of one in progress; waits for it."""
+        """The steps of the last evaluation, the number of evaluations, the result of one in progress, for which it waits, and
+        the state of the function that measures."""
         under_way = None
         if self._under_way is not None and not self._under_way[1].is_over:
             under_way = {"since": self._under_way[0], "result": _state_of(self._under_way[1].result())}
@@ -237,10 +245,13 @@ class ScheduledEvaluator:
             "last_iter": self._last_iter,
             "evaluations": self._evaluations,
             "under_way": under_way,
+            **({} if self._measure is None else {"measure": self._measure.state_dict()}),  # after the wait for the result
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a saved state."""
+        if self._measure is not None and "measure" in state:  # older states do not have it
+            self._measure.load_state_dict(state["measure"])
         self._last_env_step, self._last_iter = state["last_env_step"], state.get("last_iter")
         self._evaluations = state.get("evaluations", 0)  # older states do not have it
         under_way = state.get("under_way")

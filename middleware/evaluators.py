@@ -62,7 +62,8 @@ def interaction_evaluator(
         env: any gymnasium vector environment, not the one used for collecting.
         recorder: video recorder; None makes one unless cfg.log.video_every is 0.
         score: function of an episode, whose mean is compared with env.stop_value instead of the mean return, such as
-            `lambda episode: episode.info["is_success"]`.
+            `lambda episode: episode.info["is_success"]`. What an object with `__call__` remembers is saved with the run if it
+            has `state_dict` and `load_state_dict`.
 
     Raises:
         ValueError: videos are recorded, and `env` cannot say how to make another of its environments.
@@ -79,7 +80,8 @@ def interaction_evaluator(
     if recorder is None and cfg.log.video_every:
         recorder = _recorder_for(cfg, env)
     value = mean_return if score is None else _mean_of(score)
-    return InteractionEvaluator("interaction_evaluator", cfg, [policy], env, make_worker(env, policy), value, recorder)
+    worker = make_worker(env, policy)
+    return InteractionEvaluator("interaction_evaluator", cfg, [policy], env, worker, value, recorder, measure=score)
 
 
 def _mean_of(score: Callable[[EpisodeResult], float]) -> Callable[[Sequence[EpisodeResult]], float]:
@@ -121,6 +123,7 @@ class InteractionEvaluator(ScheduledEvaluator):
         value: function from episodes to the number that is compared with stop_value; logged as the score, unless it is
             `mean_return`.
         recorder: records videos of the first policy; None for none.
+        measure: the function of the script that `value` calls; None for none.
     """
 
     def __init__(
@@ -132,11 +135,12 @@ class InteractionEvaluator(ScheduledEvaluator):
         worker: EpisodePlayer,
         value: Callable[[Sequence[EpisodeResult]], float] = mean_return,
         recorder: VideoRecorder | None = None,
+        measure: Callable[..., Any] | None = None,
     ) -> None:
         if isinstance(cfg.env, EnvConfig):
             cfg.env.settle(name_of_envs(env), threshold_of_envs(env))
         uses = () if recorder is None else (recorder,)
-        super().__init__(name, cfg, policies, cfg.env.stop_value, f"in {name_of_envs(env)}", uses, (env,))
+        super().__init__(name, cfg, policies, cfg.env.stop_value, f"in {name_of_envs(env)}", uses, (env,), measure)
         self._count, self._worker, self._env = cfg.env.n_evaluator_episode, worker, env
         self._value, self._recorder = value, recorder
 

@@ -7,10 +7,11 @@ import io
 import json
 import logging
 import math
+import os
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from ding_lite.basics import (
     write_atomically,
     writing,
 )
-from ding_lite.basics.optional_attributes import has_attribute
+from ding_lite.basics.optional_attributes import attribute_of, has_attribute
 from ding_lite.config import LogConfig, RunConfig
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
 from ding_lite.engine import Task, contract, current_task
@@ -108,6 +109,8 @@ def online_logger(
 
     Raises:
         FolderInUseError: another process writes to the folder.
+        TypeError: `sinks` is one sink instead of several, or has something that is no sink.
+        ValueError: before the first iteration, another logger of the pipeline writes to the folder.
         StorageError: cfg.storage_path cannot be opened or written to.
     """
     return RunLogger("online_logger", ("env_step", "train_iter"), cfg, show_every_s, train_show_freq, sinks, counters)
@@ -131,6 +134,24 @@ def offline_logger(
     return RunLogger("offline_logger", ("train_iter",), cfg, show_every_s, train_show_freq, sinks, counters)
 
 
+def _checked_sinks(name: str, sinks: Any) -> tuple[Sink, ...]:
+    """The given sinks.
+
+    Raises:
+        TypeError: it is one sink instead of several, or one of them has no method `write`.
+    """
+    if has_attribute(sinks, "write") or not isinstance(sinks, Iterable):
+        raise TypeError(f"{name}(sinks={sinks!r:.60}) wants several sinks, got one {type(sinks).__name__}: write sinks=[it].")
+    given = tuple(sinks)
+    for one in given:
+        if isinstance(one, type) or not callable(attribute_of(one, "write")):
+            raise TypeError(
+                f"{name}(sinks=[...]) got {one!r:.60} of type {type(one).__name__}, which is no sink: pass an object with the "
+                "methods write(row) and close()."
+            )
+    return given
+
+
 class RunLogger:
     """The middleware that `online_logger` and `offline_logger` return."""
 
@@ -150,6 +171,9 @@ class RunLogger:
         if cfg is not None:
             for setting in ("log", "log.every_s", "exp_name", "to_dict"):
                 require(name, cfg, setting, RUN_CONFIG)
+        given = _checked_sinks(name, sinks)
+        if isinstance(counters, str):
+            raise TypeError(f"{name}(counters={counters!r}) wants several names, got one string: write ({counters!r},).")
         if "time_s" in counters:
             raise ValueError(f'{name}(counters={tuple(counters)!r}): "time_s" is a column of each row already, its seconds.')
         if train_show_freq is not None:
@@ -180,7 +204,7 @@ class RunLogger:
             remove_leftovers(self._folder)
             self._write_config(self._folder / "config.json")
         self._aggregator = MetricsAggregator(counters)
-        self._given = tuple(sinks)
+        self._given = given
         self._sinks: SinkGroup | None = None
         self._after: int | None = None
         """Step of the last row in the files."""
@@ -250,15 +274,33 @@ class RunLogger:
 
         Raises:
             FolderInUseError: another process writes to the folder.
+            ValueError: another logger of the pipeline writes to the folder, or nothing saves the run that is to be copied.
         """
         task = own_run()
+        self._require_alone(task)
+        self._require_saver(task)
+        self._enter(task)
+
+    def _enter(self, task: Task) -> None:
         self._processed = task.stage_seconds()["process"], self._iterations
         if self._task is None:
             step = next((getattr(task.ctx, name) for name in self._steps if hasattr(task.ctx, name)), 0)
             self._began, self._began_at = time.monotonic(), time.time()
             self._shown, self._is_timed = (self._began, step), True
-        self._require_saver(task)
         self._begin_record(task, task.ctx.total_step)
+
+    def _require_alone(self, task: Task) -> None:
+        """Raise an error if another logger of the pipeline, or this one at another place, writes to the same files."""
+        loggers = [thing for _, thing in task.used_objects() if isinstance(thing, RunLogger)]
+        place = None if self._folder is None else os.path.realpath(self._folder)
+        same = [it for it in loggers if it is self or (place and it._folder and os.path.realpath(it._folder) == place)]
+        if len(same) > 1:
+            names = " and ".join(it.__name__ for it in same)
+            to = f"to {self._folder}/metrics.jsonl" if place else "to the same sinks"
+            raise ValueError(
+                f"{names} of one pipeline would each write every row {to}: keep one of them, which may have several sinks, "
+                f"{same[0].__name__}(cfg, sinks=[first, second]); or give one another cfg.exp_name."
+            )
 
     def _require_saver(self, task: Task) -> None:
         """Raise an error if the folder is to be copied, but nothing saves the run."""
@@ -276,7 +318,7 @@ class RunLogger:
         if self._record is None or (isinstance(error, StorageError) and not self._record.is_begun):  # the run has not begun
             return
         with contextlib.suppress(FolderInUseError):  # the folder belongs to another run
-            self.begin_run()
+            self._enter(own_run())
             if self._folder is not None:
                 save_env_error(error, self._folder)
             self._record.note_error(error, self._row)

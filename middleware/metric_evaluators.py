@@ -44,7 +44,8 @@ def metric_evaluator(
         policy: policy.eval_mode; acts without exploration.
         dataset: an `OfflineDataset`, or something else that `open_dataset` takes.
         metric: function of the policy's mode and the dataset; returns a number, or numbers by name with "value" among them.
-            Higher is better.
+            Higher is better. What an object with `__call__` remembers is saved with the run if it has `state_dict` and
+            `load_state_dict`.
         stop_value: value that ends the run; None to run until max_step. cfg.env.stop_value is a return, and not used.
 
     Raises:
@@ -70,7 +71,7 @@ class MetricEvaluator(ScheduledEvaluator):
     def __init__(
         self, cfg: RunConfig, policy: EvalMode, dataset: OfflineDataset, metric: Metric, stop_value: float | None
     ) -> None:
-        super().__init__("metric_evaluator", cfg, [policy], stop_value, f"on the dataset {dataset.name}")
+        super().__init__("metric_evaluator", cfg, [policy], stop_value, f"on the dataset {dataset.name}", measure=metric)
         self._metric, self._dataset = metric, dataset
 
     def _evaluate(self, counters: dict[str, int], is_stopping: Callable[[], bool] = lambda: False) -> Evaluation:

@@ -176,7 +176,7 @@ def agents_evaluator(
         raise ValueError(f"cfg.log.video_every = {cfg.log.video_every}, and agents_evaluator films nothing: set it to 0.")
     worker = make_agent_worker(env, policies, policy_of)
     value = mean_return if score is None else _scored(score, env.possible_agents)
-    return InteractionEvaluator("agents_evaluator", cfg, tuple(policies.values()), env, worker, value)
+    return InteractionEvaluator("agents_evaluator", cfg, tuple(policies.values()), env, worker, value, measure=score)
 
 
 def _scored(score: Callable[[dict[Any, float]], float], agents: Sequence[Any]) -> Callable[[Sequence[EpisodeResult]], float]:

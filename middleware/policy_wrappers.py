@@ -14,6 +14,7 @@ from ding_lite.engine import contract, contract_of, current_task, run_inside
 from ding_lite.metrics.outputs import append_metrics
 from ding_lite.pipeline import under_contract
 from ding_lite.pipeline.contexts import same_iteration
+from ding_lite.pipeline.contracts import Contract, of_both_halves
 from ding_lite.pipeline.generators import may_yield, method_of
 
 _LOGGED = ("collect_metrics", "learn_metrics", "eval_metrics")
@@ -67,8 +68,8 @@ part = for_policy  # its name in earlier versions
 class ForPolicy:
     """The middleware that `for_policy` returns."""
 
-    def __init__(self, name: str, middleware: Callable[[Any], Any]) -> None:
-        self._name, self._middleware = name, middleware
+    def __init__(self, name: str, middleware: Callable[[Any], Any], terms: Contract | None = None) -> None:
+        self._name, self._middleware, self._terms = name, middleware, terms
         self.__name__ = f"for_policy({name!r}, {name_of(middleware)})"
         self.inner_middleware = (middleware,)
         """The middleware on the policy's context, for the check of the pipeline."""
@@ -76,7 +77,7 @@ class ForPolicy:
         """Field and name of that context."""
         self.may_yield = may_yield(middleware)
         """Whether the middleware may have a second half."""
-        terms = contract_of(middleware)
+        terms = contract_of(middleware) if terms is None else terms
         self._logged = _LOGGED if terms is None else tuple(it for it in _LOGGED if it in (*terms.all_writes, *terms.may_write))
         self._counts = terms is None or _ITER in (*terms.reads, *terms.may_read, *terms.all_writes, *terms.may_write)
         self._counts_after = self._counts or (terms is not None and _ITER in (*terms.reads_after, *terms.writes_after))
@@ -99,7 +100,7 @@ class ForPolicy:
     def __call__(self, ctx: AgentsContext) -> Iterator[None] | None:
         if self.may_yield:
             return self._in_halves(ctx)
-        inner = under_contract(self, 0, self._middleware, ctx)
+        inner = under_contract(self, 0, self._middleware, ctx, self._terms)
         with self._folded(ctx, self._counts) as context, run_inside(inner, context):
             return None
 
@@ -109,13 +110,15 @@ class ForPolicy:
         end = method_of(self._middleware, "end_run")
         if end is None:
             return None
-        ending = ForPolicy(self._name, end)
+        terms = contract_of(self._middleware)  # the method itself has none
+        ending = ForPolicy(self._name, end, None if terms is None else of_both_halves(terms))
 
         def end_run(ctx: AgentsContext) -> Iterator[None] | None:
             last = current_task().ctx.parts or {}
             if self._name not in last:
                 return None
-            ctx.parts = {**(ctx.parts or {}), self._name: same_iteration(last[self._name])}
+            if self._name not in (ctx.parts or {}):  # else it is that of an earlier middleware of this policy
+                ctx.parts = {**(ctx.parts or {}), self._name: same_iteration(last[self._name])}
             return ending(ctx)
 
         end_run.__name__ = end_run.__qualname__ = f"{self.__name__}.end_run"
@@ -123,7 +126,7 @@ class ForPolicy:
 
     def _in_halves(self, ctx: AgentsContext) -> Iterator[None]:
         context = self._context(ctx)
-        both = run_inside(under_contract(self, 0, self._middleware, ctx), context)
+        both = run_inside(under_contract(self, 0, self._middleware, ctx, self._terms), context)
         with self._folded(ctx, self._counts):
             both.__enter__()
         try:

@@ -6,3 +6,5 @@ LENGTHS = "lengths"
 """The lengths of the episodes, beside the columns in a file of a dataset."""
 RESERVED = (LENGTHS, "valid", "timestep", "return_to_go")
 """That of the lengths in files, and those of what `OfflineDataset.windows` adds."""
+POLICY_VERSION = "policy_version"
+"""The column that collectors add: the version of the weights that acted; -1 for random actions, and where it is unknown."""

@@ -21,6 +21,7 @@ from ding_lite.data.column_arrays import (
     spec_like,
     write_rows,
 )
+from ding_lite.data.column_names import POLICY_VERSION
 from ding_lite.data.episodes import Episodes
 from ding_lite.data.foreign_names import ARGUMENTS, ATTRIBUTES
 from ding_lite.data.frame_columns import (
@@ -164,6 +165,9 @@ class ReplayBuffer:
     def push(self, batch: Pushed) -> None:
         """Add transitions, overwriting the oldest. Of more than `capacity` at once, the last ones are kept, with a warning.
 
+        Only the column `policy_version` of collected data may be missing in some pushes, such as in that of demonstrations; it
+        is -1 there, also for transitions that were stored before the first push with this column.
+
         Args:
             batch: a rollout or episodes; a tree or nested mapping of arrays, tensors or lists [N, ...]; or a list of N
                 transitions, trees or mappings, which are stacked. Only values of tensors are stored, not gradients.
@@ -177,6 +181,9 @@ class ReplayBuffer:
 
     def _store(self, rows: Any) -> slice | np.ndarray[Any, Any]:
         """Write these rows; returns the positions of the rows, or of the last ones that fit."""
+        columns = self._columns
+        if columns is not None and type(rows) is dict and (POLICY_VERSION in rows) != (POLICY_VERSION in columns):
+            rows = self._with_versions(rows)
         try:
             signature = [(name, row.dtype, row.shape) for name, row in rows.items()]
         except AttributeError:  # nested leaves
@@ -205,6 +212,22 @@ class ReplayBuffer:
         self._pushed += count
         self._size = min(self._size + count, self.capacity)
         return where
+
+    def _with_versions(self, rows: Any) -> Any:
+        """The rows with the column `policy_version`, if they or the buffer have it; the buffer has it from then on."""
+        if POLICY_VERSION not in rows:
+            return _with_unknown_versions(rows, self._columns)
+        if _are_versions(rows[POLICY_VERSION]):
+            self._fitting({name: row for name, row in rows.items() if name != POLICY_VERSION})
+            self._add_versions(as_array(rows[POLICY_VERSION]).dtype)
+        return rows
+
+    def _add_versions(self, dtype: Any) -> None:
+        """Add the column `policy_version`, in which it is unknown for all transitions so far."""
+        added = {POLICY_VERSION: np.full(self.capacity, -1, dtype)}
+        spec: Any = spec_like(added)
+        self._columns, self._spec = {**self._columns, **added}, {**self._spec, **spec}
+        self._signature, self._version = [], object()
 
     def _write(self, rows: Any, where: slice | np.ndarray[Any, Any]) -> None:
         """Write these rows, or the last ones that fit, to these positions."""
@@ -423,7 +446,12 @@ class ReplayBuffer:
             require_room(frames, spec_like(looks), self.capacity)
         if self._columns is None:
             self._require_memory(spec_like(looks))
-        elif self._fitting(looks) is not None:
+            return held, frames
+        if POLICY_VERSION not in looks:
+            looks, held = (_with_unknown_versions(rows, self._columns) for rows in (looks, held))
+        elif POLICY_VERSION not in self._columns and _are_versions(looks[POLICY_VERSION]):  # _restore adds it
+            looks = {name: row for name, row in looks.items() if name != POLICY_VERSION}
+        if self._fitting(looks) is not None:
             ours, theirs = dict(flatten(self._columns)), dict(flatten(looks))
             for path, column in ours.items():
                 if theirs[path].dtype != column.dtype:
@@ -446,6 +474,8 @@ class ReplayBuffer:
         if held is not None:
             if self._columns is None:
                 self._allocate(spec_like(held if frames is None else frames.looks(held)))
+            elif POLICY_VERSION in held and POLICY_VERSION not in self._columns:
+                self._add_versions(as_array(held[POLICY_VERSION]).dtype)
             rows = dict(flatten(held))
             shared = () if self._frames is None else self._frames.columns
             columns = {path: column for path, column in flatten(self._columns) if path not in shared}
@@ -469,6 +499,22 @@ def named_rows(batch: Any) -> Any:
     if isinstance(batch, (list, tuple)) and any(is_tree(one) or isinstance(one, Mapping) for one in batch):
         return stack_transitions(batch, "push()")
     return nested(batch)
+
+
+def _with_unknown_versions(rows: Any, columns: Mapping[str, Any]) -> Any:
+    """The rows with the column `policy_version`, -1 for each, if these columns have it."""
+    leaves = [leaf for _, leaf in flatten(rows)] if isinstance(rows, Mapping) else []
+    if not _are_versions(columns.get(POLICY_VERSION)) or not leaves or not np.ndim(leaves[0]):
+        return rows  # which is refused, if it does not fit
+    return {**rows, POLICY_VERSION: np.full(len(leaves[0]), -1, columns[POLICY_VERSION].dtype)}
+
+
+def _are_versions(column: Any) -> bool:
+    """Whether a column holds one integer for each transition."""
+    if column is None or isinstance(column, Mapping) or is_tree(column):
+        return False
+    found = as_array(column)
+    return bool(found.ndim == 1 and found.dtype.kind == "i")
 
 
 def _rows_of(path: tuple[str, ...], leaf: Any) -> Any:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from ding_lite.basics.messages import add_note, location_of
+from ding_lite.engine.hidden_middleware import unended_middleware
 from ding_lite.engine.sync_loops import iterate
 from ding_lite.pipeline.contexts import Context, same_iteration, settable_fields
 from ding_lite.pipeline.contracts import of_both_halves
@@ -79,6 +81,7 @@ class EndingMixin:
         self._is_repeated = False
         self._ends: list[Entry] = []
         self._progress: float | None = None
+        self._named_unended: set[str] = set()
 
     @property
     def end_reason(self) -> EndReason | None:
@@ -151,7 +154,11 @@ class EndingMixin:
         self._ends.clear()
 
     def _begin_run(self) -> None:
-        """Call `begin_run` of each middleware that has it."""
+        """Call `begin_run` of each middleware that has it, and warn of those for which the task cannot do so."""
+        for words in unended_middleware(self._entries):
+            if words not in self._named_unended:
+                self._named_unended.add(words)
+                warnings.warn(words, stacklevel=3)
         for name, begin in methods_of(self._entries, "begin_run"):
             try:
                 begin()

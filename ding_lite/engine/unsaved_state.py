@@ -16,9 +16,11 @@ from typing import Any
 
 from ding_lite.basics.attribute_reads import cached_properties, instructions_of, listed_in_not_saved, names_of
 from ding_lite.basics.closures import closure_of, function_of, names_in, parts_of
+from ding_lite.basics.messages import name_of
 from ding_lite.basics.optional_attributes import attribute_of, has_attribute
 from ding_lite.basics.origins import is_of_ding_lite, is_of_script, module_of
 from ding_lite.engine.hidden_middleware import hidden_middleware
+from ding_lite.engine.restarted_values import restarted_by
 from ding_lite.engine.run_parts import environments_of, has_code_of_script, has_state, has_state_itself, holder_of, holders_of
 from ding_lite.engine.scratch_values import ScratchValues
 from ding_lite.engine.state_names import StateNames, set_in_forward, state_names
@@ -50,6 +52,7 @@ class Kind(Enum):
 
     MIDDLEWARE = "a middleware"
     USED = "an object of the script that a middleware of the library uses"
+    CALLED = "a function of the script that a middleware of the library calls"
     DERIVED = "an object with an inherited `state_dict`"
     FORGETTING = "an object with a `state_dict` of its own class"
     ACTING = "a copy of a policy that acts"
@@ -98,7 +101,7 @@ class Memories:
             ctx: the first context.
         """
         used = middleware_of(pipeline)
-        unsaved = [one for it in used for one in _used_without_state(it)]
+        unsaved = [one for it in used for one in (*_used_without_state(it), *_called_by(it))]
         self._context = type(ctx) if is_of_script(type(ctx).__module__) else None
         self._scratch = ScratchValues([*(it.fn for it in used), *_owners(used), *unsaved, self._context])
         self._first = _prints_of(pipeline, self._scratch, self._context)
@@ -193,6 +196,11 @@ def _warning(name: str, places: Sequence[str], kind: Kind) -> str:
             "field, or compute the value in a middleware with state_dict() and load_state_dict(state), which writes it to a "
             "field."
         )
+    if kind is Kind.CALLED:
+        return (
+            f"{begin}, and has no state_dict, so a resumed run begins without it. Pass an object with __call__, state_dict() "
+            f"and load_state_dict(state) itself, whose state is saved with the run. {leave_out}"
+        )
     if kind is Kind.FORGETTING:
         return (
             f"{begin}, and its state_dict does not have it, so a resumed run begins without it. Add it to state_dict(), and "
@@ -219,16 +227,20 @@ def _prints_of(pipeline: Sequence[Entry], scratch: ScratchValues, context: type 
     found: dict[Key, Any] = {key: fn for key, fn in single.items() if not has_state_itself(fn)}
     unsaved = {id(thing): thing for it in used for thing in _used_without_state(it)}
     found |= {(Kind.USED, number, type(one).__name__): one for number, one in enumerate(unsaved.values())}
+    called = {id(one): (it, one) for it in used for one in _called_by(it) if not has_state(one)}.values()
+    found |= {(Kind.CALLED, number, f"{name_of(one)} in {it.name}"): one for number, (it, one) in enumerate(called)}
     owners = _owners(used)
     derived = _derived_in(owners)
     if context is not None:
         found[(Kind.CONTEXT, 0, context.__name__)] = _OfContext(context)
     is_of_library = not (derived or context is not None or any(map(_reaches_script, found.values())))
-    objects_in = functools.partial(_objects_in, unsaved.keys())
+    objects_in = functools.partial(_objects_in, {*unsaved, *(id(one) for _, one in called)})
     saved = {} if is_of_library else objects_inside([*owners, *environments_of(pipeline)], objects_in)
     saved = {**saved, **{id(it.hidden): it.hidden for it in hidden_middleware(pipeline, owners)}}  # another warning names them
+    restarts = _restarting_methods(owners)
     for kind in (Kind.DERIVED, Kind.FORGETTING):
-        found |= {(kind, number, type(one).__name__): _Own(one, kind) for number, one in enumerate(derived) if _has(one, kind)}
+        own = [(number, one) for number, one in enumerate(derived) if _has(one, kind)]
+        found |= {(kind, number, type(one).__name__): _Own(one, kind, restarts.get(id(one))) for number, one in own}
     policies = {id(one): one for one in owners if has_attribute(one, "changed_by_acting")}.values()
     acting = [one for one in policies if is_of_script(type(one).__module__)]
     found |= {(Kind.ACTING, number, type(one).__name__): _Acting(one) for number, one in enumerate(acting)}
@@ -243,17 +255,35 @@ def _used_without_state(used: UsedMiddleware) -> list[Any]:
     return [thing for thing in used.contract.uses if is_of_script(type(thing).__module__) and not has_state(thing)]
 
 
+def _called_by(used: UsedMiddleware) -> Sequence[Any]:
+    """Functions of the script that a middleware of the library calls, such as the metric of an evaluator."""
+    called = () if used.is_around else attribute_of(holder_of(used.fn), "calls_of_script", ())
+    return [one for one in called if has_code_of_script(one)]
+
+
 def _derived_in(owners: Sequence[Any]) -> list[Any]:
     """The objects of classes of the script whose `state_dict` may leave something out: these objects, modules and attributes of
     them."""
-    inside = [inner for one in owners for inner in attribute_of(one, "__dict__", {}).values()]
-    several = [it.values() if type(it) is dict else it for it in inside if type(it) in (list, tuple, dict)]
-    inside += [inner for it in several for inner in itertools.islice(it, _MOST_ITEMS)]
+    inside = [inner for one in owners for inner in _held_by(one)]
     modules = [module for one in owners if has_attribute(one, "named_parameters") for module in one.modules()]
     every = {id(one): one for one in (*owners, *modules, *inside)}
     return [
         one for one in every.values() if _names_of(one) is not None and not attribute_of(one, "is_copy", False)
     ]  # see _Acting
+
+
+def _held_by(owner: Any) -> list[Any]:
+    """The attributes of an object, and what is in those that are lists, tuples or dicts."""
+    inside = [*attribute_of(owner, "__dict__", {}).values()]
+    several = [it.values() if type(it) is dict else it for it in inside if type(it) in (list, tuple, dict)]
+    return inside + [inner for it in several for inner in itertools.islice(it, _MOST_ITEMS)]
+
+
+def _restarting_methods(owners: Sequence[Any]) -> dict[int, str]:
+    """By id, the objects that begin anew with a method, of which only what comes before it is to be saved: those inside an
+    object that names the method in `restarts_with`, as vector environments do, because their state replays what follows."""
+    methods = [(one, attribute_of(one, "restarts_with")) for one in owners]
+    return {id(inner): name for one, name in methods if isinstance(name, str) for inner in _held_by(one)}
 
 
 def _names_of(thing: Any) -> StateNames | None:
@@ -299,10 +329,16 @@ class _OfContext:
 
 class _Own:
     """What the `state_dict` of an object of the script does not have: what a class adds to an inherited one, or what the class
-    with the `state_dict` leaves out."""
+    with the `state_dict` leaves out.
 
-    def __init__(self, thing: Any, kind: Kind) -> None:
-        self.thing, self.kind = thing, kind
+    Args:
+        thing: the object.
+        kind: which of the two.
+        restart: the method with which the object begins anew; None if there is none.
+    """
+
+    def __init__(self, thing: Any, kind: Kind, restart: str | None = None) -> None:
+        self.thing, self.kind, self.restart = thing, kind, restart
 
     def parts(self, scratch: ScratchValues) -> Parts:
         of_script: Any = type(self.thing)
@@ -311,6 +347,9 @@ class _Own:
         own = {} if names.added is None else data_in_class(of_script)
         values = scratch.of(of_script).values
         held = _attributes_of(self.thing).items()
+        if self.restart is not None:
+            anew = restarted_by(of_script, self.restart)
+            known = known | anew.values | {name for name, it in held if name in anew.stored and is_random_generator(it)}
         own |= {name: _or_cached(inner, name, of_script) for name, inner in held if name not in values}
         of_forward = set_in_forward(of_script) if has_attribute(self.thing, "named_parameters") else ()
         own = {
@@ -373,7 +412,8 @@ def _owners(used: Sequence[UsedMiddleware]) -> list[Any]:
     named = [thing for it in used if it.contract is not None for thing in it.contract.uses]
     groups = state_groups(named)
     leaders = [thing.leader for thing in named if attribute_of(thing, "leader") is not None]
-    owners = [one for one in (*named, *leaders, *(held for it in used for held in holders_of(it.fn))) if has_state(one)]
+    held = [one for it in used for one in (*holders_of(it.fn), *_called_by(it))]
+    owners = [one for one in (*named, *leaders, *held) if has_state(one)]
     shared = [thing for owner in owners for thing in groups.get(id(owner), (owner,))]
     return [*shared, *(it for one in shared for it in attribute_of(one, "attachments", {}).values())]  # attachments of policies
 

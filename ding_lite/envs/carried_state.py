@@ -1,6 +1,6 @@
 """Carried state: what environments carry from one episode to the next, found in their code and while they run.
 
-A saved run replays the current episode, so a resumed run does not have it.
+A resumed run replays the current episode, and so does a worker process that is started again, so they do not have it.
 """
 
 from __future__ import annotations
@@ -71,8 +71,9 @@ class CarriedState:
                 kind = _instead_of(layer)
                 yield (
                     type(layer).__name__,
-                    f"{type(layer).__name__} keeps statistics of all episodes, and a saved run replays only the current one, "
-                    f"so it cannot be resumed: remove it, and {INSTEAD[kind or '']}.",
+                    f"{type(layer).__name__} keeps statistics of all episodes, and only the current one is replayed in a "
+                    "resumed run, and in a worker process that is started again, so these differ: remove it, and "
+                    f"{INSTEAD[kind or '']}.",
                 )
         first, last = self._first or {}, self._last
         changed = [name for name in last if name in first and not np.array_equal(first[name], last[name])]
@@ -82,9 +83,10 @@ class CarriedState:
             kind, _, attribute = name.partition(".")
             yield (
                 name,
-                f"{name} is carried from one episode to the next, and a saved run replays only the current episode, so a "
-                f"resumed run does not have it. Set it in reset(), or give {kind} state_dict() and load_state_dict(state). If "
-                f"its steps do not depend on {attribute}, as on a counter for a log, leave it out there: state_dict() may "
+                f"{name} is carried from one episode to the next, and only the current episode is replayed in a resumed run, "
+                f"and in a worker process that is started again, so it is lost there. Set it in reset(), or give {kind} "
+                f"state_dict() and load_state_dict(state). If its steps do not depend on {attribute}, as on a counter for a "
+                "log, leave it out there: state_dict() may "
                 "return {}.",
             )
         for layer in self._layers:
@@ -93,8 +95,8 @@ class CarriedState:
                 yield (
                     f"{kind}: {call}",
                     f"the steps or resets of {kind} draw from the global random generator of {generator}, with {call}, so a "
-                    "replay of an episode differs, and a saved run cannot be resumed. Draw from self.np_random instead, which "
-                    "reset(seed=...) seeds.",
+                    "replay of an episode differs, and a run cannot be resumed, nor a worker process started again. Draw from "
+                    "self.np_random instead, which reset(seed=...) seeds.",
                 )
 
     def _sums(self) -> dict[str, Any]:

@@ -54,6 +54,10 @@ class LocalVectorEnv(SameStepVectorEnv):
         ValueError: the value of `vectorization` is unknown.
     """
 
+    restarts_with = "reset"
+    """The method with which its environments begin anew, before a replay of what follows restores them: what it sets is not to
+    be saved."""
+
     def __init__(
         self,
         factories: Sequence[EnvFactory],

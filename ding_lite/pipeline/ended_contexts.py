@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 import weakref
+from collections import deque
 from typing import Any
 
 from ding_lite.pipeline.contexts import Context
@@ -16,19 +17,26 @@ class EndedContexts:
     """Marks the contexts of the checked iterations when the next iteration of their lane begins, until the run ends."""
 
     def __init__(self) -> None:
-        self._last: dict[int, weakref.ref[Context]] = {}
+        self._last: dict[int, deque[weakref.ref[Context]]] = {}
         self._marked: list[weakref.ref[Context]] = []
 
-    def enter(self, guard: object, ctx: Context) -> None:
-        """This guard's middleware runs on this context now: the one before it has ended."""
-        known = self._last.get(id(guard))
-        before = None if known is None else known()
-        if before is ctx:
+    def enter(self, guard: object, ctx: Context, later: int = 1) -> None:
+        """This guard's middleware runs on this context now: the one before it has ended.
+
+        Args:
+            guard: of the middleware.
+            ctx: of its iteration.
+            later: the number of iterations after which a context has ended. A context inside a field is the same one on all
+                lanes, and other lanes may be at work on it for as long as the run lets iterations overlap.
+        """
+        last = self._last.setdefault(id(guard), deque())
+        if last and last[-1]() is ctx:
             return
         try:
-            self._last[id(guard)] = weakref.ref(ctx)
+            last.append(weakref.ref(ctx))
         except TypeError:  # its class has slots, and none for weak references
             return
+        before = last.popleft()() if len(last) > later else None
         if before is not None and not hasattr(type(before), _MARK):
             become(before, _ended(type(before)))
             self._marked.append(weakref.ref(before))

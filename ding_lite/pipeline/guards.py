@@ -10,6 +10,7 @@ from types import GeneratorType
 from typing import Any
 
 from ding_lite.basics.messages import location_of, name_of
+from ding_lite.basics.optional_attributes import attribute_behind
 from ding_lite.pipeline.contexts import Context
 from ding_lite.pipeline.contracts import Contract, contract_of, inherits_contract, line_to_add
 from ding_lite.pipeline.ended_contexts import EndedContexts
@@ -62,6 +63,8 @@ class Checker:
         self.ended = EndedContexts() if has_lanes else None
         """Contexts of earlier iterations, which middleware are not to read."""
         self._guards: dict[tuple[int, int], Guard] = {}
+        self._within: set[int] = set()
+        """By id, the middleware inside others that run on a context inside a field."""
 
     def is_checked(self, ctx: Context) -> bool:
         """Whether this iteration is one of the first; otherwise recorded values are released."""
@@ -91,19 +94,34 @@ class Checker:
             self._guards[key] = found
         return found
 
-    def nested(self, owner: object, index: int, fn: Callable[..., Any]) -> Guard:
-        """The guard of a middleware inside another: the `index`-th of its owner."""
+    def nested(self, owner: object, index: int, fn: Callable[..., Any], terms: Contract | None = None) -> Guard:
+        """The guard of a middleware inside another: the `index`-th of its owner. `terms` are those of its contract, if it does
+        not hold them itself."""
         key = (id(owner), index)
         found = self._guards.get(key)
         if found is None or found.fn is not fn:
-            found = self._guards[key] = Guard(fn, fn, name_of(fn), location_of(fn), contract_of(fn), self)
+            terms = contract_of(fn) if terms is None else terms
+            found = self._guards[key] = Guard(fn, fn, name_of(fn), location_of(fn), terms, self)
+            found.is_within = attribute_behind(owner, "within") is not None or id(owner) in self._within
+            if found.is_within:
+                self._within.add(id(fn))
         return found
 
 
-def under_contract(owner: object, index: int, fn: Callable[..., Any], ctx: object) -> Callable[..., Any]:
-    """`fn`, a middleware inside another, with its own contract enforced if that of the outer one is."""
+def under_contract(
+    owner: object, index: int, fn: Callable[..., Any], ctx: object, terms: Contract | None = None
+) -> Callable[..., Any]:
+    """`fn`, a middleware inside another, with its own contract enforced if that of the outer one is.
+
+    Args:
+        owner: the outer middleware.
+        index: the place of `fn` in it.
+        fn: the middleware.
+        ctx: the context of the outer one.
+        terms: the contract of `fn`, if it does not hold it itself, as a method that belongs to it.
+    """
     checker: Checker | None = checker_of(ctx)
-    return fn if checker is None else checker.nested(owner, index, fn)
+    return fn if checker is None else checker.nested(owner, index, fn, terms)
 
 
 FIRST, SECOND, LATE = range(3)
@@ -141,6 +159,8 @@ class Guard:
         self._steps: tuple[_Known, _Known, _Known] = ({}, {}, {})
         self.entry: Entry | None = None
         """The entry that calls this guard."""
+        self.is_within = False
+        """Whether the middleware runs on a context inside a field, which is the same one on all lanes."""
         self._compares = True
         """Whether values are compared; turned off after the first iterations."""
         self._read: dict[str, Print] = {}
@@ -157,7 +177,7 @@ class Guard:
             if self.contract is None and ctx.total_step >= self._checker.end:
                 return self.call(ctx)
             if self._checker.ended is not None:
-                self._checker.ended.enter(self, ctx)
+                self._checker.ended.enter(self, ctx, 1 + self._checker.max_lag if self.is_within else 1)
             return self._run(FIRST, ctx, self.call, ctx)
         outside = type(ctx)  # as in `_run`, without what only the first iterations need: every step passes here
         reach, step = self._steps[FIRST].get(outside) or self._know(outside, FIRST)

@@ -171,15 +171,26 @@ def _side_by_side_problems(all_used: Sequence[UsedMiddleware]) -> Iterator[tuple
     """Each step that touches what another step changes at the same time."""
     for index, used in enumerate(all_used):
         for other in all_used[:index]:
-            if used.contract is None or other.contract is None or used.is_around or other.is_around or other in used.earlier:
+            if used.contract is None or other.contract is None or other in used.earlier:
                 continue
-            what = _in_common(other, used)
+            what = _in_common(_in_its_field(other), _in_its_field(used))
             if what:
                 yield (
                     used,
                     f"{other.name} {what}, and the two run at the same time, so the result depends on which is faster: "
                     "run them one after the other, with task.serial().",
                 )
+
+
+def _in_its_field(used: UsedMiddleware) -> UsedMiddleware:
+    """The step; of one around others, without the field with their context, and without what it may only append to."""
+    within = attribute_behind(used.fn, "within") if used.is_around else None
+    if within is None or used.contract is None:
+        return used
+    terms = used.contract
+    writes, late = (tuple(it for it in names if it != within[0]) for names in (terms.writes, terms.writes_late))
+    own = dataclasses.replace(terms, may_read=(), may_write=(), writes=writes, writes_late=late)
+    return dataclasses.replace(used, contract=own)
 
 
 def _in_common(one: UsedMiddleware, other: UsedMiddleware) -> str:

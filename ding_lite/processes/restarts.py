@@ -8,6 +8,7 @@ import logging
 import pickle
 import threading
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -150,6 +151,8 @@ class RestartingHost:
         self._lasting: list[bytes] = []
         self._known: States = {}
         """The states from which a new process continues."""
+        self._untold: list[str] = []
+        """The warnings of the objects about their last states; of no use to a program that does not need these any more."""
         self.span: tuple[int, int] | None = None
         """Begin and end of the work on the last result, in nanoseconds of `time.perf_counter_ns`."""
         self._requests: deque[_Request] = deque()
@@ -223,6 +226,7 @@ class RestartingHost:
 
     def _started_again(self, prepare: Request | None) -> Worker:
         required = self._required(self._known)
+        self._tell()
         worker = self._start()
         try:
             worker.submit(_make_again, self._lasting, is_start=True)
@@ -400,7 +404,14 @@ class RestartingHost:
             states: States = self.result(request=self.submit(_kept_states, names))
             self._known = self._known if names else states
             return states
+        self._tell()
         return {name: self._known[name] for name in names or self._known}
+
+    def _tell(self) -> None:
+        """Give the warnings about the last states, because they are used now."""
+        untold, self._untold = self._untold, []
+        for words in untold:
+            warnings.warn(f"{words} (worker {self.name!r})", stacklevel=2)
 
     def load_state(self, states: Mapping[str, Any]) -> None:
         """Restore these states of the objects with these names."""
@@ -425,7 +436,7 @@ class RestartingHost:
         if self._worker is None or self._parting is not None or self._worker.is_finished:
             return
         if not self.restart:
-            self._parting = self._put(_Request(_kept_states, (), None, None))
+            self._parting = self._put(_Request(_last_states, (), None, None))
         self._worker.finish()
 
     def release(self, is_stopping: Callable[[], bool] = lambda: False) -> None:
@@ -442,7 +453,7 @@ class RestartingHost:
                 self._done()
             if parting is not None:
                 with contextlib.suppress(WorkerDied):  # then it continues from the last known state
-                    self._known = self.result(is_stopping, parting)
+                    self._known, self._untold = self.result(is_stopping, parting)
         except InterruptedError:
             self._requests.clear()
         self._drop()
@@ -509,6 +520,14 @@ def _run_packed(objects: dict[str, Any], packed: bytes) -> Any:
 
 def _kept_states(objects: dict[str, Any], names: Sequence[str] = ()) -> States:
     return {name: _kept_state(objects[name]) for name in names or with_state(objects)}
+
+
+def _last_states(objects: dict[str, Any]) -> tuple[States, list[str]]:
+    """The states of objects whose process ends, and their warnings about these."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        states = _kept_states(objects)
+    return states, [str(one.message) for one in caught]
 
 
 def _kept_state(thing: Any) -> bytes | str:

@@ -209,6 +209,9 @@ class GrowingFile:
         except (FileNotFoundError, NotADirectoryError):
             self.modified = None
             return [], False
+        except IsADirectoryError as error:
+            what = "it is a folder, and not the file that online_logger(cfg) writes: move it away"
+            raise IsADirectoryError(error.errno, what, str(self.path)) from error
         if lines and not lines[-1].endswith(b"\n"):
             lines.pop()
         whole = b"".join(lines)

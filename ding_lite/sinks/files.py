@@ -69,7 +69,8 @@ class _Lines(ABC):
         if after is None:
             move_aside(self.path)
         elif self.path.exists():
-            self._cut(after, step, rows)
+            with writing(self.path):  # a folder, for example, cannot be continued
+                self._cut(after, step, rows)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.path)!r})"
@@ -117,6 +118,7 @@ class JsonLines(_Lines):
 
     Raises:
         ValueError: a line of the existing file is not a JSON object; the file is unchanged.
+        WriteError: the existing file cannot be continued; for example, it is a folder.
     """
 
     def __init__(
@@ -149,6 +151,7 @@ class Csv(_Lines):
 
     Raises:
         ValueError: a line of the existing file has more or fewer cells than the first; the file is unchanged.
+        WriteError: see `JsonLines`.
     """
 
     def __init__(

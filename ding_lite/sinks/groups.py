@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import math
 import sys
 import time
@@ -36,8 +37,8 @@ class SinkGroup:
 
     A sink that raises an error loses that row, with a warning, and is tried again with the next row. Further errors warn only
     after a success. If its failures took more than 1 second, the sink is skipped until they are 5 percent of the time, so that
-    an unreachable service hardly delays a run. Sinks get rows of plain values, see `plain_row`. Values that no sink can take
-    are left out, with one warning for each name.
+    an unreachable service hardly delays a run. Each sink gets a row of its own, of plain values, see `plain_row`. Values that
+    no sink can take are left out, with one warning for each name.
 
     Args:
         sinks: the sinks, which get each row in this order.
@@ -70,7 +71,8 @@ class SinkGroup:
         takers = [getattr(sink, "takes_images", False) for sink in self.sinks]
         self._warn_of_left_out(row, {*values, *images} if any(takers) else values.keys())
         for index, takes_images in enumerate(takers):
-            self._write(index, {**values, **images} if takes_images else values)
+            own = {**values, **images} if takes_images else values
+            self._write(index, {name: _copied(value) for name, value in own.items()})  # which the sink may change
 
     def close(self) -> None:
         """Close each sink, even if one raises an error."""
@@ -151,6 +153,10 @@ def _plain(value: Any) -> Any:
         if isinstance(value, kind):
             return _plain(kind(value))
     raise TypeError(f"{type(value).__name__} is not plain")
+
+
+def _copied(value: Any) -> Any:
+    return copy.deepcopy(value) if type(value) in (list, dict) or _is_image(value) else value
 
 
 def _is_image(value: Any) -> bool:

@@ -639,3 +639,76 @@ def test_more_transitions_at_once_than_it_holds_are_a_warning_once(kind):
         warnings.simplefilter("error")
         buffer.push(rows)
         kind(10).push(Episodes({name: column[:10] for name, column in columns.items()}, [5, 5]))
+
+
+KINDS = {
+    "uniform": ReplayBuffer,
+    "prioritised": PrioritizedReplayBuffer,
+    "shared frames": lambda capacity: ReplayBuffer(capacity, share_frames=True),
+    "episodes": EpisodeReplayBuffer,
+}
+
+
+def episode(first: int, length: int, version: int | None) -> Episodes:
+    """One episode, from demonstrations (no version) or as a collector returns it."""
+    number = np.arange(first, first + length)
+    frames = np.repeat(number, 16 * 16).reshape(length, 16, 16, 1).astype(np.uint8)
+    rows = {"obs": frames, "next_obs": frames + 1, "number": number, "truncated": np.zeros(length, bool)}
+    rows["terminated"] = number == number[-1]
+    return Episodes(rows if version is None else {**rows, "policy_version": np.full(length, version)}, np.array([length]))
+
+
+def pushed(kind: str, order: list[int | None]) -> ReplayBuffer:
+    buffer = KINDS[kind](20)
+    for first, version in zip(range(0, 100, 5), order, strict=False):
+        buffer.push(episode(first, 5, version))
+    return buffer
+
+
+def versions_of(buffer: ReplayBuffer) -> dict[int, int]:
+    held = buffer.sample(400)
+    return dict(zip(held.number.tolist(), held.policy_version.tolist(), strict=True))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("order", [[None, 3], [3, None], [None, None, 3, 4], [None, 3, None, None, 4, 5]], ids=str)
+def test_demonstrations_and_collected_data_share_a_buffer_and_the_version_of_demonstrations_is_unknown(kind, order):
+    buffer = pushed(kind, order)
+    known = {5 * place + step: -1 if version is None else version for place, version in enumerate(order) for step in range(5)}
+    assert versions_of(buffer) == dict(list(known.items())[-20:])
+
+    for again in (pushed(kind, []), pushed(kind, [None]), pushed(kind, [7])):  # a resumed script pushes demonstrations first
+        again.load_state_dict(buffer.state_dict())
+        assert versions_of(again) == versions_of(buffer)
+        again.push(episode(200, 5, 8))
+        assert versions_of(again)[204] == 8
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_state_without_versions_fits_a_buffer_that_has_them(kind):
+    again = pushed(kind, [3, 4])
+    again.load_state_dict(pushed(kind, [None]).state_dict())
+    assert versions_of(again) == dict.fromkeys(range(5), -1)
+
+
+def test_a_buffer_without_versions_gets_none():
+    assert "policy_version" not in pushed("uniform", [None, None]).sample(2)
+
+
+def test_other_columns_must_be_in_each_push_and_a_refused_push_changes_nothing():
+    buffer = pushed("uniform", [None])
+    for rows in ({"obs": np.zeros((3, 16, 16, 1), np.uint8), "policy_version": np.zeros(3, np.int64)}, {}):
+        with pytest.raises(ValueError, match="pass the same leaves in each push|a batch with named leaves"):
+            buffer.push(rows)
+    other = {**episode(0, 3, None).rows(), "policy_version": np.zeros((3, 2))}  # not that of a collector
+    with pytest.raises(ValueError, match="pass the same leaves in each push"):
+        buffer.push(other)
+    assert "policy_version" not in buffer.sample(2)
+    assert len(buffer) == 5
+
+
+def test_what_was_saved_in_pieces_before_versions_came_is_saved_again():
+    buffer = pushed("uniform", [None])
+    before = buffer.state_in_pieces()["columns"]
+    buffer.push(episode(5, 5, 2))
+    assert buffer.state_in_pieces()["columns"].version is not before.version

@@ -177,3 +177,16 @@ def test_statistics_that_are_not_updated_are_not_named():
         return wrapped
 
     assert told(frozen, 12) == []
+
+
+def test_what_environments_in_processes_carry_is_named_when_their_state_is_used_and_not_when_they_end(capfd):
+    with contextlib.closing(make_envs(Walk, 2, seed=0, wrappers=[OfEpisodes], workers=2, backend="process")) as envs:
+        envs.reset()
+        for _ in range(12):
+            envs.step(np.ones(2, np.int64))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            envs.release()
+        assert "is carried" not in capfd.readouterr().err
+        with pytest.warns(UserWarning, match="OfEpisodes.episodes is carried from one episode to the next"):
+            envs.state_dict()

@@ -7,7 +7,9 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
+from memory_runs import remembered
 
+from ding_lite import contract
 from ding_lite.envs import EnvDataError, make_envs
 
 
@@ -166,3 +168,90 @@ def test_a_clock_is_named_with_how_to_leave_it_out_and_that_works():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         played(ClockLeftOut, 1, state)
+
+
+class Episodes(gymnasium.Env):
+    """Its observations show the number of episodes; its other attributes are those of one episode, or counts for a log."""
+
+    observation_space, action_space = spaces.Box(-99, 99, (3,), np.float32), spaces.Discrete(2)
+
+    def __init__(self):
+        self.episodes, self.visits, self.grid = 0, 0, np.zeros(3)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        if seed is not None:
+            self.rng = np.random.default_rng(seed)
+        self.episodes += 1
+        self.visits += 1
+        self.steps, self.end = 0, int(self.np_random.integers(3, 6))
+        self.grid[:] = 0
+        return self._obs(), {}
+
+    def step(self, action):
+        self.steps += 1
+        self.grid += self.rng.normal()
+        return self._obs(), 1.0, self.steps == self.end, False, {}
+
+    def _obs(self):
+        return np.array([self.episodes, self.steps, self.grid.sum()], np.float32)
+
+
+class Maze(Episodes):
+    def state_dict(self):
+        return {"episodes": self.episodes}
+
+    def load_state_dict(self, state):
+        self.episodes = state["episodes"]
+
+
+class ForgetfulMaze(Episodes):
+    def state_dict(self):
+        return {}
+
+    def load_state_dict(self, state):
+        pass
+
+
+class HarderMaze(Maze):
+    difficulty = 1.0
+
+    def step(self, action):
+        obs, reward, *rest = super().step(action)
+        self.difficulty *= 1.01
+        return obs, reward * self.difficulty, *rest
+
+
+class Counts(gymnasium.Wrapper):
+    """A wrapper whose state has all that lasts."""
+
+    def __init__(self, env):
+        super().__init__(env)
+        self.level = 1.0
+
+    def reset(self, **kwargs):
+        self.level, self.turns = self.level + 0.1, 0
+        return self.env.reset(**kwargs)
+
+    def step(self, action):
+        self.turns += 1
+        return self.env.step(action)
+
+    def state_dict(self):
+        return {"level": self.level}
+
+    def load_state_dict(self, state):
+        self.level = state["level"]
+
+
+@pytest.mark.parametrize(
+    ("make", "lasts"),
+    [(Maze, ""), (lambda: Counts(Walk()), ""), (ForgetfulMaze, "(episodes)"), (HarderMaze, "(difficulty)")],
+    ids=["maze", "wrapper", "forgetful", "harder"],
+)
+def test_of_an_environment_with_a_state_only_what_reset_does_not_set_is_named(make, lasts, tmp_path):
+    envs = make_envs(make, 2, seed=0)
+    envs.reset()
+    step = contract(uses=(envs,), stage="collect")(lambda ctx: envs.step(np.ones(2, np.int64)))
+    told = remembered(tmp_path / "run", step, max_step=9)
+    assert [lasts in one for one in told] == [True] * (2 if lasts else 0)  # of two environments

@@ -1,10 +1,14 @@
 """for_policy(): a middleware in the context of one policy, both of its steps, and what of it reaches the context of all."""
 
+import threading
+
 import pytest
 
 from ding_lite import Task, contract
 from ding_lite.contexts import AgentsContext, OnlineRLContext
+from ding_lite.engine import ContractError, PipelineError
 from ding_lite.middleware import for_policy
+from ding_lite.pipeline.contracts import NestedContext
 
 
 def test_a_middleware_of_one_policy_sees_its_context_and_counts_with_all_others():
@@ -135,3 +139,142 @@ def test_what_a_middleware_of_one_policy_does_at_the_end_of_a_run_it_does_in_its
 
     assert seen == [("before", 1, 6, None), ("after", 7)]
     assert task.ctx.train_iter == 7
+
+
+@contract(
+    writes=("parts",),
+    creates=tuple(NestedContext("parts", one, OnlineRLContext, ("trajectories",), f"for_policy({one!r}, ...)") for one in "ab"),
+    stage="collect",
+)
+def collect_for_two(ctx):
+    ctx.parts = {one: OnlineRLContext(total_step=ctx.total_step, trajectories=[one, ctx.total_step]) for one in "ab"}
+
+
+def counting_learner():
+    @contract(reads=("train_iter",), writes=("train_iter",), stage="learn")
+    def learn(ctx):
+        ctx.train_iter += 1
+
+    return learn
+
+
+@pytest.mark.parametrize("mode", [{}, {"max_lag": 1}, {"async_mode": True}], ids=str)
+@pytest.mark.parametrize("is_serial", [False, True])
+def test_a_class_with_a_contract_gets_the_context_of_its_policy_at_the_end_of_a_run_too(mode, is_serial):
+    class Records:
+        __name__ = "records"
+
+        def __init__(self):
+            contract(reads=("trajectories",), writes=("train_data",), may_read=("train_data",), stage="process")(self)
+
+        def __call__(self, own):
+            own.train_data = own.trajectories
+
+        def end_run(self, own):
+            assert isinstance(own, OnlineRLContext)
+            assert not isinstance(own, AgentsContext)
+            ended.append((own.total_step, own.train_data))
+            own.train_data = "written"
+
+    ended, task = [], Task()
+    with task.start(ctx=AgentsContext(), **mode):
+        task.use(collect_for_two)
+        for one in "aab":
+            task.use(for_policy(one, task.serial(Records()) if is_serial else Records()))
+        task.run(max_step=3)
+
+    assert ended == [(2, None), (2, "written"), (2, None)]  # two middleware of one policy share its context
+
+
+def test_what_is_not_in_the_contract_is_refused_at_the_end_of_a_run_as_well():
+    class Counts:
+        __name__ = "counts"
+
+        def __init__(self):
+            contract(reads=("trajectories",), stage="process")(self)
+
+        def __call__(self, own):
+            own.trajectories  # noqa: B018
+
+        def end_run(self, own):
+            own.train_iter += 1
+
+    task = Task()
+    with task.start(ctx=AgentsContext()):
+        task.use(collect_for_two).use(for_policy("a", Counts()))
+        with pytest.raises(ContractError, match="end_run.* reads ctx.train_iter .* and its contract does not name it"):
+            task.run(max_step=1)
+
+
+def test_learners_of_two_policies_at_the_same_time_are_refused_because_both_add_to_one_counter():
+    task = Task()
+    with task.start(ctx=AgentsContext()):
+        both = task.parallel(for_policy("a", counting_learner()), for_policy("b", counting_learner()))
+        with pytest.raises(
+            PipelineError, match=r"one problem:\n.*writes ctx.train_iter, which for_policy\('b', counting_learner\).*serial"
+        ):
+            task.use(collect_for_two).use(both).run(max_step=3)
+    with task.start(ctx=AgentsContext()):
+        both = task.parallel(for_policy("a", counting_learner()), counting_learner())
+        with pytest.raises(PipelineError, match="writes ctx.train_iter, which counting_learner in parallel"):
+            task.use(collect_for_two).use(both).run(max_step=3)
+    with task.start(ctx=AgentsContext()):
+        looks = contract(reads=("train_iter",), stage="process")(lambda own: own.train_iter)
+        both = task.parallel(for_policy("a", counting_learner()), for_policy("b", looks))
+        with pytest.raises(PipelineError, match="writes ctx.train_iter, which .* reads"):
+            task.use(collect_for_two).use(both).run(max_step=3)
+
+
+def test_middleware_of_two_policies_that_count_nothing_may_run_at_the_same_time():
+    @contract(reads=("trajectories", "train_iter"), writes=("train_data",), may_write=("learn_metrics",), stage="process")
+    def prepare(own):
+        own.train_data = own.trajectories
+        own.learn_metrics = [{"size": 1.0}]
+
+    task = Task()
+    with task.start(ctx=AgentsContext()):
+        task.use(collect_for_two).use(task.parallel(for_policy("a", prepare), for_policy("b", prepare)))
+        task.use(task.serial(for_policy("a", counting_learner()), for_policy("b", counting_learner()))).run(max_step=3)
+    assert task.ctx.train_iter == 6
+    assert sorted(map(str, task.ctx.learn_metrics)) == ["{'a': {'size': 1.0}}", "{'b': {'size': 1.0}}"]
+
+
+@pytest.mark.parametrize("is_serial", [False, True])
+def test_a_lane_that_is_ahead_does_not_end_the_context_on_which_a_later_lane_still_works(recwarn, is_serial):
+    is_ahead = threading.Event()
+
+    @contract(reads=("trajectories", "train_iter"), writes=("train_data",), stage="process")
+    def prepare(own):
+        own.train_data = own.trajectories
+        if own.total_step == 1:
+            is_ahead.set()
+
+    @contract(reads=("train_iter", "train_data"), writes=("train_iter",), stage="learn")
+    def learn(own):
+        assert own.total_step or is_ahead.wait(60)  # the other lane is in the next iteration then
+        assert own.train_data == ["a", own.total_step]
+        own.train_iter += 1
+
+    task = Task()
+    with task.start(ctx=AgentsContext(), async_mode=True):
+        task.use(collect_for_two).use(for_policy("a", task.serial(prepare) if is_serial else prepare))
+        task.use(for_policy("a", learn)).run(max_step=7)
+    assert task.ctx.train_iter == 7
+    assert not [one for one in recwarn if "in a later iteration" in str(one.message)]
+
+
+@pytest.mark.parametrize("mode", [{"max_lag": 1}, {"async_mode": True}], ids=str)
+def test_the_context_of_a_policy_that_is_read_when_its_iteration_is_over_on_all_lanes_is_a_warning(mode):
+    held = []
+
+    @contract(reads=("trajectories",), uses=(held,), stage="process")
+    def hold(own):
+        held.append(own)
+        if len(held) == 4:
+            held[0].trajectories  # noqa: B018
+
+    task = Task()
+    with task.start(ctx=AgentsContext(), **mode):
+        task.use(collect_for_two).use(for_policy("a", hold)).use(for_policy("a", counting_learner()))
+        with pytest.warns(UserWarning, match="ctx.trajectories of iteration 0 was read in a later iteration"):
+            task.run(max_step=8)

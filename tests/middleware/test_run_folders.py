@@ -24,7 +24,7 @@ from ding_lite.config import DQNConfig, PPOConfig
 from ding_lite.contexts import OnlineRLContext
 from ding_lite.engine import load_checkpoint
 from ding_lite.envs import make_envs
-from ding_lite.middleware import CkptSaver, StepCollector, online_logger
+from ding_lite.middleware import CkptSaver, StepCollector, offline_logger, online_logger
 from ding_lite.policy import PPOPolicy
 from ding_lite.reports import find_runs
 
@@ -441,3 +441,55 @@ class TestLogs:
 
         (line,) = [line for line in log(tmp_path) if "started again" in line]
         assert re.match(r"INFO worker '.*' is started again, because it failed: WorkerDied: ", line)
+
+
+class Last:
+    """A sink."""
+
+    def __init__(self):
+        self.rows = []
+
+    def write(self, row):
+        self.rows.append(row)
+
+    def close(self):
+        pass
+
+
+@pytest.mark.parametrize("inside", ["task.use", "task.serial", "itself"])
+@pytest.mark.parametrize("make", [online_logger, offline_logger])
+def test_two_loggers_of_one_pipeline_that_write_to_one_folder_are_refused_before_the_run(make, inside, tmp_path):
+    first, ran, task = online_logger(cfg_of(tmp_path), sinks=[Last()]), [], Task()
+    (tmp_path / "link").symlink_to(tmp_path)
+    second = first if inside == "itself" else make(cfg_of(tmp_path / "link"))
+    with task.start(ctx=Context()):
+        task.use(ran.append).use(first).use(task.serial(second, lambda ctx: None) if inside == "task.serial" else second)
+        with pytest.raises(
+            ValueError, match=r"online_logger and .*_logger of one pipeline .* every row to .*metrics.jsonl: keep"
+        ):
+            task.run(max_step=2)
+    assert not ran
+    assert not (tmp_path / "metrics.jsonl").exists()
+
+
+def test_loggers_with_folders_of_their_own_or_none_are_no_trouble(tmp_path):
+    sinks, task = [Last(), Last(), Last()], Task()
+    with task.start(ctx=Context()):
+        for name, sink in zip("ab", sinks, strict=False):
+            task.use(online_logger(cfg_of(tmp_path / name), sinks=[sink]))
+        task.use(online_logger(sinks=(it for it in sinks[2:]))).use(online_logger()).run(max_step=2)
+    assert [len(sink.rows) for sink in sinks] == [1, 1, 1]
+    assert [len((tmp_path / name / "metrics.jsonl").read_text().splitlines()) for name in "ab"] == [1, 1]
+
+
+@pytest.mark.parametrize("make", [online_logger, offline_logger])
+def test_what_is_not_several_sinks_is_refused_by_the_name_of_the_argument(make, tmp_path):
+    for one in (Last(), 5):
+        with pytest.raises(TypeError, match=rf"{make.__name__}\(sinks=.* wants several sinks, got one .*: write sinks=\[it\]"):
+            make(cfg_of(tmp_path / "run"), sinks=one)
+    for one in (print, Last, "metrics.csv"):
+        with pytest.raises(TypeError, match=rf"{make.__name__}\(sinks=\[...\]\) got .* no sink: .* write\(row\) and close"):
+            make(cfg_of(tmp_path / "run"), sinks=[one])
+    with pytest.raises(TypeError, match=r"counters='level'\) wants several names, got one string: write \('level',\)"):
+        make(cfg_of(tmp_path / "run"), counters="level")
+    assert not (tmp_path / "run").exists()

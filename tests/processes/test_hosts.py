@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import time
+import warnings
 
 import cloudpickle
 import pytest
@@ -118,6 +119,34 @@ def test_a_released_host_goes_on_where_it_was(kind, hosted):
     assert found == [1, 3, 6]
     host.load_state({"counter": {"total": 50}})
     assert ask(host, add, 1) == 51
+
+
+class Lacking(Counter):
+    """Its state has not everything."""
+
+    def state_dict(self):
+        warnings.warn("the state lacks something", stacklevel=1)
+        return super().state_dict()
+
+
+def make_lacking(objects):
+    objects["counter"] = Lacking(1)
+
+
+@pytest.mark.parametrize("use", [None, "state", "request"])
+def test_a_warning_about_the_state_of_a_released_host_comes_when_the_state_is_used(use, hosted):
+    host = hosted(ProcessHost("w"))
+    ask(host, make_lacking, lasting=True)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        host.release()
+        assert not caught
+        if use == "state":
+            assert host.state() == {"counter": {"total": 1}}
+        elif use == "request":
+            assert ask(host, add, 1) == 2
+        host.close()
+    assert [str(one.message) for one in caught] == ([] if use is None else ["the state lacks something (worker 'w')"])
 
 
 def test_a_released_host_has_no_process_and_the_next_request_starts_one(hosted, gone):

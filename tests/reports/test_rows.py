@@ -171,3 +171,8 @@ def test_a_large_file_comes_in_pieces_and_whole(tmp_path):
 
     assert pieces > 1
     assert found == list(range(200_000))
+
+
+def test_a_folder_in_place_of_the_file_is_an_error_with_the_fix(tmp_path):
+    with pytest.raises(IsADirectoryError, match=r"it is a folder, and not the file .* move it away: '.*'"):
+        GrowingFile(tmp_path).read()

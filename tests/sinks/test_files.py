@@ -15,6 +15,7 @@ from forked_scripts import Script, run_script
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ding_lite.basics import WriteError
 from ding_lite.sinks import Csv, JsonLines, SinkGroup, read_row, read_rows
 
 
@@ -296,3 +297,12 @@ def test_lines_that_are_read_together_are_those_read_one_by_one(seed):
         except ValueError:
             expected.append(None)
     assert repr(read_rows(lines)) == repr(expected)
+
+
+def test_a_folder_with_the_name_of_the_file_is_renamed_by_a_new_run_and_refused_with_the_fix_by_a_continued_one(make, path):
+    path.mkdir()
+    with pytest.raises(WriteError, match=rf"{path.name} is a folder.*[Mm]ove it away"):
+        make(path, after=3)
+    make(path).write({"env_step": 4})
+    assert path.is_file()
+    assert path.with_name(f"metrics.1{path.suffix}").is_dir()

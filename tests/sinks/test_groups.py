@@ -202,3 +202,31 @@ def test_a_whole_number_that_no_float_can_hold_is_infinite_and_costs_no_other(tm
     inf = float("inf")
     assert sink.rows == [{**row, "huge": inf, "low": -inf, "inside": {"many": [2, inf]}}]
     assert [read_row(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()] == sink.rows
+
+
+class Changing(Album):
+    """A sink that makes the row its own."""
+
+    def write(self, row):
+        row["step"] += 100
+        row["own"] = 1
+        row.pop("gone")
+        row["counts"].append(9)
+        row["parts"]["a"] = 9
+        if "image" in row:
+            row["image"][:] = 9
+
+
+def test_what_a_sink_does_with_its_row_is_no_affair_of_the_others():
+    kept, album = Kept(), Album()
+    image = torch.zeros(4, 4, 3, dtype=torch.uint8)
+    row = {"step": 1, "gone": 2, "counts": [1, 2], "parts": {"a": 1}, "image": image}
+    group = SinkGroup([Changing(), kept, Changing(), album])
+    group.write(row)
+    expected = {"step": 1, "gone": 2, "counts": [1, 2], "parts": {"a": 1}}
+    assert kept.rows == [expected]
+    (shown,) = album.rows
+    assert not shown.pop("image").any()
+    assert shown == expected
+    assert not image.any()
+    assert row["counts"] == [1, 2]
