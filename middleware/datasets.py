@@ -209,8 +209,8 @@ def offline_data_fetcher(
 
     Raises:
         DatasetError: there is no such dataset, it is damaged, or an observation, an action or, if the policy reads rewards, a
-            reward is NaN or infinite, or a weight is negative, NaN or infinite. Without `policy`, such a reward or weight is a
-            warning.
+            reward is NaN or infinite, or a weight is negative, NaN or infinite; or the `action_mask` of an observation does not
+            allow the recorded action. Without `policy`, such a reward, weight or action is a warning.
         ValueError: it is empty; it has no finished episode, and the policy learns from windows; policy.nstep is above 1, and
             its rewards are those of single steps; or, in a data-parallel run, the processes have different datasets.
         SpaceError: its spaces, or the shapes and dtypes of its observations and actions, do not fit the policy.
@@ -236,6 +236,7 @@ def offline_data_fetcher(
     if space is not None:
         _warn_of_actions(data, space)
     observation_space = _space_of("observation_space", data, policy)
+    _require_allowed_actions(data, observation_space, space, policy)
     if observation_space is not None:
         _warn_of_observations(data, observation_space)
     _warn_of_target(cfg, data)
@@ -354,6 +355,18 @@ def _require_numbers(data: OfflineDataset, columns: tuple[str, ...] | None) -> N
     if columns is not None and "weight" in columns and (found := data.problem_with_weights()):
         raise DatasetError(found)
     if columns is None and (found := data.problem_with_numbers(["reward"]) or data.problem_with_weights()):
+        warnings.warn(found, stacklevel=4)
+
+
+def _require_allowed_actions(data: OfflineDataset, observation_space: Any, action_space: Any, policy: LearnMode | None) -> None:
+    """Refuse recorded actions that their own masks do not allow, which have the probability 0; without `policy`, warn."""
+    try:
+        found = data.problem_with_masks(observation_space, action_space)
+    except SpaceError:  # a part of observations with this name that is no mask, and a policy that takes it
+        return
+    if found and policy is not None:
+        raise DatasetError(found)
+    if found:
         warnings.warn(found, stacklevel=4)
 
 
