@@ -263,6 +263,9 @@ class OfflineDataFetcher:
             "policy.learn.batch_size": "a pass over the dataset has equal parts of this size. Start a new run."
         }
         """Settings that this middleware cannot follow in a run, and why; see `reset_config`."""
+        self.reads_batch_size = True
+        self.data_lacks = _lacks(data, length)
+        """What its data does not have that some policies learn from, and the fix."""
         contract(writes=("train_data", "train_epoch"), uses=(epochs,), stage="process")(self)
 
     def begin_run(self) -> None:
@@ -286,6 +289,16 @@ class OfflineDataFetcher:
             batch = self._data.windows(rows, self._length, self._columns)
         ctx.train_data = batch if self._clip is None or not has_leaf(batch, "action") else _clipped(batch, self._clip)
         ctx.train_epoch = self._epochs.epoch
+
+
+def _lacks(data: OfflineDataset, length: int | None) -> dict[str, str]:
+    """What the batches of a dataset do not have that some policies learn from, and the fix."""
+    use = "use an algorithm that learns from transitions of a dataset, such as BC, CQL, IQL, TD3+BC or the Decision Transformer"
+    lacks = dict.fromkeys(("sequences",) if length else ("rollouts", "sequences"), use)
+    for name in ("advantage", "return_"):
+        if name not in data.columns:
+            lacks[name] = f"{use}; or add the column, dataset.with_columns({name}=...)"
+    return lacks
 
 
 def _settings_of_collection(cfg: RunConfig) -> dict[str, Any]:

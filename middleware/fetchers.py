@@ -70,7 +70,8 @@ def offpolicy_data_fetcher(
             replay.learned(batch, {**output} if output else ctx.train_output)
 
     fetcher = fetch_by_priority if replay.takes_priorities else fetch
-    fetcher.__dict__.update(state_dict=replay.state_dict, load_state_dict=replay.load_state_dict)
+    fetcher.__dict__.update(state_dict=replay.state_dict, load_state_dict=replay.load_state_dict, reads_batch_size=True)
+    fetcher.__dict__.update(data_lacks={"rollouts": "use an algorithm that learns from transitions, such as DQN or SAC"})
     return fetcher
 
 

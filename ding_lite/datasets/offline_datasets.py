@@ -400,8 +400,8 @@ class OfflineDataset:
         return (
             f"the dataset {self.name} has the action {action} in row {row}, which is step {row - self._begins[episodes[0]]} of "
             f"episode {episodes[0]}, and the {ACTION_MASK!r} of its observation does not allow it; {len(rows):,} of "
-            f"{len(self):,} rows, in {len(np.unique(episodes)):,} of {self.num_episodes:,} episodes, are such. The mask of a row is "
-            "the one that its action was chosen with: correct the data, or leave out these episodes, dataset.select([...])."
+            f"{len(self):,} rows, in {len(np.unique(episodes)):,} of {self.num_episodes:,} episodes, are such. The mask of a "
+            "row is the one that its action was chosen with: correct the data, or leave these episodes out, by dataset.select."
         )
 
     def _numbers_not_finite(self, name: str) -> Iterator[tuple[str, np.ndarray[Any, Any], np.ndarray[Any, Any]]]:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from ding_lite.basics import foreign_attributes
 from ding_lite.basics.configs import all_values
+from ding_lite.basics.origins import is_of_ding_lite
 from ding_lite.basics.signatures import parameters_of
 from ding_lite.compiling import CompiledSteps, batch_copy
 from ding_lite.data import Spec, Tree, flatten, nested, tree
@@ -633,6 +634,13 @@ class Policy(PolicyState):
     def has_own_learning(self) -> bool:
         """Whether `learn_on_batch` is overridden."""
         return type(self).learn_on_batch is not Policy.learn_on_batch
+
+    @property
+    def needs_rollouts(self) -> bool:
+        """Whether an algorithm of the library takes rollouts [T, B, ...] apart, into minibatches or in order of time, so that
+        rows [B, ...] are no batch for it, as for PPO and IMPALA."""
+        learn: Any = type(self).learn_on_batch
+        return self.learns_from == "rollouts" and self.has_own_learning and is_of_ding_lite(learn.__module__)
 
     def keeps_gradient(self, param: nn.Parameter) -> bool:
         """Whether the gradient of a parameter may count in a later gradient step: the library's steps delete those of the
