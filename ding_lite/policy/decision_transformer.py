@@ -48,6 +48,9 @@ class DecisionTransformerModelConfig(Config):
     longest: int = ranged_field(1000, low=1, high=10_000_000)
     """Steps of the longest episode."""
 
+    conv_layers: list[tuple[int, int, int]] | None = ranged_field(None, low=1, high=16_384)
+    """For images: (channels, kernel size, stride) of each convolution; None chooses by image size."""
+
     normalize_obs: bool = True
     """Normalise observations to mean 0 and standard deviation 1, by running statistics of the batches learned from. Images,
     bytes and discrete parts are not normalised."""
@@ -167,7 +170,7 @@ class DecisionTransformerPolicy(ScheduledLearningRate, Policy):
                 "the width."
             )
         sizes = model.size, model.layers, model.heads, model.longest, model.normalize_obs
-        return DecisionTransformer(self.observation_space, self.action_space, *sizes)
+        return DecisionTransformer(self.observation_space, self.action_space, *sizes, conv_layers=model.conv_layers)
 
     def get_initial_state(self) -> list[Any]:
         """The last context_length - 1 steps before an episode, which are not used: observations, actions and returns-to-go; the
