@@ -60,7 +60,8 @@ def metric_evaluator(
             f"metric_evaluator wants a function metric(policy, dataset) that returns a number, got {metric!r:.60} of type "
             f"{type(metric).__name__}."
         )
-    made_by = next((one.__name__ for one in METRIC_FACTORIES if one is metric), None)
+    factories: tuple[Any, ...] = METRIC_FACTORIES
+    made_by = next((one.__name__ for one in factories if one is metric), None)
     if made_by is not None:
         raise TypeError(
             f"metric_evaluator got {made_by}, which makes a metric: call it, such as metric_evaluator(cfg, policy.eval_mode, "

@@ -42,6 +42,8 @@ from ding_lite.envs.action_masks import ACTION_MASK, action_masks
 from ding_lite.envs.space_records import same_elements
 
 _PIECE_BYTES = 4 << 20  # of a column that is looked at, so that one of images does not fill the memory
+THESE_ARRAYS = "of these arrays"
+"""The name of a dataset of arrays, in messages."""
 _WIDER = {np.dtype(np.uint16): np.int32, np.dtype(np.uint32): np.int64, np.dtype(np.uint64): np.int64}
 """Dtypes with which torch does not compute, and those of their numbers in batches."""
 
@@ -137,7 +139,7 @@ class OfflineDataset:
             DatasetError: their spaces, or the shapes, kinds or parts of a column differ; or one has elements that do not fit
                 the spaces of the others, see `with_spaces`.
         """
-        names = [part.name for part in datasets]
+        names = [f"of the arrays {number}" if it.name == THESE_ARRAYS else it.name for number, it in enumerate(datasets)]
         index = joined_index(names, [part._index for part in datasets])
         for part in datasets:
             spaces = {name: getattr(index, name) for name in ("observation_space", "action_space")}

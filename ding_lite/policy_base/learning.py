@@ -179,7 +179,8 @@ class LearnMode:
 
     def idle_batch_size(self, middleware: Sequence[Any]) -> str | None:
         """A message if the batch size of a user's policy was set and neither it nor this middleware reads it."""
-        return idle_batch_size(self._policy, middleware)
+        policy: Any = self._policy
+        return idle_batch_size(policy, middleware)
 
     def data_wanted(self) -> tuple[str, ...]:
         """What training data must have that not all of it has: "advantage" and "return_", as estimators add them, "sequences",

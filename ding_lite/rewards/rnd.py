@@ -67,9 +67,9 @@ class RNDRewardModel(ExplorationBonus):
         super().__init__(cfg, device)
         self.cfg, self._spec = cfg, space_spec(observation_space)
         with seeded(seed_of(seed, "RNDRewardModel(seed={})")):
-            sizes, width, options = cfg.hidden_size_list, cfg.feature_size, {"conv_layers": cfg.conv_layers}
-            self.random = make_network(observation_space, sizes, width, **options).to(self.device).requires_grad_(False)
-            self.predictor = make_network(observation_space, sizes, width, **options).to(self.device)
+            sizes, width, convs = cfg.hidden_size_list, cfg.feature_size, cfg.conv_layers
+            self.random = make_network(observation_space, sizes, width, conv_layers=convs).to(self.device).requires_grad_(False)
+            self.predictor = make_network(observation_space, sizes, width, conv_layers=convs).to(self.device)
         self.obs_norm = make_normalizer(observation_space, limit=5.0).to(self.device)
         self.optimizer = Adam(self.predictor.parameters(), lr=cfg.learning_rate, fused=True)
 
