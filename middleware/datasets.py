@@ -209,8 +209,8 @@ def offline_data_fetcher(
 
     Raises:
         DatasetError: there is no such dataset, it is damaged, or an observation, an action or, if the policy reads rewards, a
-            reward is NaN or infinite, or a weight is negative, NaN or infinite. Without `policy`, such a reward or weight is a
-            warning.
+            reward is NaN or infinite, or a weight is negative, NaN or infinite; or the `action_mask` of an observation does not
+            allow the recorded action. Without `policy`, such a reward, weight or action is a warning.
         ValueError: it is empty; it has no finished episode, and the policy learns from windows; policy.nstep is above 1, and
             its rewards are those of single steps; or, in a data-parallel run, the processes have different datasets.
         SpaceError: its spaces, or the shapes and dtypes of its observations and actions, do not fit the policy.
@@ -236,6 +236,7 @@ def offline_data_fetcher(
     if space is not None:
         _warn_of_actions(data, space)
     observation_space = _space_of("observation_space", data, policy)
+    _require_allowed_actions(data, observation_space, space, policy)
     if observation_space is not None:
         _warn_of_observations(data, observation_space)
     _warn_of_target(cfg, data)
@@ -262,6 +263,9 @@ class OfflineDataFetcher:
             "policy.learn.batch_size": "a pass over the dataset has equal parts of this size. Start a new run."
         }
         """Settings that this middleware cannot follow in a run, and why; see `reset_config`."""
+        self.reads_batch_size = True
+        self.data_lacks = _lacks(data, length)
+        """What its data does not have that some policies learn from, and the fix."""
         contract(writes=("train_data", "train_epoch"), uses=(epochs,), stage="process")(self)
 
     def begin_run(self) -> None:
@@ -285,6 +289,16 @@ class OfflineDataFetcher:
             batch = self._data.windows(rows, self._length, self._columns)
         ctx.train_data = batch if self._clip is None or not has_leaf(batch, "action") else _clipped(batch, self._clip)
         ctx.train_epoch = self._epochs.epoch
+
+
+def _lacks(data: OfflineDataset, length: int | None) -> dict[str, str]:
+    """What the batches of a dataset do not have that some policies learn from, and the fix."""
+    use = "use an algorithm that learns from transitions of a dataset, such as BC, CQL, IQL, TD3+BC or the Decision Transformer"
+    lacks = dict.fromkeys(("sequences",) if length else ("rollouts", "sequences"), use)
+    for name in ("advantage", "return_"):
+        if name not in data.columns:
+            lacks[name] = f"{use}; or add the column, dataset.with_columns({name}=...)"
+    return lacks
 
 
 def _settings_of_collection(cfg: RunConfig) -> dict[str, Any]:
@@ -354,6 +368,18 @@ def _require_numbers(data: OfflineDataset, columns: tuple[str, ...] | None) -> N
     if columns is not None and "weight" in columns and (found := data.problem_with_weights()):
         raise DatasetError(found)
     if columns is None and (found := data.problem_with_numbers(["reward"]) or data.problem_with_weights()):
+        warnings.warn(found, stacklevel=4)
+
+
+def _require_allowed_actions(data: OfflineDataset, observation_space: Any, action_space: Any, policy: LearnMode | None) -> None:
+    """Refuse recorded actions that their own masks do not allow, which have the probability 0; without `policy`, warn."""
+    try:
+        found = data.problem_with_masks(observation_space, action_space)
+    except SpaceError:  # a part of observations with this name that is no mask, and a policy that takes it
+        return
+    if found and policy is not None:
+        raise DatasetError(found)
+    if found:
         warnings.warn(found, stacklevel=4)
 
 

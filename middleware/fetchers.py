@@ -54,7 +54,14 @@ def offpolicy_data_fetcher(
             not sum to 1; or, after learning, the policy returned no priorities for a prioritised buffer.
         TypeError: not a replay buffer.
     """
-    replay = Replay(cfg, buffer_, policy, reward_model)
+    return replay_fetcher("offpolicy_data_fetcher", cfg, buffer_, policy, reward_model)
+
+
+def replay_fetcher(
+    who: str, cfg: RunConfig, buffer_: Buffers, policy: LearnMode | None = None, reward_model: Any = None
+) -> Callable[[OnlineRLContext], Iterator[None] | None]:
+    """`offpolicy_data_fetcher` under the name of another middleware."""
+    replay = Replay(who, cfg, buffer_, policy, reward_model)
 
     @contract(writes=("train_data",), **replay.terms, stage="learn")
     def fetch(ctx: OnlineRLContext) -> None:
@@ -70,7 +77,9 @@ def offpolicy_data_fetcher(
             replay.learned(batch, {**output} if output else ctx.train_output)
 
     fetcher = fetch_by_priority if replay.takes_priorities else fetch
-    fetcher.__dict__.update(state_dict=replay.state_dict, load_state_dict=replay.load_state_dict)
+    fetcher.__dict__.update(state_dict=replay.state_dict, load_state_dict=replay.load_state_dict, reads_batch_size=True)
+    fetcher.__dict__.update(data_lacks={"rollouts": "use an algorithm that learns from transitions, such as DQN or SAC"})
+    fetcher.__qualname__ = f"{who}.<locals>.{fetcher.__name__}"  # its name in messages
     return fetcher
 
 
@@ -78,17 +87,24 @@ class Replay:
     """Samples batches from replay and updates priorities: see `offpolicy_data_fetcher`.
 
     Args:
+        who: name of the middleware, for messages.
         cfg, buffer_, policy, reward_model: as for `offpolicy_data_fetcher`.
         prefetch: whether another thread may prepare the next batch; if None, only if the policy learns on a GPU.
     """
 
     def __init__(
-        self, cfg: RunConfig, buffer_: Buffers, policy: LearnMode | None, reward_model: Any, prefetch: bool | None = False
+        self,
+        who: str,
+        cfg: RunConfig,
+        buffer_: Buffers,
+        policy: LearnMode | None,
+        reward_model: Any,
+        prefetch: bool | None = False,
     ) -> None:
         if policy is not None:
-            require_mode("offpolicy_data_fetcher", policy, "learn_mode")
-        self._source = source = sampler(buffer_, "offpolicy_data_fetcher")
-        require_settings("offpolicy_data_fetcher", cfg, "policy.learn.batch_size", "policy.learn.learning_starts")
+            require_mode(who, policy, "learn_mode")
+        self._source = source = sampler(buffer_, who)
+        require_settings(who, cfg, "policy.learn.batch_size", "policy.learn.learning_starts")
         self._settings = policy_settings(cfg).learn
         self._enough = self._batch_size = 0
         self._read_settings()

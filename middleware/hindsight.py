@@ -12,7 +12,7 @@ from ding_lite.config import HERConfig, RunConfig
 from ding_lite.contexts import OnlineRLContext
 from ding_lite.data import EpisodeReplayBuffer, GoalRewards, HindsightSampler
 from ding_lite.middleware.arguments import require_settings
-from ding_lite.middleware.fetchers import offpolicy_data_fetcher
+from ding_lite.middleware.fetchers import replay_fetcher
 from ding_lite.middleware.foreign_names import ARGUMENTS
 from ding_lite.middleware.learners import OffPolicyLearner
 from ding_lite.policy import LearnMode
@@ -77,7 +77,8 @@ def her_data_enhancer(
     Raises:
         TypeError, ValueError: as HERLearner.
     """
-    enhance = offpolicy_data_fetcher(cfg, _sampler("her_data_enhancer", cfg, buffer_, compute_reward), policy)
+    source = _sampler("her_data_enhancer", cfg, buffer_, compute_reward)
+    enhance = replay_fetcher("her_data_enhancer", cfg, source, policy)
     enhance.__qualname__ = "her_data_enhancer.<locals>.enhance"  # its name in messages
     return enhance
 

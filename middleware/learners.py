@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from functools import partial
@@ -30,6 +31,7 @@ from ding_lite.middleware.arguments import (
 from ding_lite.middleware.collected import batch_of
 from ding_lite.middleware.fetchers import Replay
 from ding_lite.middleware.foreign_names import ARGUMENTS
+from ding_lite.middleware.own_runs import own_run
 from ding_lite.middleware.rewards import estimate_rewards, require_reward_model
 from ding_lite.policy import LearnMode
 from ding_lite.ranks import in_all_ranks
@@ -111,11 +113,16 @@ def _trainer(name: str, cfg: object, policy: LearnMode) -> Callable[[AnyRLContex
             _require_finite(policy)
         metrics.append(ctx.train_output, ctx, policy.train_iter - before)
 
-    train.__dict__.update(
-        begin_run=partial(warn_of_later_settings, name, policy), data_wanted=getattr(policy, "data_wanted", None)
-    )
+    train.__dict__.update(begin_run=partial(_warn_of_settings, name, policy), data_wanted=getattr(policy, "data_wanted", None))
     train.__qualname__ = f"{name}.<locals>.train"  # its name in messages
     return train
+
+
+def _warn_of_settings(who: str, policy: LearnMode) -> None:
+    """Warn before a run of settings without effect."""
+    warn_of_later_settings(who, policy)
+    if isinstance(policy, LearnMode) and (found := policy.idle_batch_size(own_run().middleware)):
+        warnings.warn(found, stacklevel=2)
 
 
 def _require_single_steps(who: str, policy: LearnMode, batch: Any) -> None:
@@ -224,7 +231,7 @@ class OffPolicyLearner:
         self._policy, self._settings = policy, policy_settings(cfg).learn
         self.data_wanted = getattr(policy, "data_wanted", None)
         self._reward_model = reward_model
-        self._replay = Replay(cfg, buffer_, policy, reward_model, prefetch)
+        self._replay = Replay(who, cfg, buffer_, policy, reward_model, prefetch)
         self._metrics = _Metrics(who, policy)
         contract(
             reads=("train_iter",),

@@ -12,6 +12,7 @@ from ding_lite.datasets import OfflineDataset, open_dataset
 from ding_lite.middleware.arguments import RUN_CONFIG, require, require_evaluations, require_mode
 from ding_lite.middleware.evaluation_schedules import Evaluation, ScheduledEvaluator
 from ding_lite.policy import EvalMode
+from ding_lite.rollout.off_policy_metrics import METRIC_FACTORIES
 
 Metric: TypeAlias = "Callable[[EvalMode, OfflineDataset], float | Mapping[str, float]]"
 """A measure of a policy on a dataset: a number, or several by name, of which `value` is the measure and the others are logged.
@@ -60,6 +61,13 @@ def metric_evaluator(
             f"metric_evaluator wants a function metric(policy, dataset) that returns a number, got {metric!r:.60} of type "
             f"{type(metric).__name__}."
         )
+    factories: tuple[Any, ...] = METRIC_FACTORIES
+    made_by = next((one.__name__ for one in factories if one is metric), None)
+    if made_by is not None:
+        raise TypeError(
+            f"metric_evaluator got {made_by}, which makes a metric: call it, such as metric_evaluator(cfg, policy.eval_mode, "
+            f"dataset, {made_by}(0.99))."
+        )
     return MetricEvaluator(cfg, policy, open_dataset(dataset), metric, stop_value)
 
 
@@ -90,6 +98,12 @@ class MetricEvaluator(ScheduledEvaluator):
 
 def _numbers(found: Any, metric: Metric) -> dict[str, float]:
     """The result of a metric as numbers by name, with "value" among them."""
+    if callable(found):
+        name = getattr(metric, "__name__", metric)
+        raise TypeError(
+            f"the metric {name} returned the function {found!r:.60}, expected a number: if {name} makes a metric, pass the "
+            f"result of {name}(...)."
+        )
     named = found if isinstance(found, Mapping) else {"value": found}
     numbers: dict[str, float] = {}
     for name, number in named.items():

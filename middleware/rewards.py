@@ -17,9 +17,15 @@ from ding_lite.metrics import MetricsLogger
 from ding_lite.metrics.outputs import Outputs, append_metrics
 from ding_lite.middleware.arguments import require
 from ding_lite.middleware.collected import REWRITE_TERMS, own_batch, require_no_train_data, rewrite
+from ding_lite.policy_check.columns import explain_missing
 from ding_lite.ranks import current_ranks
 
 _LOGGED = ("learn_metrics",)
+_FETCH = (
+    "A fetcher that gets a policy fetches only the columns in use: pass it the reward model too, such as "
+    "offline_data_fetcher(cfg, dataset, policy.learn_mode, reward_model). If the reward model has `columns`, name this one "
+    "there; without `columns`, all are fetched."
+)
 
 
 def reward_estimator(
@@ -110,12 +116,13 @@ def estimate_rewards(reward_model: Any, batch: Any) -> tuple[Tree, Mapping[str, 
 
     Raises:
         TypeError, ValueError: the model returns something else than `reward_estimator` requires.
+        ColumnError: it reads a column that the batch does not have.
     """
     model, before = type(reward_model).__name__, _shapes_of_rewards(batch)
-    output = reward_model.learn(batch) if hasattr(reward_model, "learn") else None
+    output = _called(reward_model, "learn", batch) if hasattr(reward_model, "learn") else None
     if output is not None and not isinstance(output, Mapping):
         raise TypeError(f"learn() of {model} gave a {type(output).__name__}: return a dict of what to log by name, or nothing.")
-    made = reward_model.estimate(batch)
+    made = _called(reward_model, "estimate", batch)
     if not is_tree(made):
         raise TypeError(
             f"estimate() of {model} gave a {type(made).__name__}: return a batch, such as with_leaves(batch, reward=...)."
@@ -130,6 +137,20 @@ def estimate_rewards(reward_model: Any, batch: Any) -> tuple[Tree, Mapping[str, 
                 "number for each step. A network's [..., 1] needs .squeeze(-1)."
             )
     return made, output or {}
+
+
+def _called(reward_model: Any, method: str, batch: Any) -> Any:
+    """The result of a method of a reward model for a batch.
+
+    Raises:
+        ColumnError: it reads a column that the batch does not have.
+    """
+    try:
+        return getattr(reward_model, method)(batch)
+    except (KeyError, AttributeError) as error:
+        if is_tree(batch):
+            explain_missing(error, batch, None, f"{method}() of {type(reward_model).__name__}", _FETCH)
+        raise
 
 
 def _require_no_estimates(batch: Any) -> None:

@@ -108,9 +108,8 @@ def _joined_columns(filled: Sequence[tuple[str, Mapping[str, LeafSpec]]]) -> dic
 
 
 def _different(one: str, other: str, what: str, own: Any, others: Any) -> DatasetError:
-    return DatasetError(
-        f"the datasets {one} and {other} cannot be used as one: the {what} is {own} in the first, and {others} in the second."
-    )
+    names = f"datasets {one} and {other}" if one != other else f"two datasets {one}"
+    return DatasetError(f"the {names} cannot be used as one: the {what} is {own} in the first, and {others} in the second.")
 
 
 def _top(leaf: str) -> str:

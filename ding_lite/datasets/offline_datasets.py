@@ -38,9 +38,12 @@ from ding_lite.datasets.concatenations import JoinedColumns, joined_index, joine
 from ding_lite.datasets.indexes import Index
 from ding_lite.datasets.space_checks import find_space_mismatch, misfit_in_numbers
 from ding_lite.datasets.stored_columns import Checksum, opened
+from ding_lite.envs.action_masks import ACTION_MASK, action_masks
 from ding_lite.envs.space_records import same_elements
 
 _PIECE_BYTES = 4 << 20  # of a column that is looked at, so that one of images does not fill the memory
+THESE_ARRAYS = "of these arrays"
+"""The name of a dataset of arrays, in messages."""
 _WIDER = {np.dtype(np.uint16): np.int32, np.dtype(np.uint32): np.int64, np.dtype(np.uint64): np.int64}
 """Dtypes with which torch does not compute, and those of their numbers in batches."""
 
@@ -136,7 +139,7 @@ class OfflineDataset:
             DatasetError: their spaces, or the shapes, kinds or parts of a column differ; or one has elements that do not fit
                 the spaces of the others, see `with_spaces`.
         """
-        names = [part.name for part in datasets]
+        names = [f"of the arrays {number}" if it.name == THESE_ARRAYS else it.name for number, it in enumerate(datasets)]
         index = joined_index(names, [part._index for part in datasets])
         for part in datasets:
             spaces = {name: getattr(index, name) for name in ("observation_space", "action_space")}
@@ -368,6 +371,39 @@ class OfflineDataset:
             f"the column weight of the dataset {self.name} has the value {weight[wrong[0]]} in row {wrong[0]}; {len(wrong):,} "
             f"of {len(weight):,} weights are such. They are the weights of transitions in the loss, expected finite numbers of "
             "at least 0: change them, dataset.with_columns(weight=...), or give the column another name."
+        )
+
+    def problem_with_masks(
+        self, observation_space: gymnasium.Space[Any] | None, action_space: gymnasium.Space[Any] | None
+    ) -> str | None:
+        """The first action that the `action_mask` of its observation does not allow, and the fix; None if there is none.
+
+        Args:
+            observation_space, action_space: of a policy or of the dataset; None if unknown.
+        """
+        mask_leaf, action_leaf = name_of((OBS, ACTION_MASK)), name_of(("action",))
+        if action_space is None or observation_space is None or not {mask_leaf, action_leaf} <= self._index.columns.keys():
+            return None
+        masks = action_masks(observation_space, action_space)
+        if masks is None:
+            return None
+        spec, wrong = self._index.columns[mask_leaf], list[np.ndarray[Any, Any]]()
+        size = max(_PIECE_BYTES // max(int(np.prod(spec.shape)) * spec.dtype.itemsize, 1), 1)
+        for begin in range(0, len(self), size):
+            part = np.arange(begin, min(begin + size, len(self)))
+            at, stored = self._places(part)
+            mask, action = self._rows(mask_leaf, at + stored), self._rows(action_leaf, at)
+            wrong.append(part[~masks.are_allowed(mask, action)])
+        rows = np.concatenate(wrong) if wrong else np.zeros(0, np.int64)
+        if not len(rows):
+            return None
+        row, episodes = int(rows[0]), self._ends.searchsorted(rows, "right")
+        action = self._rows(action_leaf, self._stored(rows[:1]))[0].tolist()
+        return (
+            f"the dataset {self.name} has the action {action} in row {row}, which is step {row - self._begins[episodes[0]]} of "
+            f"episode {episodes[0]}, and the {ACTION_MASK!r} of its observation does not allow it; {len(rows):,} of "
+            f"{len(self):,} rows, in {len(np.unique(episodes)):,} of {self.num_episodes:,} episodes, are such. The mask of a "
+            "row is the one that its action was chosen with: correct the data, or leave these episodes out, by dataset.select."
         )
 
     def _numbers_not_finite(self, name: str) -> Iterator[tuple[str, np.ndarray[Any, Any], np.ndarray[Any, Any]]]:

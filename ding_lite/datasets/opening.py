@@ -16,7 +16,7 @@ from ding_lite.datasets.chunks import SCALARS, STACK_ROWS, DatasetError, as_colu
 from ding_lite.datasets.hdf5 import d4rl_episodes, read_d4rl
 from ding_lite.datasets.indexes import INDEX
 from ding_lite.datasets.minari_files import is_minari, read_minari
-from ding_lite.datasets.offline_datasets import OfflineDataset
+from ding_lite.datasets.offline_datasets import THESE_ARRAYS, OfflineDataset
 
 _COLUMNS = {
     "obs": "observations",
@@ -68,7 +68,7 @@ def open_dataset(
         >>> open_dataset({**one, **ends}, gymnasium.spaces.Box(-1, 1, (2,)), gymnasium.spaces.Discrete(2)).lengths
         array([3])
     """
-    opened = _opened(source, max_episode_steps, "of these arrays")
+    opened = _opened(source, max_episode_steps, THESE_ARRAYS)
     if observation_space is None and action_space is None:
         return opened
     return opened.with_spaces(observation_space, action_space)

@@ -80,18 +80,24 @@ class ActionMasks:
         Raises:
             ActionMaskError: naming the policy and the first action that is not allowed.
         """
-        mask = _binary_mask_of(obs)
-        index = np.asarray(action).reshape(len(mask), -1).astype(np.int64) - self._starts
-        places = np.clip(index, 0, self._sizes - 1) + self._begins  # steps of environments refuse actions out of range
-        is_allowed = np.take_along_axis(mask, places, -1) != 0
-        if is_allowed.all() or (is_allowed | (self._counts(mask) == 0)).all():
+        is_allowed = self.are_allowed(_binary_mask_of(obs), action)
+        if is_allowed.all():
             return
-        row = int((is_allowed | (self._counts(mask) == 0)).all(-1).argmin())
+        row = int(is_allowed.argmin())
         raise ActionMaskError(
             f"{policy} takes the action {np.asarray(action)[row].tolist()} in row {row}, which the {ACTION_MASK!r} of its "
             "observation does not allow: in compute_actions, or in the forward of your network, use masked(logit, obs) of "
             "ding_lite.nn, which gives such actions the probability 0."
         )
+
+    def are_allowed(self, mask: Array, action: Array) -> Array:
+        """Whether masks [B, n] allow these actions [B, ...], [B] bool; True where no action is allowed."""
+        index = np.asarray(action).reshape(len(mask), -1).astype(np.int64) - self._starts
+        places = np.clip(index, 0, self._sizes - 1) + self._begins  # steps of environments refuse actions out of range
+        is_allowed = np.take_along_axis(mask, places, -1) != 0
+        if not is_allowed.all():
+            is_allowed |= self._counts(mask) == 0
+        return np.asarray(is_allowed.all(-1))
 
     def choose(self, mask: Array, fraction: Array) -> Array:
         """The action at a fraction of the allowed ones: if the fraction is uniform in [0, 1), so is the action among these.

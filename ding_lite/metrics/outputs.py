@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import numbers
 import warnings
 from collections.abc import Mapping, Sequence
@@ -30,7 +31,8 @@ class Outputs:
         before: tuple[str, ...] = (),
         num_steps: Sequence[Mapping[str, int]] = (),
     ) -> None:
-        """Log the mean of each value by name, over the outputs that have it; a tensor of several numbers counts as its mean.
+        """Log the mean of each value by name, over the outputs that have it; a tensor of several numbers counts as its mean,
+        and an empty one as no value.
 
         A value that is not numeric is left out. Such values, and names that are used for something else already, cause one
         warning per name.
@@ -106,6 +108,8 @@ def _is_complex(value: Any) -> bool:
 
 def _mean(value: Any) -> Any:
     tensor = torch.as_tensor(value)  # raises for text and objects
+    if not tensor.numel():  # no value: NaN is left out of means
+        return math.nan
     if tensor.is_complex():
         raise TypeError("a list of complex numbers")
     tensor = tensor.detach() if tensor.dtype == torch.float64 else tensor.detach().to(torch.float32)

@@ -16,11 +16,25 @@ PERCENTILES = (0, 50, 75, 90, 95, 99, 100)
 """The percentiles for `percentiles=True`."""
 
 
+_UNCHANGING = {float, int, bool, str, bytes, type(None)}
+
+
+def _copied(value: Any) -> Any:
+    """Copies of tensors, detached, and of arrays, also in lists, tuples and dicts; anything else unchanged."""
+    if hasattr(value, "detach"):
+        return value.detach().clone()
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if type(value) in (list, tuple):
+        return type(value)(map(_copied, value))
+    return {name: _copied(one) for name, one in value.items()} if type(value) is dict else value
+
+
 class _CollectedStats(WindowedStats):
-    """Keeps values unchanged. Tensors are detached, and fetched when they are read."""
+    """Keeps values as they are now: of tensors and arrays, copies. Tensors are detached, and fetched when they are read."""
 
     def push(self, value: Any) -> None:
-        self._values.append(value.detach() if hasattr(value, "detach") else value)
+        self._values.append(value if type(value) in _UNCHANGING else _copied(value))
 
     def clear(self) -> None:
         self._values: deque[Any] = deque(maxlen=self._window)

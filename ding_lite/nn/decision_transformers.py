@@ -12,7 +12,7 @@ from ding_lite.data import nested
 from ding_lite.data.trees import map_leaves
 from ding_lite.nn.attention import AttentionBlock
 from ding_lite.nn.distributions import action_distribution
-from ding_lite.nn.encoders import make_network
+from ding_lite.nn.encoders import ConvLayers, make_network
 from ding_lite.nn.initialization import orthogonal
 from ding_lite.nn.normalization import make_normalizer
 
@@ -32,6 +32,7 @@ class DecisionTransformer(nn.Module):
         heads: attention heads of each block.
         longest: steps of the longest episode; later steps have the embedding of the last of these.
         normalize_obs: normalise observations, see `make_normalizer`.
+        conv_layers: convolutions for images, see `make_network`.
 
     Reference:
         Chen et al. (2021), https://arxiv.org/abs/2106.01345, section 3.
@@ -46,11 +47,12 @@ class DecisionTransformer(nn.Module):
         heads: int,
         longest: int,
         normalize_obs: bool = False,
+        conv_layers: ConvLayers | None = None,
     ) -> None:
         super().__init__()
         self.distribution = action_distribution(action_space)
         self.normalizer = make_normalizer(observation_space) if normalize_obs else None
-        self.embed_obs = make_network(observation_space, [], size)
+        self.embed_obs = make_network(observation_space, [], size, conv_layers=conv_layers)
         self.embed_action = make_network(action_space, [], size)
         self.embed_return = nn.Linear(1, size)
         self.embed_timestep = nn.Embedding(longest, size)

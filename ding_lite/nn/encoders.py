@@ -140,6 +140,7 @@ def _convolutions(space: spaces.Box, conv_layers: ConvLayers | None) -> tuple[nn
         )
     channels_last = space.shape[2] < space.shape[0]
     channels, height, width = (space.shape[2], *space.shape[:2]) if channels_last else space.shape
+    sizes = height, width
     chosen = conv_layers or (NATURE if min(height, width) >= 36 else SMALL)
     layers: list[nn.Module] = [_Image(channels_last, space.dtype == np.uint8)]
     for out, kernel, stride in chosen:
@@ -147,7 +148,8 @@ def _convolutions(space: spaces.Box, conv_layers: ConvLayers | None) -> tuple[nn
         channels, height, width = out, (height - kernel) // stride + 1, (width - kernel) // stride + 1
         if height < 1 or width < 1:
             raise SpaceError(
-                f"images of shape {space.shape} are too small for the convolutions {list(chosen)}: set conv_layers."
+                f"images of shape {space.shape} are too small for the convolutions {list(chosen)}: set conv_layers, such as "
+                f"[(32, {min(3, *sizes)}, 1)], each with (channels, kernel size, stride)."
             )
     return nn.Sequential(*layers, nn.Flatten()), channels * height * width
 

@@ -136,9 +136,10 @@ def lacking_problems(ctx: Context, all_used: Sequence[UsedMiddleware]) -> Iterat
         lacks: list[Mapping[str, str]] = [attribute_behind(it.fn, "data_lacks", {}) for it in given]
         missing = [name for name in wanted() if all(name in it for it in lacks)]
         if missing:
+            words = " and ".join(filter(None, (", ".join(missing[:-1]), missing[-1])))
             yield (
                 used,
-                f"{used.name} learns from {' and '.join(missing)}, which the data that {given[-1].name}{given[-1].at} gives "
+                f"{used.name} learns from {words}, which the data that {given[-1].name}{given[-1].at} gives "
                 f"does not have: {lacks[-1][missing[0]]}.",
             )
 

@@ -16,13 +16,13 @@ from torch import Tensor, nn
 
 from ding_lite.basics import ConfigError, ranged_field
 from ding_lite.data import Tree, flatten
-from ding_lite.data.trees import first_leaf, has_leaf
+from ding_lite.data.trees import first_leaf
 from ding_lite.envs.spaces import subspaces
 from ding_lite.functional import masked_mean, weighted_mean
 from ding_lite.nn import action_distribution
 from ding_lite.policy_base import LearnConfig, Policy, PolicyConfig
 from ding_lite.policy_check import require_members, require_output
-from ding_lite.policy_parts import OfflineModelConfig, ScheduledLearningRate
+from ding_lite.policy_parts import OfflineModelConfig, ScheduledLearningRate, row_weight
 from ding_lite.run_configs import OfflineRunConfig
 
 
@@ -124,7 +124,7 @@ class BCPolicy(ScheduledLearningRate, Policy):
         """
         logit = self.model.logits(batch.obs)
         log_prob, entropy = self.model.distribution.evaluate(logit, batch.action)
-        loss = weighted_mean(-log_prob, batch.weight if has_leaf(batch, "weight") else None)
+        loss = weighted_mean(-log_prob, row_weight(batch))
         errors = imitation_errors(self.model.distribution.mode(logit.detach()), batch.action)
         return loss, {"loss": loss.detach(), "entropy": entropy.detach().mean(), **errors}
 

@@ -15,13 +15,19 @@ from torch import Tensor, nn
 
 from ding_lite.basics import ranged_field
 from ding_lite.data import Tree, nested
-from ding_lite.data.trees import has_leaf, map_leaves
+from ding_lite.data.trees import map_leaves
 from ding_lite.functional import squashed_gaussian_log_prob, squashed_gaussian_sample, unsquash, weighted_mean
 from ding_lite.nn import masked
 from ding_lite.policy.dqn import DQNPolicy, DQNPolicyConfig
 from ding_lite.policy.sac import SACLearnConfig, SACPolicy, SACPolicyConfig
 from ding_lite.policy_base import next_step
-from ding_lite.policy_parts import FOR_RECORDED_ACTIONS, FOR_RECORDED_BOX_ACTIONS, OfflineModelConfig, OffPolicyLearnConfig
+from ding_lite.policy_parts import (
+    FOR_RECORDED_ACTIONS,
+    FOR_RECORDED_BOX_ACTIONS,
+    OfflineModelConfig,
+    OffPolicyLearnConfig,
+    row_weight,
+)
 from ding_lite.run_configs import OfflinePendulumRunConfig, OfflineRunConfig
 
 
@@ -85,7 +91,7 @@ class DiscreteCQLPolicy(DQNPolicy):
         td_loss, stats = self.td_loss(q_values, batch)
         q_value = q_values.gather(-1, self.action_index(batch.action).unsqueeze(-1)).squeeze(-1)
         gap = masked(q_values, batch.obs).logsumexp(-1) - q_value
-        loss = td_loss + self.cfg.learn.min_q_weight * weighted_mean(gap, batch.weight if has_leaf(batch, "weight") else None)
+        loss = td_loss + self.cfg.learn.min_q_weight * weighted_mean(gap, row_weight(batch))
         return loss, {**stats, "loss": loss.detach(), "td_loss": stats["loss"], "conservative_gap": gap.detach().mean()}
 
 
@@ -210,7 +216,7 @@ class CQLPolicy(SACPolicy):
         learn = self.cfg.learn
         loss, stats = super().critic_loss(batch, torch.zeros_like(alpha) if learn.deterministic_backup else alpha)
         gap = self.conservative_gap(batch)
-        weight = batch.weight if has_leaf(batch, "weight") else None
+        weight = row_weight(batch)
         penalty = learn.min_q_weight * torch.stack([weighted_mean(one, weight) for one in gap])
         stats = {**stats, "conservative_gap": gap.detach().mean()}
         if learn.lagrange_thresh is None:
@@ -259,7 +265,8 @@ class CQLPolicy(SACPolicy):
         return self.train_iter < self.cfg.learn.bc_steps
 
     def actor_loss(self, batch: Tree, alpha: Tensor) -> tuple[Tensor, Tensor]:
-        """The loss of the actor: that of SAC, but imitation in the first `bc_steps` gradient steps.
+        """The loss of the actor: that of SAC, but imitation in the first `bc_steps` gradient steps; weighted, if the batch has
+        weights. The temperature is tuned on all rows alike.
 
             b    ~ pi(s)
             loss = mean(alpha * log pi(b|s) - log pi(a|s)) if train_iter < bc_steps
@@ -276,10 +283,15 @@ class CQLPolicy(SACPolicy):
         Reference:
             The code of Kumar et al. (2020), where bc_steps is policy_eval_start.
         """
+        loss, log_prob = self.actor_row_loss(batch, alpha)
+        return weighted_mean(loss, row_weight(batch)), log_prob
+
+    def actor_row_loss(self, batch: Tree, alpha: Tensor) -> tuple[Tensor, Tensor]:
+        """The terms of the mean in `actor_loss`, and log pi(b|s); both [B]."""
         if not self.step_variant():
-            return super().actor_loss(batch, alpha)
+            return super().actor_row_loss(batch, alpha)
         mean, log_std = self.model.actor(batch.obs)
         noise = torch.randn(mean.shape, generator=self.generator, dtype=mean.dtype, device=mean.device)
         log_prob = squashed_gaussian_sample(mean, log_std, noise)[1]
         likelihood = squashed_gaussian_log_prob(mean, log_std, unsquash(self.model.bounds.to_unit(batch.action)))
-        return (alpha * log_prob - likelihood).mean(), log_prob
+        return alpha * log_prob - likelihood, log_prob

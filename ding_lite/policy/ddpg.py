@@ -58,7 +58,7 @@ class DDPGPolicy(GaussianNoiseActing, TargetNetwork, ScheduledLearningRate, Poli
 
         Args:
             batch: obs, next_obs [B, *obs_shape]; action [B, *action_shape] float; reward [B] float; terminated [B] bool;
-                discount [B] float for n-step rewards; weight [B] float with prioritised replay.
+                discount [B] float for n-step rewards; weight [B] float with prioritised replay, for the loss of the critic.
 
         Returns:
             The scalar loss; and a dict to log, with critic_loss, actor_loss, mean q_value and, if the batch has weights, the

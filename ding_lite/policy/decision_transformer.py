@@ -19,7 +19,7 @@ from ding_lite.basics import Config, di_engine_settings, ranged_field
 from ding_lite.data import Tree, flatten, nested, tree
 from ding_lite.data.trees import first_leaf, has_leaf, map_leaves, merge_leading_dims, with_leaves
 from ding_lite.functional import masked_mean
-from ding_lite.nn import DecisionTransformer, clip_actions
+from ding_lite.nn import DecisionTransformer, clip_actions, masked
 from ding_lite.policy.bc import imitation_errors
 from ding_lite.policy_base import LearnConfig, Policy, PolicyConfig
 from ding_lite.policy_check import dummy_elements
@@ -47,6 +47,9 @@ class DecisionTransformerModelConfig(Config):
 
     longest: int = ranged_field(1000, low=1, high=10_000_000)
     """Steps of the longest episode."""
+
+    conv_layers: list[tuple[int, int, int]] | None = ranged_field(None, low=1, high=16_384)
+    """For images: (channels, kernel size, stride) of each convolution; None chooses by image size."""
 
     normalize_obs: bool = True
     """Normalise observations to mean 0 and standard deviation 1, by running statistics of the batches learned from. Images,
@@ -167,7 +170,7 @@ class DecisionTransformerPolicy(ScheduledLearningRate, Policy):
                 "the width."
             )
         sizes = model.size, model.layers, model.heads, model.longest, model.normalize_obs
-        return DecisionTransformer(self.observation_space, self.action_space, *sizes)
+        return DecisionTransformer(self.observation_space, self.action_space, *sizes, conv_layers=model.conv_layers)
 
     def get_initial_state(self) -> list[Any]:
         """The last context_length - 1 steps before an episode, which are not used: observations, actions and returns-to-go; the
@@ -225,7 +228,7 @@ class DecisionTransformerPolicy(ScheduledLearningRate, Policy):
         age = torch.arange(length - 1, -1, -1, device=self.device)
         valid = age <= known.unsqueeze(1)
         timestep = (known.unsqueeze(1) - age).clamp(min=0)
-        logit = self.model(window["obs"], window["action"], returns, timestep, valid)[:, -1]
+        logit = masked(self.model(window["obs"], window["action"], returns, timestep, valid)[:, -1], obs)
         action, _, outputs = self.drawn(logit, (), explore)
         taken = clip_actions(self.action_space, nested(action))
         window["action"] = map_leaves(_with_last, window["action"], taken)
@@ -269,6 +272,8 @@ class DecisionTransformerPolicy(ScheduledLearningRate, Policy):
 
             loss = -mean_t(log pi(a_t | R_{t-K+1}, s_{t-K+1}, a_{t-K+1}, ..., R_t, s_t))
 
+        The distribution is over the actions that the `action_mask` of s_t allows, if observations have one.
+
         Args:
             batch: obs [N, K, *obs_shape]; action [N, K, *action_shape]; return_to_go [N, K] float; timestep [N, K] int64; valid
                 [N, K] bool.
@@ -281,7 +286,8 @@ class DecisionTransformerPolicy(ScheduledLearningRate, Policy):
             spaces have the same loss.
         """
         returns, valid = batch.return_to_go / self.cfg.return_scale, batch.valid.flatten()
-        logit = self.model(batch.obs, batch.action, returns, batch.timestep, batch.valid).flatten(0, 1)
+        logit = self.model(batch.obs, batch.action, returns, batch.timestep, batch.valid)
+        logit = masked(logit, batch.obs).flatten(0, 1)
         mode = self.model.distribution.mode(logit.detach())
         # Places without a step get an action of the space, so that its probability is a number.
         action = map_leaves(partial(_where, valid), map_leaves(merge_leading_dims, nested(batch.action)), mode)

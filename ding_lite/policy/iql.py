@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ding_lite.basics import ranged_field
 from ding_lite.data import Tree
-from ding_lite.data.trees import first_leaf, has_leaf
+from ding_lite.data.trees import first_leaf
 from ding_lite.envs import SpaceError
 from ding_lite.functional import expectile_loss, gaussian_log_prob, weighted_mean
 from ding_lite.functional.distributions import as_index
@@ -35,6 +35,7 @@ from ding_lite.policy_parts import (
     advantage_weighted_loss,
     critic_regression,
     limited_share,
+    row_weight,
 )
 from ding_lite.run_configs import OfflinePendulumRunConfig, OfflineRunConfig
 
@@ -156,7 +157,7 @@ class IQLLearning(Base):
             next_value = self.state_values(batch.next_obs)
             target_q_value = self.data_values(self.target_model, batch).amin(0)
         advantage = target_q_value - value
-        weight = batch.weight if has_leaf(batch, "weight") else None
+        weight = row_weight(batch)
         value_loss = weighted_mean(expectile_loss(advantage, learn.expectile), weight)
         q_value = self.data_values(self.online_critic(), batch)
         critic_loss, stats = critic_regression(q_value, next_value, batch, self.cfg.discount_factor)

@@ -162,7 +162,7 @@ class SACPolicy(BoxActing, TargetNetwork, ScheduledLearningRate, Policy):
 
         Args:
             batch: obs, next_obs [B, *obs_shape]; action [B, *action_shape] float; reward [B] float; terminated [B] bool;
-                discount [B] float for n-step rewards; weight [B] float with prioritised replay.
+                discount [B] float for n-step rewards; weight [B] float with prioritised replay, for the loss of the critics.
 
         Returns:
             The scalar loss; and a dict to log, with critic_loss, actor_loss, alpha, entropy, mean q_value and, if the batch has
@@ -215,6 +215,11 @@ class SACPolicy(BoxActing, TargetNetwork, ScheduledLearningRate, Policy):
         Reference:
             Haarnoja et al. (2018b), https://arxiv.org/abs/1812.05905, eq. 7 and 9.
         """
+        loss, log_prob = self.actor_row_loss(batch, alpha)
+        return loss.mean(), log_prob
+
+    def actor_row_loss(self, batch: Tree, alpha: Tensor) -> tuple[Tensor, Tensor]:
+        """The terms of the mean in `actor_loss`, and log pi(a|s); both [B]."""
         action, log_prob = self.model.actor.sample(batch.obs, self.generator)
         q_value = self.model.critic(batch.obs, action, frozen=True).amin(0)
-        return (alpha * log_prob - q_value).mean(), log_prob
+        return alpha * log_prob - q_value, log_prob

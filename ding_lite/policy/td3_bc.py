@@ -11,9 +11,10 @@ from torch import Tensor, nn
 
 from ding_lite.basics import ranged_field
 from ding_lite.data import Tree
+from ding_lite.functional import weighted_mean
 from ding_lite.policy.td3 import TD3LearnConfig, TD3Policy, TD3PolicyConfig
 from ding_lite.policy_base import next_step
-from ding_lite.policy_parts import FOR_RECORDED_ACTIONS, OfflineModelConfig
+from ding_lite.policy_parts import FOR_RECORDED_ACTIONS, OfflineModelConfig, row_weight
 from ding_lite.run_configs import OfflinePendulumRunConfig
 
 
@@ -79,7 +80,7 @@ class TD3BCPolicy(TD3Policy):
             loss   = -lambda * mean(Q_1(s, mu(s))) + mean((mu(s) - a)^2)
 
         The squared error is of actions scaled to [-1, 1], and a mean over rows and elements of actions. In a data-parallel run,
-        lambda uses the rows of all processes.
+        lambda uses the rows of all processes. If the batch has weights, both means of the loss are weighted, and lambda is not.
 
         Args:
             batch: see `TD3Policy.loss`.
@@ -91,5 +92,7 @@ class TD3BCPolicy(TD3Policy):
         unit: Tensor = self.model.actor(batch.obs)
         q_value: Tensor = self.model.critic(batch.obs, unit, frozen=True)[0]
         scale = self.cfg.learn.bc_alpha / self.batch_mean(q_value.abs())
-        imitation = nn.functional.mse_loss(unit, self.model.bounds.to_unit(batch.action))
-        return imitation - scale * q_value.mean()
+        data, weight = self.model.bounds.to_unit(batch.action), row_weight(batch)
+        if weight is None:
+            return nn.functional.mse_loss(unit, data) - scale * q_value.mean()
+        return weighted_mean((unit - data).square().mean(-1), weight) - scale * weighted_mean(q_value, weight)

@@ -20,7 +20,7 @@ from ding_lite.policy_base.configs import PolicyConfig
 from ding_lite.policy_base.learner_groups import LearnerGroup
 from ding_lite.policy_base.live_settings import unfollowed_changes
 from ding_lite.policy_base.weights import WeightsSnapshot
-from ding_lite.policy_check import code_of_learning
+from ding_lite.policy_check import code_of_learning, idle_batch_size
 from ding_lite.policy_check.idle_settings import reads_setting
 
 _MAKING = ("__init__", "before_init", "default_config", "make_model", "make_optimizer", "before_loss_init", "after_init")
@@ -60,6 +60,10 @@ class LearningPolicy(Protocol):
     @property
     def learns_from(self) -> str:
         """ "rollouts" or "transitions"."""
+
+    @property
+    def needs_rollouts(self) -> bool:
+        """Whether its learning takes rollouts [T, B, ...] apart; see `Policy.needs_rollouts`."""
 
     @property
     def train_iter(self) -> int:
@@ -173,9 +177,20 @@ class LearnMode:
         """The columns of a batch that the policy's hooks read; None if unknown."""
         return self._policy.columns
 
+    def idle_batch_size(self, middleware: Sequence[Any]) -> str | None:
+        """A message if the batch size of a user's policy was set and neither it nor this middleware reads it."""
+        policy: Any = self._policy
+        return idle_batch_size(policy, middleware)
+
     def data_wanted(self) -> tuple[str, ...]:
-        """What training data must have that collectors do not give: "advantage" and "return_", as estimators add them, or
-        "sequences". Empty if unknown, because hooks of a user may add it themselves."""
+        """What training data must have that not all of it has: "advantage" and "return_", as estimators add them, "sequences",
+        or "rollouts", in order of time. What hooks of a user may add themselves is left out."""
+        policy = self._policy
+        if policy.needs_rollouts:
+            return ("rollouts", *self._columns_wanted())
+        return self._columns_wanted()
+
+    def _columns_wanted(self) -> tuple[str, ...]:
         policy = self._policy
         read = () if policy.has_hooks_of_users() else policy.columns or ()
         added = [name for name in ("advantage", "return_") if name in read]

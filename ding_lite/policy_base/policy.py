@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from ding_lite.basics import foreign_attributes
 from ding_lite.basics.configs import all_values
+from ding_lite.basics.origins import is_of_ding_lite
 from ding_lite.basics.signatures import parameters_of
 from ding_lite.compiling import CompiledSteps, batch_copy
 from ding_lite.data import Spec, Tree, flatten, nested, tree
@@ -31,6 +32,7 @@ from ding_lite.policy_base.data_parallel import StepAverage
 from ding_lite.policy_base.derivations import Hook, derive
 from ding_lite.policy_base.devices import available_device
 from ding_lite.policy_base.foreign_hooks import FOREIGN_ATTRIBUTES, FOREIGN_HOOKS
+from ding_lite.policy_base.held_stats import HeldStats
 from ding_lite.policy_base.hooks import Hooks, require_reached_hooks
 from ding_lite.policy_base.learner_groups import LearnerGroup
 from ding_lite.policy_base.live_settings import FixedSettingError, is_of_optimizer
@@ -451,7 +453,8 @@ class Policy(PolicyState):
         if not self.num_steps:  # it has not called `gradient_step`
             self.num_steps = dict.fromkeys(output, self.train_iter - before)
         self.num_steps = {name: number for name, number in self.num_steps.items() if number > 1}
-        return output
+        copies = self._copies_of_held("stats of learning", output)
+        return {**output, **copies} if copies else output
 
     def gradient_step(self, batch: Tree) -> dict[str, Any]:
         """Compute the loss and the gradients, and take one step of the optimizer. Returns a dict to log.
@@ -492,9 +495,10 @@ class Policy(PolicyState):
             self._require_finite("loss", loss)
         for param in self.params:
             param.grad = None  # as optimizer.zero_grad() does, without the cost of its profiler
-        for name in self._stats_of_weights(stats):
-            stats[name] = stats[name].clone()
-        stats.update(self.compute_gradients(loss) or {})
+        stats.update(self._copies_of_held("stats of loss", stats))
+        of_gradients = self.compute_gradients(loss) or {}
+        stats.update(of_gradients)
+        stats.update(self._copies_of_held("stats of gradients", of_gradients))
         if self.averaging is not None:
             self.averaging.require_done(type(self).__name__)
         if is_checked:
@@ -602,15 +606,12 @@ class Policy(PolicyState):
         """Gradient steps that were skipped because they were not finite."""
         return 0 if self._nonfinite_steps is None else self._nonfinite_steps.count
 
-    def _stats_of_weights(self, stats: Mapping[str, Any]) -> Sequence[str]:
-        """Names of statistics that share memory with weights, such as `self.model.log_alpha.detach()`; a step changes them."""
-        names: list[str] | None = self.dry_run_results.get("stats_of_weights")
-        if names is None:
-            memory = {tensor.untyped_storage().data_ptr() for tensor in self.weights if tensor.numel()}
-            tensors = {name: it for name, it in stats.items() if isinstance(it, Tensor) and it.numel()}
-            names = [name for name, tensor in tensors.items() if tensor.untyped_storage().data_ptr() in memory]
-            self.dry_run_results["stats_of_weights"] = names
-        return [name for name in names if name in stats]
+    def _copies_of_held(self, where: str, stats: Mapping[str, Any]) -> dict[str, Any]:
+        """Copies of statistics whose tensors something else holds, such as `self.model.log_alpha.detach()`, by name."""
+        held: HeldStats | None = self.dry_run_results.get(where)
+        if held is None:
+            held = self.dry_run_results[where] = HeldStats()
+        return held.copies(stats)
 
     def _require_finite_gradient(self, stats: Mapping[str, Any], are_finite: Callable[[], bool]) -> None:
         """Check the norm among the statistics; without one, all gradients, but only if `learn.on_nonfinite` needs it."""
@@ -633,6 +634,13 @@ class Policy(PolicyState):
     def has_own_learning(self) -> bool:
         """Whether `learn_on_batch` is overridden."""
         return type(self).learn_on_batch is not Policy.learn_on_batch
+
+    @property
+    def needs_rollouts(self) -> bool:
+        """Whether an algorithm of the library takes rollouts [T, B, ...] apart, into minibatches or in order of time, so that
+        rows [B, ...] are no batch for it, as for PPO and IMPALA."""
+        learn: Any = type(self).learn_on_batch
+        return self.learns_from == "rollouts" and self.has_own_learning and is_of_ding_lite(learn.__module__)
 
     def keeps_gradient(self, param: nn.Parameter) -> bool:
         """Whether the gradient of a parameter may count in a later gradient step: the library's steps delete those of the

@@ -24,6 +24,7 @@ from ding_lite.policy_check.hook_results import (
     with_stats,
 )
 from ding_lite.policy_check.idle_settings import (
+    idle_batch_size,
     idle_for_optimizer,
     idle_for_rollouts,
     is_read_by_users,
@@ -49,6 +50,7 @@ __all__ = [
     "dummy_elements",
     "explain_learning",
     "explained_size",
+    "idle_batch_size",
     "idle_for_optimizer",
     "idle_for_rollouts",
     "is_read_by_users",

@@ -43,6 +43,10 @@ class LearningPolicy(Protocol):
         """Action space of one environment."""
 
     @property
+    def needs_rollouts(self) -> bool:
+        """Whether its learning takes rollouts [T, B, ...] apart."""
+
+    @property
     def columns(self) -> tuple[str, ...] | None:
         """The columns of a batch that the hooks read; None if unknown."""
 
@@ -282,9 +286,19 @@ def explain_learning(policy: LearningPolicy, error: Exception, batch: Tree, know
                 f"{name} cannot learn from this batch: {', '.join(doubles)} of it is float64, and networks compute with "
                 f"float32: give float32, batch.{doubles[0].replace('/', '.')}.float()."
             ) from error
+    if policy.needs_rollouts and 1 in {it.lead_rank for it in _leaves_for(policy, batch)}:
+        raise ValueError(
+            f"{name} learns from rollouts [T, B, ...], steps in order of time, and got rows, {described(nested(batch))}: "
+            "collect rollouts with a collector. To learn from a dataset, use an algorithm that learns from transitions, such "
+            "as BC, CQL, IQL or TD3+BC."
+        ) from error
     if isinstance(error, (RuntimeError, IndexError)):
         element = describe_shapes(space_spec(policy.observation_space))
         add_note(error, f"learning from {described(nested(batch))}; one observation has {element}")
+
+
+def _leaves_for(policy: LearningPolicy, batch: Tree) -> list[_Leaf]:
+    return [it for it in _leaves(policy.observation_space, policy.action_space, batch) if isinstance(it, _Leaf)]
 
 
 def _empty(policy: str) -> ValueError:
@@ -304,8 +318,7 @@ def warn_of_misfit(policy: LearningPolicy, batch: Tree) -> None:
         return
     found = shape_misfit(policy.observation_space, policy.action_space, batch)
     if found is None:
-        leaves = [it for it in _leaves(policy.observation_space, policy.action_space, batch) if isinstance(it, _Leaf)]
-        found = _wrong_rank(leaves, batch, (*_SCALARS, *_MOSTLY_SCALARS), only_ones=True)
+        found = _wrong_rank(_leaves_for(policy, batch), batch, (*_SCALARS, *_MOSTLY_SCALARS), only_ones=True)
     if found is not None:
         warnings.warn(
             f"{type(policy).__name__} learns from a batch that does not fit its spaces, maybe by broadcasting: {found}",

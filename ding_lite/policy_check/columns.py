@@ -92,7 +92,9 @@ def _plain(part: Any) -> Any:
     return tree(leaves_of(part)) if isinstance(part, ReadBatch) else part
 
 
-def explain_missing(error: KeyError | AttributeError, batch: Tree, known: Collection[str] | None, who: str) -> None:
+def explain_missing(
+    error: KeyError | AttributeError, batch: Tree, known: Collection[str] | None, who: str, fix: str | None = None
+) -> None:
     """Raise a ColumnError from this error if it is about a column that the batch does not have.
 
     Args:
@@ -100,6 +102,7 @@ def explain_missing(error: KeyError | AttributeError, batch: Tree, known: Collec
         batch: the batch that was learned from.
         known: names of columns that a pipeline may provide; None for any name, if it was read from a tree.
         who: name of the reader, for the message.
+        fix: what to do, for the message; None for what a policy does.
 
     Raises:
         ColumnError: names the column, and the middleware that add such columns.
@@ -110,7 +113,9 @@ def explain_missing(error: KeyError | AttributeError, batch: Tree, known: Collec
         return
     has = nested(batch)
     advice, hint = column_advice(name, has) if known is None else ".", ""
-    if name in ("terminated", "truncated"):
+    if fix is not None:
+        advice, hint = (".", f" {fix}") if advice == "." else (advice, "")
+    elif name in ("terminated", "truncated"):
         hint = _ABOUT_FLAGS + _ABOUT_REPLAY
     elif advice == ".":
         hint = f"{_ABOUT_ADDED} dataset.with_columns({name}=...) adds it to a dataset.{_ABOUT_REPLAY}"

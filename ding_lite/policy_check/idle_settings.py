@@ -14,6 +14,7 @@ from ding_lite.basics.attribute_reads import attributes_read
 from ding_lite.basics.closures import names_in, parts_of
 from ding_lite.basics.computed_reads import reads_computed_names
 from ding_lite.basics.messages import warn_caller
+from ding_lite.basics.optional_attributes import attribute_behind
 from ding_lite.basics.origins import is_of_ding_lite
 from ding_lite.basics.reached_functions import named_values, reached_functions, reached_getters
 from ding_lite.basics.signatures import signature_of
@@ -50,6 +51,9 @@ class ConfiguredPolicy(Protocol):
     @property
     def has_own_learning(self) -> bool:
         """Whether `learn_on_batch` is overridden."""
+
+    def has_hooks_of_users(self) -> bool:
+        """Whether its class is defined outside of the library."""
 
     @property
     def model(self) -> Any:
@@ -191,17 +195,45 @@ def _makes_model_without_settings(kind: Any) -> bool:
 
 def _warn_of_minibatch_settings(policy: ConfiguredPolicy) -> None:
     """Warn of settings of minibatches and epochs that differ from the defaults and that no method of the class reads."""
-    kind = type(policy)
+    idle = _idle_minibatch_settings(policy)
+    if policy.has_hooks_of_users():  # it may learn from a dataset, in batches of this size; see `idle_batch_size`
+        idle = [name for name in idle if name != "batch_size"]
+    if idle:
+        warn_caller(_about_minibatches(policy, idle))
+
+
+def _idle_minibatch_settings(policy: ConfiguredPolicy) -> list[str]:
     learn, default = policy.cfg.learn, type(policy.cfg)().learn
     changed = [name for name in _MINIBATCHES if getattr(learn, name, None) != getattr(default, name, None)]
-    idle = idle_for_rollouts(policy, changed)
-    if idle:
-        given = " and ".join(f"learn.{name} = {getattr(learn, name)}" for name in idle)
-        have, them = ("have", "them") if len(idle) > 1 else ("has", "it")
-        warn_caller(
-            f"{given} {have} no effect: {kind.__name__} takes one gradient step on the whole rollout. Leave {them} out; or use "
-            "PPOPolicy, which learns in epochs of minibatches (in build_policy, base=PPOPolicy); or override learn_on_batch.",
-        )
+    return idle_for_rollouts(policy, changed)
+
+
+def _about_minibatches(policy: ConfiguredPolicy, idle: Sequence[str]) -> str:
+    given = " and ".join(f"learn.{name} = {getattr(policy.cfg.learn, name)}" for name in idle)
+    have, them = ("have", "them") if len(idle) > 1 else ("has", "it")
+    return (
+        f"{given} {have} no effect: {type(policy).__name__} takes one gradient step on the whole rollout. Leave {them} out; or "
+        "use PPOPolicy, which learns in epochs of minibatches (in build_policy, base=PPOPolicy); or override learn_on_batch."
+    )
+
+
+def idle_batch_size(policy: ConfiguredPolicy, middleware: Sequence[Any]) -> str | None:
+    """A message, before a run, if the batch size of a user's policy differs from its default and nothing reads it: neither the
+    policy nor a middleware, such as offline_data_fetcher.
+
+    Args:
+        policy: the policy that learns.
+        middleware: the middleware of the run. Those of the library that read the batch size have `reads_batch_size`.
+    """
+    if not policy.has_hooks_of_users() or "batch_size" not in _idle_minibatch_settings(policy):
+        return None
+    for fn in middleware:
+        if attribute_behind(fn, "reads_batch_size", False):
+            return None
+        code = fn if isinstance(fn, FunctionType) else type(fn)
+        if not is_of_ding_lite(code.__module__) and may_read_setting(code, "batch_size"):
+            return None
+    return _about_minibatches(policy, ["batch_size"])
 
 
 def is_read_by_users(kind: type, name: str) -> bool:

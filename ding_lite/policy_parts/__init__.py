@@ -48,7 +48,7 @@ from ding_lite.policy_parts.replay_configs import (
     ValueBasedConfig,
 )
 from ding_lite.policy_parts.replay_configs import WideModelConfig as WideModelConfig
-from ding_lite.policy_parts.replay_losses import bootstrap_discount, quantile_regression, weighted_loss
+from ding_lite.policy_parts.replay_losses import bootstrap_discount, quantile_regression, row_weight, weighted_loss
 from ding_lite.policy_parts.rollout_replay import RolloutReplay
 from ding_lite.policy_parts.target_network import TargetNetwork
 from ding_lite.policy_parts.value_network import ValueNetworkMixin
@@ -97,6 +97,7 @@ __all__ = [
     "mean_stats",
     "quantile_regression",
     "repeated_steps",
+    "row_weight",
     "states_in",
     "time_major",
     "weighted_loss",

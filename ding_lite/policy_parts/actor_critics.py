@@ -115,7 +115,15 @@ class ActorCriticLearning(LearningRateSchedule, EntropyCoeffSchedule, ValueNetwo
 
 
 def mean_stats(steps: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """The mean of each statistic over the gradient steps that have it."""
+    """The mean of each statistic over the gradient steps that have it. An empty array is no value."""
     names = dict.fromkeys(name for step in steps for name in step)
     given = {name: [torch.as_tensor(step[name], dtype=torch.float32) for step in steps if name in step] for name in names}
-    return {name: torch.stack(values).mean() for name, values in given.items()}
+    return {name: _mean_of(values) for name, values in given.items()}
+
+
+def _mean_of(values: list[Tensor]) -> Tensor:
+    shape = values[0].shape
+    if all(value.shape == shape for value in values):
+        return torch.stack(values).mean()
+    means = [value.mean() for value in values if value.numel()]
+    return torch.stack(means).mean() if means else torch.tensor(math.nan)

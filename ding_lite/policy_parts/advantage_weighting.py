@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from ding_lite.data import Tree
-from ding_lite.data.trees import has_leaf
 from ding_lite.functional import advantage_weight, weighted_mean
 from ding_lite.nn import GaussianActor
 from ding_lite.policy_parts.box_actions import FOR_RECORDED_ACTIONS, BoxActing
+from ding_lite.policy_parts.replay_losses import row_weight
 
 
 class AdvantageWeightedActing(BoxActing):
@@ -65,7 +65,7 @@ def advantage_weighted_loss(log_prob: Tensor, advantage: Tensor, batch: Tree, *,
     Returns:
         The scalar loss.
     """
-    weight = batch.weight if has_leaf(batch, "weight") else None
+    weight = row_weight(batch)
     return weighted_mean(-advantage_weight(advantage, beta=beta, limit=limit) * log_prob, weight)
 
 

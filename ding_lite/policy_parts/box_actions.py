@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ding_lite.basics import ranged_field
 from ding_lite.data import Tree
-from ding_lite.data.trees import first_leaf, has_leaf
+from ding_lite.data.trees import first_leaf
 from ding_lite.envs import SpaceError
 from ding_lite.functional import q_target, weighted_mean
 from ding_lite.nn import ActionBounds, BoundedActorCritic, make_bounded_actor_critic
@@ -22,7 +22,7 @@ from ding_lite.policy_base import CollectConfig, next_step
 from ding_lite.policy_check import HookError, require_members, require_output
 from ding_lite.policy_parts.param_groups import ParamGroupsMixin
 from ding_lite.policy_parts.replay_configs import OffPolicyConfig, OffPolicyLearnConfig
-from ding_lite.policy_parts.replay_losses import bootstrap_discount
+from ding_lite.policy_parts.replay_losses import bootstrap_discount, row_weight
 
 
 @dataclasses.dataclass
@@ -248,7 +248,7 @@ def critic_regression(q_value: Tensor, next_value: Tensor, batch: Tree, gamma: f
     """
     target = q_target(batch.reward, next_value, batch.terminated, gamma=bootstrap_discount(batch, gamma))
     error = target - q_value
-    weight = batch.weight if has_leaf(batch, "weight") else None
+    weight = row_weight(batch)
     loss = weighted_mean(0.5 * error.square().sum(0), weight)
     stats = {"critic_loss": loss.detach(), "q_value": q_value.detach().mean()}
     return loss, stats if weight is None else {**stats, "priority": error.detach().abs().mean(0)}

@@ -17,6 +17,11 @@ def bootstrap_discount(batch: Tree, gamma: float) -> Tensor | float:
     return batch.discount if has_leaf(batch, "discount") else gamma
 
 
+def row_weight(batch: Tree) -> Tensor | None:
+    """The weight of each row in the loss, [B]: of a dataset's column, or of prioritised replay; None without weights."""
+    return batch.weight if has_leaf(batch, "weight") else None
+
+
 def weighted_loss(loss: Tensor, error: Tensor | Callable[[], Tensor], batch: Tree) -> tuple[Tensor, dict[str, Any]]:
     """The mean loss of a batch. With prioritised replay, the mean is weighted, and each row gets a new priority.
 
@@ -32,10 +37,10 @@ def weighted_loss(loss: Tensor, error: Tensor | Callable[[], Tensor], batch: Tre
     Reference:
         Schaul et al. (2016), https://arxiv.org/abs/1511.05952, algorithm 1.
     """
-    if not has_leaf(batch, "weight"):
-        mean = loss.mean()
+    weight = row_weight(batch)
+    mean = weighted_mean(loss, weight)
+    if weight is None:
         return mean, {"loss": mean.detach()}
-    mean = weighted_mean(loss, batch.weight)
     error = error() if callable(error) else error
     return mean, {"loss": mean.detach(), "priority": error.detach().abs()}
 

@@ -41,6 +41,9 @@ class GAILRewardConfig(Config):
     hidden_size_list: list[int] = ranged_field(default_factory=lambda: [64, 64], low=1, high=16_384)
     """Width of each hidden layer of the discriminator."""
 
+    conv_layers: list[tuple[int, int, int]] | None = ranged_field(None, low=1, high=16_384)
+    """For images: (channels, kernel size, stride) of each convolution; None chooses by image size."""
+
     learning_rate: float = ranged_field(1e-3, low=0)
     """Learning rate of Adam."""
 
@@ -112,7 +115,7 @@ class GAILRewardModel(RewardModel):
         _require_expert(self.expert, self._specs)
         both = spaces.Dict({"obs": without_mask(observation_space), "action": action_space})
         with seeded(self._seed):
-            encoder, width = make_encoder(both)
+            encoder, width = make_encoder(both, cfg.conv_layers)
             self.discriminator = torch.nn.Sequential(encoder, MLP([width, *cfg.hidden_size_list, 1])).to(self.device)
         self.norm = make_normalizer(both).to(self.device)
         for first in range(0, len(self.expert), _AT_ONCE):

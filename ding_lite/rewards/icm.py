@@ -27,6 +27,9 @@ class ICMRewardConfig(BonusConfig):
     hidden_size_list: list[int] = ranged_field(default_factory=lambda: [64], low=1, high=16_384)
     """Width of each hidden layer of the encoder, of the inverse model and of the forward model."""
 
+    conv_layers: list[tuple[int, int, int]] | None = ranged_field(None, low=1, high=16_384)
+    """For images: (channels, kernel size, stride) of each convolution; None chooses by image size."""
+
     feature_size: int = ranged_field(32, low=1, high=16_384)
     """Number of features of an observation."""
 
@@ -80,7 +83,7 @@ class ICMRewardModel(ExplorationBonus):
         self._specs = {"obs": obs, "action": space_spec(action_space), "next_obs": obs}
         sizes, width = cfg.hidden_size_list, cfg.feature_size
         with seeded(seed_of(seed, "ICMRewardModel(seed={})")):
-            self.encoder = make_network(observation_space, sizes, width)
+            self.encoder = make_network(observation_space, sizes, width, conv_layers=cfg.conv_layers)
             self.action_encoder, action_width = make_encoder(action_space)
             self.distribution = action_distribution(action_space)
             self.inverse_model = MLP([2 * width, *sizes, self.distribution.width])

@@ -26,6 +26,9 @@ class RNDRewardConfig(BonusConfig):
     hidden_size_list: list[int] = ranged_field(default_factory=lambda: [64, 64], low=1, high=16_384)
     """Width of each hidden layer of both networks."""
 
+    conv_layers: list[tuple[int, int, int]] | None = ranged_field(None, low=1, high=16_384)
+    """For images: (channels, kernel size, stride) of each convolution; None chooses by image size."""
+
     feature_size: int = ranged_field(32, low=1, high=16_384)
     """Width of the output of both networks."""
 
@@ -64,9 +67,9 @@ class RNDRewardModel(ExplorationBonus):
         super().__init__(cfg, device)
         self.cfg, self._spec = cfg, space_spec(observation_space)
         with seeded(seed_of(seed, "RNDRewardModel(seed={})")):
-            sizes, width = cfg.hidden_size_list, cfg.feature_size
-            self.random = make_network(observation_space, sizes, width).to(self.device).requires_grad_(False)
-            self.predictor = make_network(observation_space, sizes, width).to(self.device)
+            sizes, width, convs = cfg.hidden_size_list, cfg.feature_size, cfg.conv_layers
+            self.random = make_network(observation_space, sizes, width, conv_layers=convs).to(self.device).requires_grad_(False)
+            self.predictor = make_network(observation_space, sizes, width, conv_layers=convs).to(self.device)
         self.obs_norm = make_normalizer(observation_space, limit=5.0).to(self.device)
         self.optimizer = Adam(self.predictor.parameters(), lr=cfg.learning_rate, fused=True)
 

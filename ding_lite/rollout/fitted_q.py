@@ -22,7 +22,7 @@ from ding_lite.datasets.space_checks import find_space_mismatch
 from ding_lite.envs import SpaceError
 from ding_lite.envs.action_masks import without_mask
 from ding_lite.functional import polyak_, q_target
-from ding_lite.nn import Adam, clip_actions, make_network, make_normalizer, seeded
+from ding_lite.nn import Adam, ConvLayers, clip_actions, make_network, make_normalizer, seeded
 from ding_lite.policy import EvalMode
 from ding_lite.rollout.evaluated_policies import EvaluatedPolicy, evaluated_policy, require_eval_mode
 
@@ -35,6 +35,9 @@ class FittedQConfig(Config):
 
     hidden_size_list: list[int] = ranged_field(default_factory=lambda: [64, 64], low=1, high=16_384)
     """Width of each hidden layer of the network."""
+
+    conv_layers: list[tuple[int, int, int]] | None = ranged_field(None, low=1, high=16_384)
+    """For images: (channels, kernel size, stride) of each convolution; None chooses by image size."""
 
     num_steps: int = ranged_field(3000, low=1, high=1_000_000_000)
     """Gradient steps."""
@@ -100,7 +103,9 @@ class FittedQ:
         self._device = self._policy.device
         self._generator = torch.Generator(self._device).manual_seed(seed)
         with seeded(seed):
-            self.network = _Network(actor.observation_space, actor.action_space, self.cfg.hidden_size_list).to(self._device)
+            spaces_ = actor.observation_space, actor.action_space
+            network = _Network(*spaces_, self.cfg.hidden_size_list, self.cfg.conv_layers)
+            self.network = network.to(self._device)
         self.target = copy.deepcopy(self.network)
         self.error = float("nan")
         """Root mean squared error of the last gradient steps, in units of rewards."""
@@ -216,14 +221,17 @@ def require_dataset(policy: EvalMode, dataset: OfflineDataset, who: str) -> None
 class _Network(nn.Module):
     """Q(s, a): of Discrete actions, an output for each; otherwise the action is an input."""
 
-    def __init__(self, observation_space: Any, action_space: Any, hidden_sizes: list[int]) -> None:
+    def __init__(
+        self, observation_space: Any, action_space: Any, hidden_sizes: list[int], conv_layers: ConvLayers | None
+    ) -> None:
         super().__init__()
         self.is_discrete, self._action_space = isinstance(action_space, spaces.Discrete), action_space
         self._start = int(action_space.start) if self.is_discrete else 0
         obs = without_mask(observation_space)
         inputs = obs if self.is_discrete else spaces.Dict({"obs": obs, "action": action_space})
         self.norm = make_normalizer(inputs)
-        self.network = make_network(inputs, hidden_sizes, int(action_space.n) if self.is_discrete else 1)
+        out = int(action_space.n) if self.is_discrete else 1
+        self.network = make_network(inputs, hidden_sizes, out, conv_layers=conv_layers)
         self.offset, self.scale = 0.0, 1.0
 
     def all_values(self, obs: Any) -> Tensor:

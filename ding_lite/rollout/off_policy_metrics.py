@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 import warnings
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -69,8 +70,7 @@ def importance_sampling(
     Reference:
         Precup et al. (2000), "Eligibility Traces for Off-Policy Policy Evaluation".
     """
-    if not 0 <= gamma <= 1:
-        raise ValueError(f"importance_sampling wants gamma in [0, 1], got {gamma!r}.")
+    _require_gamma("importance_sampling", gamma)
 
     def measure(policy: EvalMode, dataset: OfflineDataset) -> dict[str, float]:
         episodes = _finished(policy, dataset, "importance_sampling")
@@ -112,7 +112,7 @@ def doubly_robust(
     Reference:
         Jiang and Li (2016), https://arxiv.org/abs/1511.03722; Thomas and Brunskill (2016), https://arxiv.org/abs/1604.00923.
     """
-    require_discount("doubly_robust", gamma)
+    _require_gamma("doubly_robust", gamma)
 
     def measure(policy: EvalMode, dataset: OfflineDataset) -> dict[str, float]:
         require_dataset(policy, dataset, "doubly_robust")
@@ -160,7 +160,7 @@ def fitted_q_evaluation(gamma: float, eps: float | None = None, cfg: FittedQConf
     Reference:
         Le et al. (2019), https://arxiv.org/abs/1903.08738, algorithm 3.
     """
-    require_discount("fitted_q_evaluation", gamma)
+    _require_gamma("fitted_q_evaluation", gamma)
 
     def measure(policy: EvalMode, dataset: OfflineDataset) -> dict[str, float]:
         require_dataset(policy, dataset, "fitted_q_evaluation")
@@ -172,6 +172,20 @@ def fitted_q_evaluation(gamma: float, eps: float | None = None, cfg: FittedQConf
 
     measure.__name__ = "fitted_q_evaluation"
     return measure
+
+
+def _require_gamma(who: str, gamma: Any) -> None:
+    """Refuse another first argument than gamma, such as those of the metric that is made."""
+    if not isinstance(gamma, (numbers.Real, Tensor)):
+        raise TypeError(
+            f"{who} makes a metric, and its first argument is gamma, a number in [0, 1], got one of type "
+            f"{type(gamma).__name__}: write {who}(0.99)(policy.eval_mode, dataset)."
+        )
+    require_discount(who, float(gamma))
+
+
+METRIC_FACTORIES = (importance_sampling, doubly_robust, fitted_q_evaluation)
+"""Functions that make a metric."""
 
 
 def action_agreement(policy: EvalMode, dataset: OfflineDataset) -> float:

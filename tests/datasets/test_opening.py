@@ -327,6 +327,19 @@ def test_the_name_of_many_datasets_is_short():
     words = "the datasets of the arrays 0 and of the arrays 1 cannot be used as one: the column action"
     with pytest.raises(DatasetError, match=re.escape(words)):
         open_dataset([transitions(), {**transitions(), "action": np.zeros((9, 2))}])
+    with pytest.raises(DatasetError, match=re.escape(words)):  # datasets that were opened one by one
+        open_dataset([open_dataset(transitions()), open_dataset({**transitions(), "action": np.zeros((9, 2))})])
+    assert open_dataset([open_dataset(transitions()), transitions()]).name == "of the arrays 0 + of the arrays 1"
+    with pytest.raises(DatasetError, match="the two datasets twice cannot be used as one: the column action"):
+        OfflineDataset.concatenate(
+            [named("twice", transitions()), named("twice", {**transitions(), "action": np.zeros((9, 2))})]
+        )
+
+
+def named(name, rows):
+    dataset = open_dataset(rows)
+    dataset.name = name
+    return dataset
 
 
 class TestNumbersOfSpaces:

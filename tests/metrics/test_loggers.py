@@ -582,3 +582,25 @@ def test_text_is_no_number(value):
 def test_several_numbers_are_told_to_go_to_log_values():
     with pytest.raises(TypeError, match=r"or several numbers with log_values\(\)"):
         MetricsLogger().log_value("x", [1.0, 2.0])
+
+
+@pytest.mark.parametrize("make", [lambda: torch.zeros(2), lambda: np.zeros(2), lambda: torch.zeros(()), lambda: np.zeros(())])
+@pytest.mark.parametrize("nest", [lambda one: one, lambda one: [one, 1], lambda one: {"x": (one,)}])
+def test_items_are_those_of_their_time_whatever_changes_them_later(make, nest):
+    logger, value = MetricsLogger(), make()
+    for number in range(3):
+        value[...] = number
+        logger.log_value("last", nest(value), reduce="item")
+        logger.log_value("all", nest(value), reduce="item_series")
+    value[...] = 100
+    seen = [str(value) for value in (logger.peek("last"), *logger.peek("all"))]
+
+    assert not any("100" in text for text in seen)
+    assert seen[0] == seen[3]
+    assert [sum(str(number) in text for text in seen[1:]) >= 1 for number in range(3)] == [True] * 3
+
+
+def test_an_item_of_another_type_is_the_object_itself():
+    logger, value = MetricsLogger(), object()
+    logger.log_value("x", value, reduce="item")
+    assert logger.peek("x") is value

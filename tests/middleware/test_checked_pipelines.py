@@ -5,8 +5,11 @@ import dataclasses
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
+from gymnasium import spaces
 
+import ding_lite.config
 import ding_lite.middleware
 from ding_lite import PipelineError, Task, contract
 from ding_lite.config import DQNConfig, PPOConfig, R2D2Config, RainbowConfig, SACConfig
@@ -29,6 +32,7 @@ from ding_lite.middleware import (
     interaction_evaluator,
     multistep_trainer,
     nstep_reward_enhancer,
+    offline_data_fetcher,
     offpolicy_data_fetcher,
     online_logger,
     onpolicy_data_fetcher,
@@ -36,7 +40,7 @@ from ding_lite.middleware import (
     termination_checker,
     trainer,
 )
-from ding_lite.policy import DQNPolicy, PPOPolicy, R2D2Policy, RainbowPolicy, SACPolicy
+from ding_lite.policy import A2CPolicy, DQNPolicy, IMPALAPolicy, PPOPolicy, R2D2Policy, RainbowPolicy, SACPolicy
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 NO_EPS = "needs ctx.collect_kwargs['eps'], and no earlier middleware sets it: "
@@ -235,6 +239,63 @@ class TestDataWithoutWhatIsLearnedFrom:
         fetcher = lambda cfg, policy: onpolicy_data_fetcher(cfg)  # noqa: E731
         assert problems_of(*self.pipeline(*ppo, adds, fetcher)) == []
         assert problems_of(*self.pipeline(cfg, envs, kind.with_updates(postprocess_fn=with_advantage), fetcher)) == []
+
+    def of_a_dataset(self, kind, columns=(), **settings):
+        cfg = getattr(ding_lite.config, kind.__name__.replace("Policy", "Config"))().override(settings)
+        ends, obs = np.arange(32) % 8 == 7, np.zeros((33, 4), np.float32)
+        rows = {"obs": obs[1:], "next_obs": obs[1:], "action": np.zeros(32, np.int64), "reward": np.ones(32, np.float32)}
+        rows.update(terminated=ends, truncated=ends & False, **{name: np.ones(32, np.float32) for name in columns})
+        policy = kind(cfg.policy, spaces.Box(-1, 1, (4,)), spaces.Discrete(2))
+        return cfg, rows, policy
+
+    @pytest.mark.parametrize(
+        ("kind", "columns", "wanted"),
+        [
+            (PPOPolicy, (), "rollouts, advantage and return_"),
+            (PPOPolicy, ("advantage", "return_"), "rollouts"),
+            (IMPALAPolicy, ("log_prob",), "rollouts"),
+            (A2CPolicy, ("return_",), "advantage"),
+            (R2D2Policy, (), "sequences"),
+            (type("MyPPO", (PPOPolicy,), {"__module__": "script"}), (), "rollouts"),
+        ],
+    )
+    def test_a_dataset_for_an_algorithm_that_learns_from_rollouts_is_refused_before_the_run(self, kind, columns, wanted):
+        shipped = kind if kind.__name__ != "MyPPO" else PPOPolicy
+        cfg, rows, _ = self.of_a_dataset(shipped, columns, **({"policy.nstep": 1} if kind is R2D2Policy else {}))
+        policy = kind(cfg.policy, spaces.Box(-1, 1, (4,)), spaces.Discrete(2))
+        for one in (policy.learn_mode, None):
+            task = Task()
+            with task.start(ctx=OfflineRLContext()):
+                task.use(offline_data_fetcher(cfg, rows, one)).use(trainer(cfg, policy.learn_mode))
+                words = rf"trainer learns from {wanted}, which .* offline_data_fetcher .* does not have: use an algorithm"
+                with pytest.raises(PipelineError, match=words):
+                    task.run(1)
+
+    def test_behind_an_unknown_middleware_it_is_named_where_it_fails(self):
+        cfg, rows, policy = self.of_a_dataset(PPOPolicy)
+        task = Task()
+        with task.start(ctx=OfflineRLContext()):
+            task.use(offline_data_fetcher(cfg, rows, policy.learn_mode)).use(lambda ctx: None)
+            task.use(trainer(cfg, policy.learn_mode))
+            with pytest.raises(ValueError, match=r"PPOPolicy learns from rollouts .* and got rows, obs"):
+                task.run(1)
+
+    def test_a_dataset_with_advantages_is_data_for_a2c(self):
+        cfg, rows, policy = self.of_a_dataset(A2CPolicy, ("advantage", "return_"))
+        task = Task()
+        with task.start(ctx=OfflineRLContext()):
+            task.use(offline_data_fetcher(cfg, rows, policy.learn_mode)).use(trainer(cfg, policy.learn_mode)).run(2)
+            assert task.ctx.train_iter == 2
+
+    def test_rollouts_from_replay_are_refused_before_the_run(self):
+        cfg, buffer_ = PPOConfig(), ReplayBuffer(2000, seed=0)
+        envs = make_envs("CartPole-v1", 2, seed=0)
+        policy = PPOPolicy(cfg.policy, envs.single_observation_space, envs.single_action_space)
+        fetcher = offpolicy_data_fetcher(DQNConfig(), buffer_)
+        steps = StepCollector(cfg, policy.collect_mode, envs), data_pusher(cfg, buffer_), fetcher
+        (problem,) = problems_of(*steps, trainer(cfg, policy.learn_mode))
+
+        assert problem.startswith("trainer learns from rollouts, which the data that offpolicy_data_fetcher")
 
     def test_single_steps_in_place_of_sequences_are_refused_before_the_run(self):
         cfg, buffer_ = R2D2Config(), ReplayBuffer(100, seed=0)

@@ -303,12 +303,18 @@ def test_a_learner_on_joined_buffers_gives_each_its_priorities():
     assert priorities_of(buffer) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("make", [offpolicy_data_fetcher, lambda cfg, it: OffPolicyLearner(cfg, dqn()[1].learn_mode, it)])
-def test_wrong_forms_of_several_buffers_are_refused(make):
+@pytest.mark.parametrize(
+    ("make", "who"),
+    [
+        (offpolicy_data_fetcher, "offpolicy_data_fetcher"),
+        (lambda cfg, it: OffPolicyLearner(cfg, dqn()[1].learn_mode, it), "OffPolicyLearner"),
+    ],
+)
+def test_wrong_forms_of_several_buffers_are_refused(make, who):
     cfg = dqn()[0]
-    with pytest.raises(ValueError, match=r"offpolicy_data_fetcher got buffers with the fractions \[0.5, 0.4\]"):
+    with pytest.raises(ValueError, match=rf"{who} got buffers with the fractions \[0.5, 0.4\]"):
         make(cfg, [(uniform(), 0.5), (uniform(), 0.4)])
-    with pytest.raises(TypeError, match="offpolicy_data_fetcher wants a ReplayBuffer as the buffer 'expert', got None"):
+    with pytest.raises(TypeError, match=f"{who} wants a ReplayBuffer as the buffer 'expert', got None"):
         make(cfg, {"agent": uniform(), "expert": None})
 
 

@@ -1,12 +1,17 @@
 """Logged values of learning are means over all gradient steps, also if iterations take different numbers of them."""
 
+import math
+
+import numpy as np
 import pytest
 import torch
 
-from ding_lite import Task
-from ding_lite.config import IMPALAConfig, PPOConfig
+from ding_lite import Task, contract
+from ding_lite.config import IMPALAConfig, PPOConfig, RunConfig
 from ding_lite.contexts import OnlineRLContext
 from ding_lite.envs import make_envs
+from ding_lite.metrics import MetricsLogger
+from ding_lite.metrics.outputs import Outputs
 from ding_lite.middleware import EpisodeCollector, gae_estimator, multistep_trainer, online_logger, onpolicy_data_fetcher
 from ding_lite.policy import IMPALAPolicy, PPOPolicy
 from ding_lite.policy_parts import mean_stats
@@ -133,3 +138,31 @@ def test_statistics_of_a_whole_rollout_count_once_per_rollout(tmp_path):
     policy, rows = run(Stats, PPO.override({"exp_name": str(tmp_path / "run")}))
 
     assert rows[-1]["learn/length"] == pytest.approx(mean(policy.lengths))
+
+
+@pytest.mark.parametrize("empty", [torch.zeros(0), np.zeros(0), [], torch.zeros(0, 3, dtype=torch.int64)])
+def test_an_empty_array_is_no_value(empty):
+    full, rows = torch.full((3,), 4.0), Rows()
+
+    @contract(writes=("train_output",), stage="learn")
+    def learn(ctx):
+        ctx.train_output = {"large": empty if ctx.total_step % 2 else full, "never": empty}
+
+    task = Task()
+    with task.start(ctx=OnlineRLContext()):
+        task.use(learn).use(online_logger(RunConfig(), sinks=[rows])).run(4)
+    (row,) = rows.rows
+    metrics = MetricsLogger()
+    Outputs(metrics).log([{"x": full}, {"x": empty}, {"x": 7.0}])
+
+    assert row["learn/large"] == 4.0
+    assert math.isnan(row["learn/never"])
+    assert metrics.peek("x") == 5.5
+
+
+def test_an_empty_array_is_no_value_in_a_mean_over_minibatches():
+    empty, steps = torch.zeros(0), [torch.tensor([1.0, 3.0]), torch.zeros(0), torch.tensor([6.0])]
+    found = mean_stats([{"x": it, "y": empty} for it in steps])
+
+    assert found["x"] == 4.0
+    assert found["y"].isnan()

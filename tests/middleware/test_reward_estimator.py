@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 
 from ding_lite import PipelineError, Task
-from ding_lite.config import DQNConfig, PPOConfig, REINFORCEConfig
+from ding_lite.config import BCConfig, DQNConfig, PPOConfig, REINFORCEConfig
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
 from ding_lite.data import ReplayBuffer, Trajectories, tree
 from ding_lite.data.trees import with_leaves
@@ -18,11 +19,13 @@ from ding_lite.middleware import (
     gae_estimator,
     montecarlo_return_estimator,
     multistep_trainer,
+    offline_data_fetcher,
     onpolicy_data_fetcher,
     reward_estimator,
     trainer,
 )
-from ding_lite.policy import DQNPolicy, PPOPolicy, REINFORCEPolicy
+from ding_lite.policy import BCPolicy, DQNPolicy, PPOPolicy, REINFORCEPolicy
+from ding_lite.policy_check import ColumnError
 from ding_lite.rewards import RNDRewardConfig, RNDRewardModel
 
 GAMMA, LAMBDA = 0.9, 0.8
@@ -276,3 +279,50 @@ def test_of_batches_by_name_each_keeps_the_shape_of_its_rewards():
     assert (good.train_data.own.reward.tolist(), good.train_data.demos.reward.tolist()) == ([3.0] * 6, [1.0] * 4)
     with pytest.raises(ValueError, match=r"gave own.reward of shape \(6, 1\), and the batch has shape \(6,\)"):
         reward_estimator(None, of_own(lambda reward: reward[:, None]))(ctx())
+
+
+class Doubled:
+    """Reads the rewards and does not say so."""
+
+    def estimate(self, batch):
+        return with_leaves(batch, reward=2 * batch.reward)
+
+
+class DoubledByName(Doubled):
+    columns = ("obs",)
+
+
+class Bootstrapped(Doubled):
+    def learn(self, batch):
+        return {"mean": batch["reward"].mean()}
+
+
+@pytest.mark.parametrize(("kind", "method"), [(Doubled, "estimate"), (DoubledByName, "estimate"), (Bootstrapped, "learn")])
+def test_a_column_that_was_not_fetched_for_the_model_is_named_with_the_fix(kind, method):
+    def run(*given):
+        ends, obs = np.arange(16) % 8 == 7, np.zeros((16, 3), np.float32)
+        rows = {"obs": obs, "next_obs": obs, "action": np.zeros(16, np.int64), "reward": np.ones(16, np.float32)}
+        rows.update(terminated=ends, truncated=ends & False)
+        cfg, task = BCConfig().override({"policy.learn.batch_size": 8}), Task()
+        policy = BCPolicy(cfg.policy, spaces.Box(-1, 1, (3,)), spaces.Discrete(2))
+        with task.start(ctx=OfflineRLContext()):
+            task.use(offline_data_fetcher(cfg, rows, policy.learn_mode, *given)).use(reward_estimator(cfg, model))
+            task.use(trainer(cfg, policy.learn_mode)).run(2)
+            return task.ctx.train_data.reward.tolist()
+
+    model = kind()
+    words = rf"{method}\(\) of {kind.__name__} reads the column 'reward', .* It has obs \[8, 3\], .*learn_mode, reward_model\)"
+    with pytest.raises(ColumnError, match=words):
+        run()
+    if kind is not DoubledByName:
+        assert run(model) == [2.0] * 8
+
+
+def test_an_error_of_the_model_itself_stays_as_it_is():
+    class Broken:
+        def estimate(self, batch):
+            return self.missing
+
+    with pytest.raises(AttributeError, match="object has no attribute 'missing'") as caught:
+        reward_estimator(DQNConfig(), Broken())(OfflineRLContext(train_data=tree({"reward": torch.ones(2)})))
+    assert not isinstance(caught.value, ColumnError)

@@ -1,5 +1,7 @@
 """Networks for every space against the same arithmetic written out, layer by layer."""
 
+import ast
+
 import numpy as np
 import pytest
 import torch
@@ -7,8 +9,19 @@ from gymnasium import spaces
 from torch import nn
 from torch.nn import functional
 
+from ding_lite.datasets import open_dataset
 from ding_lite.envs import SpaceError
 from ding_lite.nn import make_network, seeded
+from ding_lite.policy import BCPolicy, DecisionTransformerPolicy
+from ding_lite.rewards import (
+    GAILRewardConfig,
+    GAILRewardModel,
+    ICMRewardConfig,
+    ICMRewardModel,
+    RNDRewardConfig,
+    RNDRewardModel,
+)
+from ding_lite.rollout import FittedQConfig, fitted_q_evaluation
 
 N = 6
 AWKWARD = ("a.b", "keys", "shape", "0", "", "parts", "with space")
@@ -191,8 +204,43 @@ def test_a_space_without_a_fixed_layout_is_refused(space):
     ("shape", "layers", "shown"), [((4, 4, 3), None, r"\(16, 3, 1\)"), ((20, 20, 3), NATURE, r"\(32, 8, 4\)")]
 )
 def test_an_image_too_small_for_the_convolutions_is_refused(shape, layers, shown):
-    with pytest.raises(SpaceError, match=rf"{shape[0]}, {shape[1]}, 3\) are too small.*{shown}.*set conv_layers"):
+    with pytest.raises(SpaceError, match=rf"{shape[0]}, {shape[1]}, 3\) are too small.*{shown}.*set conv_layers") as caught:
         make_network(box(*shape), [8], 2, conv_layers=layers)
+    advised = ast.literal_eval(str(caught.value).rpartition("such as ")[2].partition(", each")[0])
+    assert make_network(box(*shape), [8], 2, conv_layers=advised)(torch.zeros(2, *shape)).shape == (2, 2)
+
+
+def small_images():
+    rng, ends = np.random.default_rng(0), np.arange(24) % 8 == 7
+    obs = rng.integers(0, 255, (25, 4, 4, 3), dtype=np.uint8)
+    rows = {"obs": obs[:-1], "next_obs": obs[1:], "action": rng.integers(0, 2, 24), "reward": np.ones(24, np.float32)}
+    return open_dataset(
+        {**rows, "terminated": ends & False, "truncated": ends}, box(4, 4, 3, dtype=np.uint8, high=255), spaces.Discrete(2)
+    )
+
+
+def made_for_small_images(name, data, **settings):
+    space, actions = data.observation_space, data.action_space
+    if name == "fitted Q":
+        policy = BCPolicy({"model.conv_layers": [(4, 2, 1)]}, space, actions)
+        return fitted_q_evaluation(0.9, cfg=FittedQConfig(num_steps=3, **settings))(policy.eval_mode, data)
+    if name == "Decision Transformer":
+        policy = DecisionTransformerPolicy({f"model.{name}": it for name, it in settings.items()}, space, actions)
+        return policy.learn_mode.forward(data.windows(range(4), policy.cfg.context_length))
+    make = {
+        "RND": lambda: RNDRewardModel(RNDRewardConfig(**settings), space),
+        "ICM": lambda: ICMRewardModel(ICMRewardConfig(**settings), space, actions),
+        "GAIL": lambda: GAILRewardModel(GAILRewardConfig(**settings), space, actions, data),
+    }
+    return make[name]().learn(data.take(range(8)))
+
+
+@pytest.mark.parametrize("name", ["fitted Q", "Decision Transformer", "RND", "ICM", "GAIL"])
+def test_what_has_networks_of_its_own_has_the_setting_that_the_message_names(name):
+    data = small_images()
+    with pytest.raises(SpaceError, match=r"images of shape \(4, 4, 3\) are too small .* set conv_layers, such as"):
+        made_for_small_images(name, data)
+    assert made_for_small_images(name, data, conv_layers=[(4, 2, 1)])
 
 
 def test_a_network_without_layers_is_refused():

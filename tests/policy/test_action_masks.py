@@ -7,13 +7,20 @@ import pytest
 import torch
 from gymnasium import spaces
 
+import ding_lite.config
 from ding_lite.basics import save_checkpoint
 from ding_lite.data import tree
+from ding_lite.datasets import DatasetError, offline_datasets, open_dataset
 from ding_lite.envs import ActionMaskError, SpaceError
+from ding_lite.middleware import offline_data_fetcher
 from ding_lite.nn import masked
 from ding_lite.policy import (
     A2CPolicy,
+    BCPolicy,
     C51Policy,
+    DecisionTransformerPolicy,
+    DiscreteCQLPolicy,
+    DiscreteIQLPolicy,
     DQNPolicy,
     IMPALAPolicy,
     IQNPolicy,
@@ -362,6 +369,104 @@ class TestActorCritics:
 
         np.testing.assert_allclose(seen["log_prob"].detach(), outputs["log_prob"], atol=1e-6)
         assert (seen["entropy"] <= mask.sum(-1).log() + 1e-6).all()
+
+
+OFFLINE = {BCPolicy: {}, DiscreteCQLPolicy: {}, DiscreteIQLPolicy: {}, DecisionTransformerPolicy: {"context_length": 3}}
+
+
+def masked_data(nvec=None, masks=None):
+    """Two recorded episodes of 6 steps, and the masks, which allow each action."""
+    sizes, g = nvec or [A], np.random.default_rng(0)
+    parts = [np.asarray(masks_for(13, seed=seed, num_actions=size)) for seed, size in enumerate(sizes)]
+    action = np.stack([(part[:12] * g.random((12, part.shape[1]))).argmax(-1) for part in parts], -1)
+    mask = np.concatenate(parts, -1) if masks is None else masks
+    ends = np.arange(12) % 6 == 5
+    obs = {"x": g.random((13, 5), np.float32), "action_mask": mask}
+    rows = {"obs": {name: part[:-1] for name, part in obs.items()}, "next_obs": {name: part[1:] for name, part in obs.items()}}
+    rows.update(action=action if nvec else action[:, 0] + START, reward=np.ones(12), terminated=ends, truncated=ends & False)
+    space = spaces.MultiDiscrete(nvec) if nvec else ACTIONS
+    return open_dataset(rows, spaces.Dict(x=OBS["x"], action_mask=spaces.MultiBinary(sum(sizes))), space), mask
+
+
+class TestOffline:
+    @pytest.mark.parametrize("nvec", [None, [2, 3]])
+    @pytest.mark.parametrize("kind", OFFLINE)
+    def test_only_allowed_actions_are_taken_and_the_probability_is_over_these(self, kind, nvec):
+        if nvec is not None and kind in (DiscreteCQLPolicy, DiscreteIQLPolicy):
+            pytest.skip("for Discrete actions")
+        data, _ = masked_data(nvec)
+        policy = kind({"seed": 0, **OFFLINE[kind]}, data.observation_space, data.action_space)
+        only = np.zeros(sum(nvec or [A]), np.int8)
+        only[[0, 3] if nvec else [2]] = 1
+        wanted = [0, 1] if nvec else START + 2
+        for seed in range(5):
+            obs = {"x": np.random.default_rng(seed).random(5, np.float32), "action_mask": only}
+            for options in ({}, {"deterministic": False, **({"eps": 1.0} if kind is DiscreteCQLPolicy else {})}):
+                assert np.array_equal(policy.predict(obs, **options)[0], wanted)
+
+    @pytest.mark.parametrize("nvec", [None, [2, 3]])
+    def test_the_decision_transformer_learns_the_masked_distribution(self, nvec):
+        data, mask = masked_data(nvec)
+        policy = DecisionTransformerPolicy({"seed": 0, "context_length": 3}, data.observation_space, data.action_space)
+        batch = data.windows([7, 0, 11], 3)
+        logit = policy.model(batch.obs, batch.action, batch.return_to_go / policy.cfg.return_scale, batch.timestep, batch.valid)
+        losses, rows = [], [[None, 6, 7], [None, None, 0], [9, 10, 11]]
+        for number, window in enumerate(rows):
+            for place, row in enumerate(window):
+                if row is None:
+                    continue
+                begin = 0
+                for choice, size in enumerate(nvec or [A]):
+                    allowed = [i for i in range(size) if mask[row][begin + i]]
+                    numbers = [logit[number, place, begin + i].item() for i in allowed]
+                    taken = int(np.ravel(data.rows()["action"][row])[choice]) - (0 if nvec else START)
+                    chosen = numbers[allowed.index(taken)]
+                    losses.append(math.log(sum(math.exp(one) for one in numbers)) - chosen)
+                    begin += size
+        loss, stats = policy.loss(batch)
+
+        np.testing.assert_allclose(loss.item(), np.sum(losses) / 6, rtol=1e-5)
+        assert 0 <= stats["entropy"].item() <= math.log(6)
+
+    def test_a_recorded_action_that_its_own_mask_does_not_allow_is_named_before_the_run(self):
+        data, mask = masked_data()
+        wrong = mask.copy()
+        wrong[8] = 1
+        wrong[8, data.rows()["action"][8] - START] = 0
+        bad, _ = masked_data(masks=wrong)
+        for kind, options in OFFLINE.items():
+            cfg = getattr(ding_lite.config, kind.__name__.replace("Policy", "Config"))()
+            cfg.override({f"policy.{name}": value for name, value in options.items()})
+            policy = kind(cfg.policy, data.observation_space, data.action_space)
+            if kind is DecisionTransformerPolicy:
+                cfg.override({"policy.target_return": 6.0})
+            offline_data_fetcher(cfg, data, policy.learn_mode)
+            words = (
+                r"has the action \d in row 8, which is step 2 of episode 1, and the 'action_mask' .* not allow it; 1 of 12 rows"
+            )
+            with pytest.raises(DatasetError, match=words):
+                offline_data_fetcher(cfg, bad, policy.learn_mode)
+        with pytest.warns(UserWarning, match="in row 8"):
+            offline_data_fetcher(ding_lite.config.BCConfig(), bad)
+        offline_data_fetcher(ding_lite.config.BCConfig(), bad.select([0]))
+
+    def test_a_state_whose_mask_allows_nothing_is_no_forbidden_action(self):
+        _, mask = masked_data()
+        mask[3] = 0
+        data, _ = masked_data(masks=mask)
+
+        assert data.problem_with_masks(data.observation_space, data.action_space) is None
+
+    def test_recorded_masks_and_actions_of_several_choices_are_compared_choice_by_choice(self, monkeypatch):
+        monkeypatch.setattr(offline_datasets, "_PIECE_BYTES", 16)
+        data, mask = masked_data([2, 3])
+        assert data.problem_with_masks(data.observation_space, data.action_space) is None
+        wrong = mask.copy()
+        wrong[11] = 1
+        wrong[11, 2 + data.rows()["action"][11][1]] = 0
+        bad, _ = masked_data([2, 3], wrong)
+
+        assert "in row 11" in bad.problem_with_masks(data.observation_space, data.action_space)
 
 
 class TestSpaces:

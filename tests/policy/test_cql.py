@@ -138,9 +138,9 @@ def test_without_a_penalty_it_is_sac():
     torch.testing.assert_close(policy.critic_loss(batch, alpha)[0], sac.critic_loss(batch, alpha)[0], rtol=1e-12, atol=0)
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_in_its_first_steps_the_actor_imitates_actions_clipped_inside_of_the_bounds(seed):
-    policy, batch = made(**{"learn.bc_steps": 1}), box_rows(seed=seed)
+@pytest.mark.parametrize(("seed", "kind"), [(0, KINDS[0]), (1, "mixed"), (0, "by priority")])
+def test_in_its_first_steps_the_actor_imitates_actions_clipped_inside_of_the_bounds(seed, kind):
+    policy, batch = made(**{"learn.bc_steps": 1}), box_rows(kind, seed=seed)
     noise = torch.randn(6, 2, generator=twin(policy.generator), dtype=torch.float64)
     losses = []
     for i in range(6):
@@ -149,7 +149,7 @@ def test_in_its_first_steps_the_actor_imitates_actions_clipped_inside_of_the_bou
         for mean, log_std, one in zip(numbers[:2], numbers[2:], ((batch["action"][i] - MIDDLE) / 2).tolist(), strict=True):
             inside = min(max(one, -1 + 1e-6), 1 - 1e-6)
             likelihood += normal_log_density(math.atanh(inside), mean, math.exp(log_std)) - math.log(1 - inside**2)
-        losses.append(ALPHA * drawn(policy, batch["obs"][i], noise[i])[1] - likelihood)
+        losses.append(weight_of(batch, i) * (ALPHA * drawn(policy, batch["obs"][i], noise[i])[1] - likelihood))
     loss, _ = policy.actor_loss(tree(batch), torch.tensor(ALPHA, dtype=torch.float64))
     loss.backward()
 

@@ -104,6 +104,29 @@ def test_actions_that_are_all_at_the_bounds_give_finite_losses_and_are_learned(n
     np.testing.assert_allclose(found, batch["action"], atol=0.6)
 
 
+@pytest.mark.parametrize("bc_steps", [0, 5])
+def test_transitions_of_weight_zero_teach_no_network_anything(name, bc_steps):
+    policy = made(name, **{"model.normalize_obs": False, **({"learn.bc_steps": bc_steps} if name == "CQL" else {})})
+    before = {path: leaf.clone() for path, leaf in policy.get_weights().items()}
+    batch = rows(name)
+    for weight, learns in ((0.0, False), (1.0, True)):
+        for _ in range(2):
+            policy.learn_mode.forward(tree({**batch, "weight": torch.full((len(batch["reward"]),), weight)}))
+        after = policy.get_weights()
+        learned_parts = {path for path in before if path != "log_alpha" and not torch.equal(before[path], after[path])}
+        assert bool(learned_parts) == learns
+
+
+def test_weights_of_one_give_the_losses_without_weights(name):
+    losses = []
+    for weight in ({}, {"weight": torch.ones(6)}):
+        policy = made(name, **({"learn.bc_steps": 1} if name == "CQL" else {}))
+        stats = [policy.learn_mode.forward(tree({**rows(name, seed=step), **weight})) for step in range(3)]
+        losses.append([float(one[key]) for one in stats for key in sorted(one) if key.endswith("loss")])
+
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
+
+
 def test_terminated_steps_have_no_next_value(name):
     batch = rows(name, "all terminated")
     losses = []

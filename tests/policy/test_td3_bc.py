@@ -18,6 +18,7 @@ from dataset_rows import (
     in_double_precision,
     outputs,
     q_values,
+    weight_of,
 )
 
 from ding_lite.data import tree
@@ -35,13 +36,17 @@ def made(**settings):
 @pytest.mark.parametrize(("seed", "alpha"), [(0, 2.5), (1, 0.4), (2, 0.0)])
 def test_the_loss_of_the_actor_matches_its_equation_row_by_row(kind, seed, alpha):
     policy, batch = made(**{"learn.bc_alpha": alpha}), box_rows(kind, seed)
-    values, errors = [], []
+    values, errors, weights = [], [], []
     for i in range(len(batch["reward"])):
         unit = [math.tanh(one) for one in outputs(policy.model.actor.network, batch["obs"][i])]
         inputs = batch["obs"][i], torch.tensor(unit, dtype=torch.float64)
         values.append(q_values(policy.model.critic.critics, 0, *inputs)[0])
-        errors += [(one - other) ** 2 for one, other in zip(unit, ((batch["action"][i] - MIDDLE) / 2).tolist(), strict=True)]
-    wanted = -alpha / np.mean(np.abs(values)) * np.mean(values) + np.mean(errors)
+        weights.append(weight_of(batch, i))
+        errors += [
+            weights[-1] * (one - other) ** 2
+            for one, other in zip(unit, ((batch["action"][i] - MIDDLE) / 2).tolist(), strict=True)
+        ]
+    wanted = -alpha / np.mean(np.abs(values)) * np.mean(np.multiply(weights, values)) + np.mean(errors)
 
     np.testing.assert_allclose(policy.actor_loss(tree(batch)).item(), wanted, rtol=1e-11)
 

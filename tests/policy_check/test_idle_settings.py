@@ -11,8 +11,30 @@ import torch
 from gymnasium import spaces
 from torch import nn
 
+from ding_lite import Task, contract
+from ding_lite.config import A2CConfig, DQNConfig
+from ding_lite.contexts import OfflineRLContext, OnlineRLContext
+from ding_lite.data import ReplayBuffer
+from ding_lite.envs import make_envs
+from ding_lite.middleware import (
+    StepCollector,
+    data_pusher,
+    offline_data_fetcher,
+    offpolicy_data_fetcher,
+    onpolicy_data_fetcher,
+    trainer,
+)
 from ding_lite.nn import MLP
-from ding_lite.policy import A2CPolicy, DQNPolicy, DQNPolicyConfig, IMPALAPolicy, PPOPolicy, PPOPolicyConfig, REINFORCEPolicy
+from ding_lite.policy import (
+    A2CPolicy,
+    DQNPolicy,
+    DQNPolicyConfig,
+    IMPALAPolicy,
+    Policy,
+    PPOPolicy,
+    PPOPolicyConfig,
+    REINFORCEPolicy,
+)
 from ding_lite.policy_base import FixedSettingError, build_policy
 
 BOX, DISCRETE = spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(3)
@@ -46,16 +68,81 @@ def reward_loss(policy, model, dist_class, batch):
     return -(dist_class(logit, model).logp(batch["action"]) * batch["reward"]).mean()
 
 
-@pytest.mark.parametrize(
-    ("kind", "name"),
-    [(A2CPolicy, "A2CPolicy"), (REINFORCEPolicy, "REINFORCEPolicy"), (build_policy("Own", loss_fn=reward_loss), "Own")],
-)
+@pytest.mark.parametrize(("kind", "name"), [(A2CPolicy, "A2CPolicy"), (REINFORCEPolicy, "REINFORCEPolicy")])
 def test_a_batch_size_of_a_policy_that_takes_one_step_per_rollout_is_a_warning(kind, name, recwarn):
     kind({"learn.batch_size": 64}, BOX, DISCRETE)  # the default
     assert not recwarn.list
     words = f"learn.batch_size = 16 has no effect: {name} takes one gradient step on the whole rollout. Leave it out; or use"
     with pytest.warns(UserWarning, match=words):
         kind({"learn.batch_size": 16}, BOX, DISCRETE)
+
+
+class OnRollouts(Policy):
+    def loss(self, batch):
+        logit = self.model.logits(batch.obs)
+        return -(self.model.distribution.evaluate(logit, batch.action)[0] * batch.reward).mean(), {}
+
+
+class TestBatchSizesOfPoliciesOfUsers:
+    WORDS = "learn.batch_size = 16 has no effect: Own takes one gradient step on the whole rollout. Leave it out; or use"
+
+    def policy_and_cfg(self, kind):
+        cfg = A2CConfig().override({"policy.learn.batch_size": 16})
+        envs = make_envs("CartPole-v1", 2, seed=0)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            policy = kind({"learn.batch_size": 16}, envs.single_observation_space, envs.single_action_space)
+        return policy, cfg, envs
+
+    @pytest.fixture(params=["hooks", "class"])
+    def kind(self, request):
+        return build_policy("Own", loss_fn=reward_loss) if request.param == "hooks" else type("Own", (OnRollouts,), {})
+
+    @staticmethod
+    def trained(cfg, policy, envs, *between):
+        task = Task()
+        with task.start(ctx=OnlineRLContext()):
+            task.use(StepCollector(cfg, policy.collect_mode, envs)).use(onpolicy_data_fetcher(cfg))
+            for one in between:
+                task.use(one)
+            task.use(trainer(cfg, policy.learn_mode)).run(1)
+
+    @pytest.mark.parametrize("between", [(), (lambda ctx: None,)])
+    def test_they_are_a_warning_before_a_run_that_learns_from_rollouts(self, kind, between):
+        policy, cfg, envs = self.policy_and_cfg(kind)
+        with pytest.warns(UserWarning, match=self.WORDS):
+            self.trained(cfg, policy, envs, *between)
+
+    def test_they_are_none_where_a_middleware_of_the_script_reads_them(self, kind):
+        policy, cfg, envs = self.policy_and_cfg(kind)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", message="learn.batch_size")
+            self.trained(cfg, policy, envs, lambda ctx: print(cfg.policy.learn.batch_size))
+
+    def test_they_are_none_in_a_run_that_learns_from_a_dataset_in_batches_of_this_size(self, kind):
+        policy, cfg, envs = self.policy_and_cfg(kind)
+        rows = {"obs": np.zeros((32, 4), np.float32), "action": np.zeros(32, np.int64), "reward": np.ones(32, np.float32)}
+        rows.update(terminated=np.arange(32) == 31, truncated=np.zeros(32, bool), next_obs=np.zeros((32, 4), np.float32))
+        task, sizes = Task(), []
+        with warnings.catch_warnings(), task.start(ctx=OfflineRLContext()):
+            warnings.simplefilter("error")
+            task.use(offline_data_fetcher(cfg, rows, policy.learn_mode)).use(trainer(cfg, policy.learn_mode))
+            task.use(contract(reads=("train_data",), stage="record")(lambda ctx: sizes.append(len(ctx.train_data.action)))).run(
+                2
+            )
+        assert sizes == [16, 16]
+
+    def test_they_are_none_in_a_run_that_learns_from_replay(self, kind):
+        policy, cfg, envs = self.policy_and_cfg(kind)
+        replayed, buffer_, task = (
+            DQNConfig().override({"policy.learn": {"batch_size": 16, "learning_starts": 9}}),
+            ReplayBuffer(99),
+            Task(),
+        )
+        with warnings.catch_warnings(), task.start(ctx=OnlineRLContext()):
+            warnings.filterwarnings("error", message="learn.batch_size")
+            task.use(StepCollector(cfg, policy.collect_mode, envs)).use(data_pusher(cfg, buffer_))
+            task.use(offpolicy_data_fetcher(replayed, buffer_, policy.learn_mode)).use(trainer(cfg, policy.learn_mode)).run(1)
 
 
 @pytest.mark.parametrize("given", ["settings", "typed", "default"])
@@ -66,7 +153,7 @@ def test_its_epochs_are_a_warning_if_its_configuration_has_them(given):
     default = changed if given == "default" else PPOPolicyConfig
     kind = build_policy("Own", loss_fn=reward_loss, get_default_config=default)
     settings = {"settings": {"learn.epoch_per_collect": 5, "learn.batch_size": 16}, "typed": changed(), "default": None}
-    with pytest.warns(UserWarning, match="learn.epoch_per_collect = 5 and learn.batch_size = 16 have no effect: Own takes one"):
+    with pytest.warns(UserWarning, match="learn.epoch_per_collect = 5 has no effect: Own takes one"):
         kind(settings[given], BOX, DISCRETE)
 
 

@@ -330,10 +330,35 @@ class TestEpisodes:
 
 
 class TestRefused:
-    @pytest.mark.parametrize("make", [importance_sampling, doubly_robust, fitted_q_evaluation])
+    @pytest.fixture(params=[importance_sampling, doubly_robust, fitted_q_evaluation])
+    def make(self, request):
+        return request.param
+
     def test_gamma(self, make):
         with pytest.raises(ValueError, match=rf"{make.__name__} wants gamma in \[0, 1[\])], got 1.5"):
             make(1.5)
+
+    def test_the_arguments_of_the_metric_in_place_of_those_that_make_it(self, make, process):
+        policy, data = policy_of(PPOPolicy), process.collect(3)
+        words = rf"{make.__name__} makes a metric, .* got one of type EvalMode: write {make.__name__}\(0.99\)\(policy.eval_mode"
+        with pytest.raises(TypeError, match=words):
+            make(policy.eval_mode, data)
+
+    def test_what_makes_a_metric_in_place_of_the_metric(self, make, process, tmp_path):
+        cfg, policy, data = DQNConfig(exp_name=tmp_path), policy_of(PPOPolicy), process.collect(3)
+        with pytest.raises(
+            TypeError, match=rf"metric_evaluator got {make.__name__}, which makes a metric: call it, .*\(0.99\)"
+        ):
+            metric_evaluator(cfg, policy.eval_mode, data, make)
+
+        def factory(*arguments):
+            return make(GAMMA)
+
+        task = Task()
+        with task.start(ctx=OfflineRLContext()):
+            task.use(metric_evaluator(cfg, policy.eval_mode, data, factory))
+            with pytest.raises(TypeError, match=r"the metric factory returned the function .* pass the result of factory\("):
+                task.run(1)
 
     def test_endless_values(self, process):
         policy, cut = policy_of(PPOPolicy), process.collect(300, longest=2)
