@@ -288,8 +288,9 @@ class _Acting:
     def parts(self, scratch: ScratchValues) -> Parts:
         kind: Any = type(self.policy)
         changed = self.policy.changed_by_acting()
-        left_out = _left_out(kind) | scratch.of(kind).of_acting
-        parts = {name: _or_cached(inner, name, kind) for name, inner in changed.items() if name not in left_out}
+        left_out, known = _left_out(kind), scratch.of(kind)
+        held = {name: it for name, it in changed.items() if name not in left_out and not known.has(name, it, in_acting=True)}
+        parts = {name: _or_cached(inner, name, kind) for name, inner in held.items()}
         named = [(f".{name}", it) for name, it in parts.items() if type(it) is not _Cached]  # what fills caches in acting
         return [("", None), *named]  # not empty, because a value without parts is left out
 
@@ -317,9 +318,9 @@ class _Own:
         names = _names_of(self.thing) or StateNames(frozenset(), None)
         known = names.saved | _left_out(of_script) | _shared_with_copies(self.thing)
         own = {} if names.added is None else data_in_class(of_script)
-        values = scratch.of(of_script).values
         held = _attributes_of(self.thing).items()
-        own |= {name: _or_cached(inner, name, of_script) for name, inner in held if name not in values}
+        values = scratch.of(of_script)
+        own |= {name: _or_cached(inner, name, of_script) for name, inner in held if not values.has(name, inner)}
         of_forward = set_in_forward(of_script) if has_attribute(self.thing, "named_parameters") else ()
         own = {
             name: inner
@@ -435,8 +436,9 @@ def _inside(saved: Container[int], scratch: ScratchValues, value: Any) -> Parts 
     kind = type(value).__module__
     if is_of_script(kind):
         of_script: Any = type(value)
-        left_out = {f".{name}" for name in _left_out(of_script) | scratch.of(of_script).values}
-        parts = [(name, _or_cached(it, name[1:], of_script)) for name, it in usual_parts(value) if name not in left_out]
+        left_out, known = {f".{name}" for name in _left_out(of_script)}, scratch.of(of_script)
+        held = [(name, it) for name, it in usual_parts(value) if name not in left_out and not known.has(name[1:], it)]
+        parts = [(name, _or_cached(it, name[1:], of_script)) for name, it in held]
         return [*parts, ("", type(value))]
     if is_data(value):
         return None
