@@ -125,10 +125,10 @@ def names_not_saved(kind: Any) -> frozenset[str]:
 
 @functools.cache
 def listed_in_not_saved(kind: Any) -> frozenset[str]:
-    """The attributes that a class of the script lists in `not_saved`."""
-    members = [member for base in kind.__mro__ for member in vars(base).items()]
-    listed = [names for name, names in members if name == "not_saved" and isinstance(names, (tuple, list, set, frozenset))]
-    return frozenset(name for names in listed for name in names)
+    """The attributes that a class of the script lists in `not_saved`; a string is one name."""
+    listed = [vars(base)["not_saved"] for base in kind.__mro__ if "not_saved" in vars(base)]
+    listed = [(names,) if isinstance(names, str) else names for names in listed]
+    return frozenset(name for names in listed if isinstance(names, (tuple, list, set, frozenset)) for name in names)
 
 
 @functools.cache

@@ -25,6 +25,10 @@ _HARMLESS = ("super", "type", "isinstance", "id")
 _RETURNING_ITSELF = ("__enter__", "__iter__")
 """What Python calls, so that the result goes to another function, or to one where `with self` counts as a read of all."""
 _BY_NAME = ("getattr", "hasattr", "delattr")
+_RENEWING = {"clear": 0, "fill": 1, "fill_": 1, "zero_": 0, "copy_": 1}
+"""Methods of containers, arrays, tensors and events after which nothing is left of earlier content; each with the number of its
+arguments."""
+_RENEWING_CALLS = (*_CALLS, "CALL_METHOD")
 _OF_ATTRIBUTES = ("__getattr__", "__getattribute__", "__setattr__", "__delattr__")
 
 
@@ -80,6 +84,8 @@ class FirstAccesses:
         """The attributes that this code sets somewhere."""
         self.names_read: set[str] = set()
         """The attributes that this code reads somewhere."""
+        self.names_renewed: set[str] = set()
+        """The attributes whose content this code replaces somewhere, `self.rows.clear()`, which counts as if it set them."""
         script = [base for base in kind.__mro__ if is_of_script(base.__module__)]
         self.is_known = not any(name in vars(base) for base in script for name in _OF_ATTRIBUTES)
         """Whether attributes are set and read in the usual way."""
@@ -154,6 +160,14 @@ class FirstAccesses:
         owner, member = self._member(name)
         if isinstance(member, property):
             return _NOTHING if member.fset is None else self._of_member(owner, member.fset)
+        self.names_set.add(name)
+        return Accesses(frozenset(), frozenset({name}))
+
+    def renewing(self, name: str) -> Accesses | None:
+        """What happens if the content of an attribute is replaced; None if it is no attribute of the object alone."""
+        if self._member(name)[0] is not None:
+            return None
+        self.names_renewed.add(name)
         self.names_set.add(name)
         return Accesses(frozenset(), frozenset({name}))
 
@@ -288,6 +302,10 @@ class _Walk:
     def _attribute(self, index: int, at: int, done: set[str], begun: set[str], below: type | None = None) -> None:
         """The attribute that the instruction `at` reads of the object, or of its `super()` in the class `below`."""
         now = self._code[at]
+        renewed = self._of.renewing(now.argval) if below is None and at == index + 1 and self._is_renewed(at) else None
+        if renewed is not None:
+            self._take(renewed, done, done)
+            return
         found, is_method = self._of.attribute(now.argval, below)
         if not is_method:
             self._take(found, done, done)
@@ -295,6 +313,23 @@ class _Walk:
             self._take(found, done, begun)
         else:  # it may be called later
             self._read |= found.read
+
+    def _is_renewed(self, at: int) -> bool:
+        """Whether nothing is left of the content of the attribute that the instruction `at` reads: `self.rows.clear()`,
+        `self.array.fill(0)`, `self.array[:] = numbers`. Arguments are plain variables, so that they do not read it before."""
+        names = [(it.opname, it.argval) for it in self._code[at + 1 : at + 5]]
+        operations = [name for name, _ in names]
+        if operations[:1] in (["LOAD_ATTR"], ["LOAD_METHOD"]) and names[0][1] in _RENEWING:
+            count = _RENEWING[names[0][1]]
+            given, call = names[1 : count + 1], self._code[at + 2 + count : at + 3 + count]
+            is_plain = all(name.startswith(("LOAD_CONST", "LOAD_FAST", "LOAD_SMALL_INT")) for name, _ in given)
+            is_other = all(value != self._variable and not isinstance(value, tuple) for _, value in given)
+            return is_plain and is_other and bool(call) and call[0].opname in _RENEWING_CALLS and call[0].arg == count
+        constants = [value for name, value in names if name == "LOAD_CONST"]
+        if operations[:2] == ["LOAD_CONST", "STORE_SUBSCR"]:
+            return constants[0] in (slice(None), Ellipsis)
+        is_whole = operations[:2] == ["LOAD_CONST", "LOAD_CONST"] and constants[:2] == [None, None]
+        return is_whole and operations[2:] in (["BUILD_SLICE", "STORE_SUBSCR"], ["STORE_SLICE", *operations[3:]])
 
     def _is_called_with_names(self, index: int, at: int) -> bool:
         """Whether the method that begins an expression is called there: `x = self.method(*args)`."""

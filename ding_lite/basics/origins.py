@@ -12,8 +12,9 @@ _INSTALLED = {"site-packages", "dist-packages"}
 
 
 def package_of(module: str | None) -> str:
-    """The top-level package of a module, by its name; that of Python's own functions if there is none."""
-    return (module or "builtins").partition(".")[0]
+    """The top-level package of a module, by its name; that of Python's own functions if there is none, or no text, as in
+    classes of Cython."""
+    return (module if module and isinstance(module, str) else "builtins").partition(".")[0]
 
 
 def module_of(thing: Any) -> str | None:

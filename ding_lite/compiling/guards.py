@@ -142,6 +142,23 @@ class Descriptor:
         return of_class(self._kind, name)
 
 
+class NamesOf:
+    """The names of all attributes of an object: the owner of a guard.
+
+    Args:
+        owner: the object.
+    """
+
+    def __init__(self, owner: Any) -> None:
+        self._owner = owner
+        self.__name__ = type(owner).__name__
+
+    @property
+    def names(self) -> list[str]:
+        """In the order in which they were set."""
+        return list(object.__getattribute__(self._owner, "__dict__"))
+
+
 class FunctionGuard(NamedTuple):
     """That a function has this code, and these default values of arguments."""
 

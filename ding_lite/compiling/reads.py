@@ -8,6 +8,7 @@ import random
 import re
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from functools import partial
@@ -31,6 +32,7 @@ from ding_lite.compiling.guards import (
     FunctionGuard,
     Globals,
     Guard,
+    NamesOf,
     TensorGuard,
     Unshadowed,
     are_alike,
@@ -59,6 +61,15 @@ _TRANSPARENT = (
 _WITH_CONTENTS = *GROUPS, partial, SimpleNamespace, np.ndarray, int, float, complex, str, bytes, Enum
 """What is compared by its contents, to which an object of a derived class may add attributes."""
 _RANDOM = random.Random, np.random.Generator, np.random.RandomState
+_COPYING = frozenset({"__getstate__", "__reduce__", "__reduce_ex__"})
+"""What `copy.copy`, `copy.deepcopy` and `pickle` ask an object for, to read all of its attributes."""
+_UNNOTICED = {
+    "__getattribute__": "read the attribute as object.name",
+    "__get__": "read the attribute as object.name",
+    "get_num_threads": "call it in before_step, and keep the result as an attribute",
+    "get_num_interop_threads": "call it in before_step, and keep the result as an attribute",
+}
+"""Functions that read values without a trace, and what to do instead."""
 _FOLLOWED = frozenset({"ding_lite.policy_base.short_names"})  # policy.config
 
 
@@ -137,6 +148,7 @@ class Reads:
                 self._paused, self._line = False, user_line
             with self._noticing_calls():
                 yield
+        self._require_noticed()
         called = {name for code, _ in self._called for name in code.co_names}
         if error := next((error for name, error in self._doubts if self._is_profiled or name in called), None):
             raise error
@@ -160,6 +172,16 @@ class Reads:
             if not guard.holds():
                 raise NotCompiledError(
                     f"the loss changes {guard.place}, which a compiled step would not do: do it in before_step or after_step."
+                )
+
+    def _require_noticed(self) -> None:
+        """Raise an error if code of the script reads values in a way that cannot be noticed."""
+        for code in self._outer.functions if self._is_profiled else {code for code, _ in self._called}:
+            name = next((it for it in code.co_names if it in _UNNOTICED), None)
+            if name is not None and code.co_name not in _UNNOTICED:
+                raise NotCompiledError(
+                    f"{code.co_name} ({code.co_filename}:{code.co_firstlineno}) calls {name}, and a compiled step cannot "
+                    f"follow what that reads: {_UNNOTICED[name]}."
                 )
 
     def _watch(self, kind: type) -> None:
@@ -257,7 +279,8 @@ class Reads:
             if threading.get_ident() != self._thread or self._paused:
                 return original(owner, name)
             if name.startswith("__"):
-                if name == "__dict__" and not isinstance(owner, nn.Module) and _is_users_code():
+                is_all = name in _COPYING or (name == "__dict__" and _is_users_code())
+                if is_all and not isinstance(owner, nn.Module):
                     self._note_all(owner)
                 return original(owner, name)
             try:
@@ -273,8 +296,13 @@ class Reads:
     def _note_all(self, owner: Any) -> None:
         if owner is self._policy:
             raise NotCompiledError(f"{user_line()} reads vars({type(owner).__name__}): read its attributes one by one.")
-        for name, value in object.__getattribute__(owner, "__dict__").items():
-            self._note(owner, name, value)
+        if not type(owner).__dictoffset__:  # with slots alone, which are read one by one
+            return
+        names = NamesOf(owner)
+        if id(owner) not in self._made:
+            self._outside.setdefault((id(owner), "__dict__"), Guard.of(names, "names", names.names))
+        for name in names.names:
+            self._note(owner, name, object.__getattribute__(owner, "__dict__")[name])
 
     def _note(self, owner: Any, name: str, value: Any) -> None:
         is_of_module = isinstance(owner, nn.Module)
@@ -339,6 +367,11 @@ class Reads:
 
     def _follow(self, place: str, value: Any, depth: int = 0) -> None:
         """Watch the attributes of an object, and of those in a list and the like."""
+        if type(value) in weakref.ProxyTypes:
+            raise NotCompiledError(
+                f"{self._line()} reads {place}, a weak proxy, whose object a compiled step cannot follow: keep the object "
+                "itself, or a weakref.ref of it."
+            )
         size = value.size if isinstance(value, np.ndarray) else len(value) if isinstance(value, GROUPS) else 0
         if size > MOST:
             raise NotCompiledError(
@@ -387,6 +420,8 @@ class Reads:
         elif isinstance(value, GROUPS):
             for part in parts_of(value) if depth < DEEPEST else ():
                 self._follow(place, part, depth + 1)
+        elif isinstance(value, weakref.ref):
+            self._follow(place, value(), depth + 1)
         elif isinstance(value, MethodType):
             self._search(value, type(value.__self__))
             self._follow(place, value.__self__, depth + 1)

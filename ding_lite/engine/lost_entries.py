@@ -22,9 +22,11 @@ def lost_entries(parts: Mapping[str, Any], states: Mapping[str, Any]) -> Iterato
 
     Args:
         parts: the objects by name, and objects that are attached to them.
-        states: the state of each that it has loaded.
+        states: the state of each that it has loaded; of some there may be none.
     """
     for name, part in parts.items():
+        if name not in states:
+            continue
         holder = network_holder(part)
         for thing, saved in ((holder, states[name]), *_attached(holder, states[name])):
             if is_of_script(type(thing).__module__) and isinstance(saved, Mapping):

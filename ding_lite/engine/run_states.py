@@ -218,7 +218,12 @@ class RunStateMixin:
                 "task.start() to begin new episodes there, so that the run is not the same as the unbroken one."
             )
         for name in sorted(parts, key=lambda name: attribute_of(parts[name], "leader") is not None):  # followers last
-            self._load_part(name, parts[name], state["parts"][name])
+            if name in state["parts"]:
+                self._load_part(name, parts[name], state["parts"][name])
+            else:
+                warnings.warn(
+                    f"an earlier version of ding_lite saved this run without its {name}, which begins anew.", stacklevel=2
+                )
         self._network_states.load_state_dict(state.get("networks", {}), parts)
         self._setting_states.load_state_dict(state.get("settings", {}), parts)
         for words in lost_entries(parts, state["parts"]):
@@ -283,9 +288,10 @@ class RunStateMixin:
                 f"the state was saved with max_lag={state['max_lag']}, and this task has max_lag={self.max_lag}: start it with "
                 "the same one."
             )
-        mine, theirs = self._parts().keys(), state["parts"].keys()
-        if mine != theirs:
-            odd = sorted(mine ^ theirs)
+        mine, theirs = self._parts(), state["parts"].keys()
+        new = {name for name, part in mine.items() if attribute_of(part, "may_lack_state", False)}
+        odd = sorted((mine.keys() ^ theirs) - (new - theirs))
+        if odd:
             raise RunStateError(
                 f"the state was saved by a pipeline with other objects: {', '.join(odd)} is only in one of the two. Make the "
                 "same objects, and name the same ones in contracts."

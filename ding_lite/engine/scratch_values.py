@@ -1,8 +1,11 @@
-"""Scratch values: attributes that methods set anew before each use, so that a resumed run does not need them."""
+"""Scratch values: attributes that methods set or empty before each use, so that a resumed run does not need them."""
 
 from __future__ import annotations
 
 import functools
+import sys
+import threading
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
@@ -30,9 +33,23 @@ class Scratch(NamedTuple):
     values: frozenset[str]
     of_acting: frozenset[str]
     """Those in a copy of a policy that acts."""
+    renewed: frozenset[str]
+    """Those of which only the content is replaced, `self.rows.clear()`, so that they must hold a container or an array."""
+
+    def has(self, name: str, value: Any, in_acting: bool = False) -> bool:
+        """Whether an attribute with this value is one of them."""
+        known = self.of_acting if in_acting else self.values
+        return name in known and (name not in self.renewed or _can_be_renewed(value))
 
 
-_NONE = Scratch(frozenset(), frozenset())
+_NONE = Scratch(frozenset(), frozenset(), frozenset())
+_RENEWABLE = (list, dict, set, bytearray, deque, OrderedDict, defaultdict, Counter, threading.Event)
+
+
+def _can_be_renewed(value: Any) -> bool:
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    arrays = [getattr(it, name) for it, name in ((numpy, "ndarray"), (torch, "Tensor")) if it is not None and hasattr(it, name)]
+    return type(value) in (*_RENEWABLE, *arrays)
 
 
 class _Code(NamedTuple):
@@ -79,7 +96,8 @@ class ScratchValues:
         names = (first.names_read | always) & first.names_set
         names = {name for name in names if not any(_reads(fn, name, kind) for fn in others)}
         acting = first.of("act").read | first.of("get_initial_state").read if calls else frozenset[str]()
-        return Scratch(frozenset(names - read), frozenset(names - acting) if calls else frozenset())
+        of_acting = frozenset(names - acting) if calls else frozenset[str]()
+        return Scratch(frozenset(names - read), of_acting, frozenset(first.names_renewed))
 
 
 class _Roots:

@@ -9,6 +9,8 @@ import io
 import itertools
 import re
 import sys
+import threading
+import weakref
 from collections.abc import Container, Iterator, Mapping, Sequence
 from enum import Enum
 from types import BuiltinFunctionType, FunctionType, MethodType, MethodWrapperType, ModuleType
@@ -18,7 +20,7 @@ from ding_lite.basics.attribute_reads import cached_properties, instructions_of,
 from ding_lite.basics.closures import closure_of, function_of, names_in, parts_of
 from ding_lite.basics.messages import name_of
 from ding_lite.basics.optional_attributes import attribute_of, has_attribute
-from ding_lite.basics.origins import is_of_ding_lite, is_of_script, module_of
+from ding_lite.basics.origins import is_of_ding_lite, is_of_script, module_of, package_of
 from ding_lite.engine.hidden_middleware import hidden_middleware
 from ding_lite.engine.restarted_values import restarted_by
 from ding_lite.engine.run_parts import environments_of, has_code_of_script, has_state, has_state_itself, holder_of, holders_of
@@ -66,6 +68,10 @@ _MOST_PLACES = 4  # in one warning
 _MOST_ITEMS = 100  # of a list or dict in an object with a state, where such objects are looked for
 _TOKENS = itertools.count()
 """Stand for the content of iterators and queues that cannot be read: they have changed, because each use changes them."""
+_WORK: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+"""A number for each work that was delegated, such as a `concurrent.futures.Future`."""
+_NAME_ALONE: Parts = (("", None),)
+"""Of a function or class that holds nothing; not empty, because a value without parts is left out."""
 _NO_OBJECTS = frozenset({*SCALARS, ModuleType, FunctionType})
 """Classes of values that are neither saved nor hold what is saved."""
 
@@ -157,14 +163,16 @@ def _take_new_caches(before: Print, now: Print) -> None:
 def _take_new_names(before: Print, now: Print) -> None:
     """Take the names of new attributes as if they had been there: those that count are parts of their own."""
     for key, part in now.items():
-        if key in before and _names_in(before[key].content) < _names_in(part.content):
+        if key in before and _is_with_more_names(before[key].content, part.content):
             before[key] = before[key]._replace(content=part.content)
 
 
-def _names_in(content: Any) -> frozenset[str]:
-    """The names of attributes in the content of an object in a fingerprint; none if it has another form."""
-    is_of_names = type(content) is tuple and len(content) == 2 and type(content[0]) is str and type(content[1]) is frozenset
-    return content[1] if is_of_names else frozenset()
+def _is_with_more_names(before: Any, now: Any) -> bool:
+    """Whether the contents in two fingerprints are of an object that has the names of more attributes now."""
+    is_of_names = [
+        type(it) is tuple and len(it) == 2 and (type(it[0]), type(it[1])) == (str, frozenset) for it in (before, now)
+    ]
+    return all(is_of_names) and before[0] == now[0] and before[1] < now[1]
 
 
 def _without_indices(place: str) -> str:
@@ -310,8 +318,9 @@ class _Acting:
     def parts(self, scratch: ScratchValues) -> Parts:
         kind: Any = type(self.policy)
         changed = self.policy.changed_by_acting()
-        left_out = _left_out(kind) | scratch.of(kind).of_acting
-        parts = {name: _or_cached(inner, name, kind) for name, inner in changed.items() if name not in left_out}
+        left_out, known = _left_out(kind), scratch.of(kind)
+        held = {name: it for name, it in changed.items() if name not in left_out and not known.has(name, it, in_acting=True)}
+        parts = {name: _or_cached(inner, name, kind) for name, inner in held.items()}
         named = [(f".{name}", it) for name, it in parts.items() if type(it) is not _Cached]  # what fills caches in acting
         return [("", None), *named]  # not empty, because a value without parts is left out
 
@@ -345,12 +354,12 @@ class _Own:
         names = _names_of(self.thing) or StateNames(frozenset(), None)
         known = names.saved | _left_out(of_script) | _shared_with_copies(self.thing)
         own = {} if names.added is None else data_in_class(of_script)
-        values = scratch.of(of_script).values
         held = _attributes_of(self.thing).items()
         if self.restart is not None:
             anew = restarted_by(of_script, self.restart)
             known = known | anew.values | {name for name, it in held if name in anew.stored and is_random_generator(it)}
-        own |= {name: _or_cached(inner, name, of_script) for name, inner in held if name not in values}
+        values = scratch.of(of_script)
+        own |= {name: _or_cached(inner, name, of_script) for name, inner in held if not values.has(name, inner)}
         of_forward = set_in_forward(of_script) if has_attribute(self.thing, "named_parameters") else ()
         own = {
             name: inner
@@ -458,17 +467,18 @@ def _inside(saved: Container[int], scratch: ScratchValues, value: Any) -> Parts 
     if isinstance(value, (ModuleType, Context)) or _is_task(value):
         return ()
     if isinstance(value, FunctionType):
-        return _in_function(value)
+        return _in_function(value) or _NAME_ALONE
     if isinstance(value, (MethodType, BuiltinFunctionType, MethodWrapperType)):
         inner = {"": attribute_of(value, "__self__"), ".__func__": attribute_of(value, "__func__")}
-        return [(name, one) for name, one in inner.items() if one is not None]
+        return [(name, one) for name, one in inner.items() if one is not None] or _NAME_ALONE
     if isinstance(value, type):
-        return _in_class(value)
+        return _in_class(value) or _NAME_ALONE
     kind = type(value).__module__
     if is_of_script(kind):
         of_script: Any = type(value)
-        left_out = {f".{name}" for name in _left_out(of_script) | scratch.of(of_script).values}
-        parts = [(name, _or_cached(it, name[1:], of_script)) for name, it in usual_parts(value) if name not in left_out]
+        left_out, known = {f".{name}" for name in _left_out(of_script)}, scratch.of(of_script)
+        held = [(name, it) for name, it in usual_parts(value) if name not in left_out and not known.has(name[1:], it)]
+        parts = [(name, _or_cached(it, name[1:], of_script)) for name, it in held]
         return [*parts, ("", type(value))]
     if is_data(value):
         return None
@@ -478,6 +488,10 @@ def _inside(saved: Container[int], scratch: ScratchValues, value: Any) -> Parts 
     state = _state_of(value)
     if state is not None:
         return [("", state)]
+    if (concurrent := _of_concurrency(value)) is not None:
+        return [("", HashedBytes(concurrent))]
+    if isinstance(value, threading.local):  # what it holds for this thread
+        return [("", None), *((f".{name}", it) for name, it in vars(value).items())]
     if is_of_ding_lite(kind):
         return [(name, inner) for name, inner in usual_parts(value) if has_code_of_script(inner)]
     if has_attribute(value, "cache_info"):  # of functools.lru_cache
@@ -485,6 +499,21 @@ def _inside(saved: Container[int], scratch: ScratchValues, value: Any) -> Parts 
     if kind.startswith("torch.distributions"):  # they compute attributes when these are first read
         return ()
     return None if holds_data_alone(type(value)) else ()
+
+
+def _of_concurrency(value: Any) -> int | None:
+    """What an object that threads share remembers: whether an event is set, the count of a semaphore, or which work was
+    delegated, because the result of it comes later; None if it is none of these."""
+    kind = type(value)
+    if package_of(kind.__module__) not in ("threading", "asyncio", "_asyncio", "concurrent", "multiprocessing"):
+        return None
+    if has_attribute(kind, "is_set"):
+        return int(value.is_set())
+    if isinstance(value, threading.Semaphore):
+        return int(attribute_of(value, "_value", 0))
+    if has_attribute(kind, "add_done_callback") or kind.__name__ in ("AsyncResult", "MapResult"):
+        return _WORK.setdefault(value, next(_TOKENS))
+    return None
 
 
 def _has_graph(value: Any) -> bool:
@@ -533,6 +562,8 @@ def _state_of(value: Any) -> Any:
     if not has_state(value):
         return None
     with contextlib.suppress(Exception):  # a warning is not worth an error
+        if has_attribute(value, "state_with_values"):  # of a MetricsLogger
+            return HashedBytes(hash(repr(value.state_with_values())))
         return getattr(value, "state_in_pieces", value.state_dict)()
     return None
 

@@ -33,6 +33,8 @@ class MetricsLogger:
     The first call for a key fixes its settings. Later calls may omit them; different ones are an error. Only one thread may
     log at a time.
 
+    A logger in the `uses` of a contract is saved with the run.
+
     Args:
         root: whether this is the root, which keeps lifetime sums.
         owner: description of the component that owns the names. `aggregate` raises an error for values of different owners
@@ -50,6 +52,9 @@ class MetricsLogger:
         {'collect': {'episode': {'return': 4.0}}}
     """
 
+    may_lack_state = True
+    """A run that an earlier version saved has no state of it, and can be resumed."""
+
     def __init__(
         self, root: bool = False, stats_cls_lookup: Mapping[str, type[StatsBase]] | None = None, owner: str = ""
     ) -> None:
@@ -63,6 +68,7 @@ class MetricsLogger:
         self._stats = self._tree.stats
         self._cycle_begun = perf_counter()
         self._merged: set[Path] = set()
+        self._timed: set[Path] = set()
         self._latest: dict[Path, Sequence[StatsBase]] = {}
         # By key as given in the call: the function that takes its values, and the last settings.
         self._known: dict[Key, tuple[Callable[[Any], None], _Asked]] = {}
@@ -161,6 +167,7 @@ class MetricsLogger:
             raise no_key(key) from None
         if asked != (reduce, window, ema_coeff, None, None) or settings:
             push = self._find(key, (reduce, window, ema_coeff, None, None), settings, "ema").push
+            self._timed.add(path_of(key))
         return Timer(push)
 
     # Reading.
@@ -389,6 +396,20 @@ class MetricsLogger:
             stats.set_state(row["state"])
             if row["is_merged"]:
                 self._merged.add(path)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state for `load_state_dict`, as `get_state` returns it."""
+        return self.get_state()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore a saved state, as `set_state` does."""
+        self.set_state(state)
+
+    def state_with_values(self) -> list[Any]:
+        """The state without times, and without keys that have no values, as most have none after `reduce`."""
+        counted = [(path, stats) for path, stats in self._stats.items() if path not in self._timed]
+        rows = [(path, stats.get_state(), self._made(stats).get_state()) for path, stats in counted]
+        return [(path, state) for path, state, empty in rows if repr(state) != repr(empty)]
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_known": {}}  # a cache of bound methods

@@ -237,11 +237,11 @@ def _inside(node: _Node, code: _Code | None) -> Iterator[_Node]:
 
 def _in_function(node: _Node, around: tuple[int, ...]) -> Iterator[_Node]:
     fn = node.value
+    wrapped = vars(fn).get("__wrapped__")
+    if callable(wrapped):  # also by a decorator of a library, such as contextlib.contextmanager
+        yield _Node(node.name, node.through, wrapped, None, around, is_top=node.is_top)
     if not node.is_top and not is_of_script(module_of(fn)):
         return
-    wrapped = vars(fn).get("__wrapped__")
-    if callable(wrapped):
-        yield _Node(node.name, node.through, wrapped, None, around, is_top=node.is_top)
     through = "" if node.is_top else node.name if fn.__name__ == "<lambda>" else fn.__name__
     is_leaf = not is_of_script(module_of(fn))
     given: list[tuple[str, Any]] = [(name, it) for name, it in closure_of(fn) if name != "__class__"]
@@ -276,10 +276,10 @@ def _data_of(it: type | FunctionType) -> dict[str, Any]:
 
 
 def _is_member(value: object) -> bool:
-    """Whether it is part of a class, such as a property, and no data."""
-    return isinstance(value, (property, staticmethod, classmethod, functools.cached_property)) or hasattr(
-        type(value), "__get__"
-    )
+    """Whether it is part of a class, such as a property, and no data. A descriptor of the script may have data."""
+    if isinstance(value, (property, staticmethod, classmethod, functools.cached_property)):
+        return True
+    return hasattr(type(value), "__get__") and not is_of_script(type(value).__module__)
 
 
 def _in_object(node: _Node, around: tuple[int, ...], code: _Code | None) -> Iterator[_Node]:

@@ -1,14 +1,17 @@
-"""Shared memory: arrays and tensors that are different objects with the same numbers, such as two views of one array."""
+"""Shared memory: different objects with the same numbers, such as two views of one array, or a network and its optimizer."""
 
 from __future__ import annotations
 
+import itertools
 import mmap
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from ding_lite.basics.optional_attributes import has_attribute
 from ding_lite.pipeline.value_kinds import bounds_of_memory, is_array_or_tensor
 
+_MOST_ITEMS = 1_000  # of a list or dict
 _MOST_WORK = 10_000  # of numpy's search for an element that two arrays share
 
 
@@ -25,6 +28,47 @@ class _Span(NamedTuple):
 def is_array(value: object) -> bool:
     """Whether a value is an array, a tensor or a bytearray."""
     return is_array_or_tensor(value) or (isinstance(value, bytearray) and "numpy" in sys.modules)
+
+
+def arrays_in(value: Any) -> list[Any]:
+    """The arrays whose numbers an object has: an array itself, the parameters and buffers of a torch module, the parameters of
+    an optimizer, and arrays in a list or dict, such as a `state_dict`; none of other objects."""
+    if is_array(value):
+        return [value]
+    if isinstance(value, (list, tuple, Mapping)):
+        inner = value.values() if isinstance(value, Mapping) else value
+        return [it for it in itertools.islice(inner, _MOST_ITEMS) if is_array_or_tensor(it)]
+    torch: Any = sys.modules.get("torch")
+    if torch is None or not hasattr(torch, "optim"):
+        return []
+    if isinstance(value, torch.nn.Module):
+        every = (*value.parameters(), *value.buffers())
+        return [it for it in every if not isinstance(it, torch.nn.parameter.UninitializedTensorMixin)]
+    if isinstance(value, torch.optim.Optimizer) and has_attribute(value, "param_groups"):
+        return [param for group in value.param_groups for param in group["params"]]
+    return []
+
+
+def objects_with_shared_memory(things: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
+    """Each two of these objects that are different ones and have the same arrays, or arrays that share an element."""
+    several = {id(one): one for one in things}
+    arrays: dict[int, Any] = {}
+    owners: dict[int, list[int]] = {}
+    for key, one in several.items():
+        for array in {id(it): it for it in arrays_in(one)}.values():
+            arrays[id(array)] = array
+            owners.setdefault(id(array), []).append(key)
+    told = set[tuple[int, int]]()
+    same = (pair for keys in owners.values() for pair in itertools.combinations(keys, 2))
+    alike = (
+        pair
+        for one, two in arrays_with_shared_memory(arrays.values())
+        for pair in itertools.product(owners[id(one)], owners[id(two)])
+    )
+    for one, two in itertools.chain(same, alike):
+        if one != two and (min(one, two), max(one, two)) not in told:
+            told.add((min(one, two), max(one, two)))
+            yield several[one], several[two]
 
 
 def arrays_with_shared_memory(things: Iterable[Any]) -> Iterator[tuple[Any, Any]]:

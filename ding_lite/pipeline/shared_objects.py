@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
 import warnings
@@ -9,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from ding_lite.basics.attribute_reads import names_of
 from ding_lite.basics.messages import with_article
 from ding_lite.basics.optional_attributes import attribute_of, has_attribute
 from ding_lite.basics.origins import is_of_script
@@ -18,11 +20,12 @@ from ding_lite.pipeline.contracts import Contract, line_to_add, state_groups
 from ding_lite.pipeline.entries import Entry, take_turns
 from ding_lite.pipeline.fingerprints import Print, changed, fingerprint
 from ding_lite.pipeline.held_objects import NO_STATE, Held, advances, objects_in_use, objects_reached
-from ding_lite.pipeline.shared_memory import arrays_with_shared_memory, is_array
+from ding_lite.pipeline.shared_memory import arrays_in, is_array, objects_with_shared_memory
 from ding_lite.pipeline.shared_variables import shared_variables
-from ding_lite.pipeline.value_kinds import is_random_generator, parts_with_defaults
+from ding_lite.pipeline.value_kinds import HashedBytes, is_random_generator, parts_with_defaults
 
 _DATA = (list, dict, set, deque, bytearray)
+_LENGTH = ".__len__()"
 _MOST_INSIDE = 5_000  # objects that are looked at
 _ACTING = " If it only acts, let it hold the mode, such as policy.eval_mode, and name that instead."
 
@@ -157,42 +160,45 @@ def shared_iterators(pipeline: Sequence[Entry], found: Reached) -> Iterator[str]
 
 
 def shared_memory(pipeline: Sequence[Entry], found: Reached) -> Iterator[str]:
-    """Advice for each array that shares memory with another one that a contract on another lane names."""
+    """Advice for each array, network or optimizer that shares memory with another object that a contract on another lane
+    names."""
     known = [entry for entry in pipeline if entry.contract is not None]
-    holders = _holders_of_arrays(known, found)
+    groups = _groups_of(pipeline)
+    holders = _holders_of_arrays(known, found, groups)
     if not holders:
         return
-    groups = _groups_of(pipeline)
     named: dict[int, list[tuple[Entry, Any]]] = {}
     for entry in known:
         for use in entry.contract.uses if entry.contract is not None else ():
-            for thing in groups.get(id(use), (use,)):
-                if is_array(thing):
-                    named.setdefault(id(thing), []).append((entry, thing))
+            group = groups.get(id(use), (use,))
+            for thing in [it for it in group if is_array(it)] or [it for it in group if arrays_in(it)]:
+                named.setdefault(id(thing), []).append((entry, thing))
+    things = {id(it): it for it in [*(it[0][1].thing for it in holders.values()), *(it[0][1] for it in named.values())]}
     told = set[frozenset[int]]()
-    for one, two in arrays_with_shared_memory(
-        [*(it[0][1].thing for it in holders.values()), *(it[0][1] for it in named.values())]
-    ):
-        for array, other in ((one, two), (two, one)):
-            for entry, held in holders.get(id(array), ()):
+    for one, two in objects_with_shared_memory(things.values()):
+        for mine, other in ((one, two), (two, one)):
+            for entry, held in holders.get(id(mine), ()):
                 user = next((it for it, _ in named.get(id(other), ()) if _are_beside(entry, it)), None)
-                if user is None or frozenset((id(one), id(two))) in told:
+                around = [frozenset((it, id(other))) for it in held.around]
+                if user is None or frozenset((id(one), id(two))) in told or not told.isdisjoint(around):
                     continue
-                told.add(frozenset((id(one), id(two))))
+                told |= {frozenset((it, id(other))) for it in (id(mine), held.container) if it is not None}
+                kinds = with_article(type(mine).__name__), with_article(type(other).__name__)
                 yield (
-                    f"{entry.name} ({entry.location}) holds {held.shown}, a {type(array).__name__} that shares memory with a "
-                    f"{type(other).__name__} that {user.name} ({user.location}) uses. Nothing orders the two, because "
-                    "contracts name objects, not memory: if one of them changes it, name the same object in both, "
-                    f"@contract(..., uses=({_as_code(held.name)},))."
+                    f"{entry.name} ({entry.location}) holds {held.shown}, {kinds[0]} that shares memory with {kinds[1]} that "
+                    f"{user.name} ({user.location}) uses. Nothing orders the two, because contracts name objects, not memory: "
+                    f"if one of them changes it, name the same object in both, @contract(..., uses=({_as_code(held.name)},))."
                 )
 
 
-def _holders_of_arrays(known: Sequence[Entry], found: Reached) -> dict[int, list[tuple[Entry, Held]]]:
-    """The middleware that reach each array, by its id."""
+def _holders_of_arrays(known: Sequence[Entry], found: Reached, groups: Container[int]) -> dict[int, list[tuple[Entry, Held]]]:
+    """The middleware that reach each array, network or optimizer, by its id; not those of a group of objects that share their
+    state, which `unnamed_objects` looks at, and not those that are only asked for settings."""
     holders: dict[int, list[tuple[Entry, Held]]] = {}
     for entry in known:
         for held in _itself(found[id(entry.fn)]):
-            if is_array(held.thing):
+            is_other = not isinstance(held.thing, (list, tuple, Mapping)) and id(held.thing) not in groups
+            if is_array(held.thing) or (is_other and held.attributes() != set() and arrays_in(held.thing)):
                 holders.setdefault(id(held.thing), []).append((entry, held))
     return holders
 
@@ -300,7 +306,7 @@ class Watched:
     """An object that middleware of two lanes hold and no contract names: harmless as long as it does not change.
 
     Args:
-        things: the object; or two arrays that share memory, which change together.
+        things: the object; or two objects that share memory, which change together.
         holders: two middleware that hold it, and that nothing orders, each with how it holds it.
         ordered: the ids of objects that contracts name, whose changes inside it do not count.
     """
@@ -321,7 +327,7 @@ class Watched:
         if None in places:  # what was added counts once it changes
             return
         self._is_reported = True
-        where = places[0] if len(places) == 1 else ""
+        where = (places[0] or "").removesuffix(_LENGTH) if len(places) == 1 else ""
         (first, held), (second, other) = self.holders
         at = f" (at {where})" if where else ""
         if held.use is None and other.use is None:
@@ -329,8 +335,8 @@ class Watched:
                 what = f"the same {type(self.things[0]).__name__}, {held.name}, which changes{at}"
                 fix = f"add it to both, @contract(..., uses=({_as_code(held.name)},))"
             else:
-                kinds = " and a ".join(type(it).__name__ for it in self.things)
-                what = f"a {kinds} that share memory, {held.name} and {other.name}, which change"
+                kinds = " and ".join(with_article(type(it).__name__) for it in self.things)
+                what = f"{kinds} that share memory, {held.name} and {other.name}, which change"
                 fix = f"add one of them, the same, to both, @contract(..., uses=({_as_code(held.name)},))"
             what = f"{_who(first)} and {_who(second)} hold {what}, and neither contract names it"
             fix += ". A decorator above a method cannot name its object: make such middleware in a factory"
@@ -348,7 +354,32 @@ class Watched:
         """The values inside a value; None for the usual ones."""
         if id(value) in self._ordered:
             return ()
-        return parts_with_defaults(value) if is_of_script(type(value).__module__) else None
+        return _parts_and_lengths(value) if is_of_script(type(value).__module__) else None
+
+
+def _parts_and_lengths(value: Any) -> list[tuple[str, Any]]:
+    """The values inside an object of the script, and the lengths of lists and sets in its attributes, because a private list
+    may only grow. Not those of dicts, which may be caches, or of attributes that only classes of libraries set."""
+    parts = parts_with_defaults(value)
+    kind: Any = type(value)
+    own = _names_of_script(kind)
+    lists = [(name, it) for name, it in parts if isinstance(it, (list, set, deque)) and (own is None or name[1:] in own)]
+    lengths = [(f"{name}{_LENGTH}", HashedBytes(len(it))) for name, it in lists]
+    return [*parts, *lengths, *((f".{name}", it) for name, it in _descriptors_of(kind))]
+
+
+def _descriptors_of(kind: type) -> list[tuple[str, Any]]:
+    """The descriptors in the classes of an object that are of classes of the script, and so may hold data for it."""
+    members = [member for base in kind.__mro__ if is_of_script(base.__module__) for member in vars(base).items()]
+    return [(name, it) for name, it in members if is_of_script(type(it).__module__) and hasattr(type(it), "__get__")]
+
+
+@functools.cache
+def _names_of_script(kind: Any) -> frozenset[str] | None:
+    """The attributes that the classes of the script set, of which one is derived from a library's; None for all."""
+    script = [base for base in kind.__mro__ if is_of_script(base.__module__)]
+    others = [base for base in kind.__mro__ if base not in script and base.__module__ != "builtins"]
+    return frozenset(names_of(script)) if others else None
 
 
 def watched_objects(pipeline: Sequence[Entry], found: Reached) -> dict[int, list[Watched]]:
@@ -385,17 +416,24 @@ def watched_objects(pipeline: Sequence[Entry], found: Reached) -> dict[int, list
 def _watched_arrays(
     known: Sequence[Entry], reached: Mapping[int, Sequence[tuple[Entry, Held]]], ordered: Container[int]
 ) -> Iterator[Watched]:
-    """Arrays that share memory, of which each is reached by middleware of another lane, and that no contract names."""
-    arrays = [several[0][1].thing for several in reached.values() if is_array(several[0][1].thing)]
-    if len(arrays) < 2:
+    """Arrays, networks and optimizers that share memory, of which each is reached by middleware of another lane, and that no
+    contract names."""
+    things = [several[0][1].thing for several in reached.values() if arrays_in(several[0][1].thing)]
+    if len(things) < 2:
         return
-    free = [it for it in arrays if not any(_knows(entry, it) for entry in known)]
-    for one, two in arrays_with_shared_memory(free):
+    free = [it for it in things if not any(_knows(entry, it) for entry in known)]
+    found: dict[frozenset[int], tuple[tuple[Entry, Held], tuple[Entry, Held]]] = {}
+    for one, two in objects_with_shared_memory(free):
         pairs = ((mine, other) for mine in reached[id(one)] for other in reached[id(two)] if _are_beside(mine[0], other[0]))
         pair = next(pairs, None)
         if pair is not None:
             first, second = sorted(pair, key=lambda it: known.index(it[0]))
-            yield Watched([first[1].thing, second[1].thing], (first, second), ordered)
+            found[frozenset((id(one), id(two)))] = first, second
+    for pair in found.values():
+        (_, held), (_, other) = pair
+        outer = itertools.product((id(held.thing), *held.around), (id(other.thing), *other.around))
+        if sum(frozenset(keys) in found for keys in outer) == 1:  # else what holds one of them is watched
+            yield Watched([held.thing, other.thing], pair, ordered)
 
 
 def _first_pair(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import inspect
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from types import FunctionType, MethodType, ModuleType
@@ -331,9 +330,11 @@ def _cells(fn: FunctionType) -> list[Any]:
 
 
 def _names_asked(fn: FunctionType, name: str) -> frozenset[str] | None:
-    """The attributes of a variable that a function reads; None if it does more with it."""
+    """The attributes of a variable that a function reads, and those that it sets, with "="; None if it does more with it."""
     places = places_of(fn.__code__, name)
-    return frozenset(place.chain[0] for place in places) if all(place.chain for place in places) else _ALL
+    if not all(place.chain for place in places):
+        return _ALL
+    return frozenset(f"{place.chain[0]}{end}" for place in places for end in ("", "=") if not end or place.chain[1:] == (end,))
 
 
 def _held(value: Any, wanted: frozenset[str] | None, is_top: bool) -> Iterator[_Found]:
@@ -365,14 +366,23 @@ def _in_object(value: Any, wanted: frozenset[str] | None, is_top: bool) -> Itera
         for name, member in vars(base).items():
             if name in _CONSTRUCTORS and not isinstance(value, type):
                 continue  # it has run
-            method = member.func if isinstance(member, functools.cached_property) else function_of(member)
-            if isinstance(method, FunctionType) and _may_run(name, wanted, is_settings):
-                is_static = isinstance(inspect.getattr_static(base, name), staticmethod)
-                of = kind if isinstance(member, classmethod) else None if is_static or isinstance(value, type) else value
-                yield method, _ALL, of
+            is_static = isinstance(member, staticmethod)
+            of = kind if isinstance(member, classmethod) else None if is_static or isinstance(value, type) else value
+            for asked, method in _functions_in(name, member):
+                if _may_run(asked, wanted, is_settings):
+                    yield method, _ALL, of
     for name, it in ({} if isinstance(value, type) else attribute_of(value, "__dict__", {})).items():
         if wanted is None or is_top or name in wanted:
             yield it, _ALL, None
+
+
+def _functions_in(name: str, member: Any) -> Iterator[tuple[str, FunctionType]]:
+    """The function of a method, by the name that runs it; of a property also those that set or delete it, by "name="."""
+    get = member.func if isinstance(member, functools.cached_property) else function_of(member)
+    found = [(name, get)]
+    if isinstance(member, property):
+        found += [(f"{name}=", it) for it in (member.fset, member.fdel)]
+    yield from ((asked, it) for asked, it in found if isinstance(it, FunctionType))
 
 
 def _may_run(name: str, wanted: frozenset[str] | None, is_settings: bool) -> bool:

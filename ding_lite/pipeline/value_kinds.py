@@ -219,7 +219,9 @@ def _ways_to_look_at(cls: type[Any]) -> tuple[Callable[[Any], _Content], Callabl
         return _of_tree, _leaves
     if issubclass(cls, Iterator) and cls.__module__ in ("builtins", "_collections") and cls.__reduce__ is not object.__reduce__:
         return _of(_of_iterator), _behind_iterator
-    return next((ways for base, ways in _BY_BASE.items() if issubclass(cls, base)), (_of(_names_of), None))
+    ways = next((ways for base, ways in _BY_BASE.items() if issubclass(cls, base)), None)
+    is_called = any("__call__" in vars(base) for base in cls.__mro__) and not is_of_script(cls.__module__)
+    return ways or (_of(_label_and_names if is_called else _names_of), None)  # is_called: a method, a class, np.sin
 
 
 def _of(content: Callable[[Any], Any]) -> Callable[[Any], _Content]:
@@ -241,8 +243,20 @@ def _raw(value: Any) -> _Content:
 
 def _name_of(value: Any) -> _Content:
     """Of a function, class or module."""
-    names = attribute_of(value, "__module__"), attribute_of(value, "__qualname__") or attribute_of(value, "__name__")
-    return None, 0, (type(value), *names)
+    return None, 0, (type(value), _label_of(value))
+
+
+def _label_of(value: Any) -> str:
+    """Which function, method, class or module it is: its module and name, and the place and the content of its code."""
+    name = f"{attribute_of(value, '__module__')}.{attribute_of(value, '__qualname__') or attribute_of(value, '__name__')}"
+    code = getattr(attribute_of(value, "__func__", value), "__code__", None)
+    return name if code is None else f"{name}:{code.co_firstlineno}:{hash(code)}"
+
+
+def _label_and_names(value: Any) -> Any:
+    """Of something that can be called: which one it is, and the names of its attributes."""
+    is_open = not isinstance(value, type) or is_of_script(value.__module__)  # libraries may add to their classes
+    return _label_of(value), _names_of(value)[1] if is_open else frozenset()
 
 
 def _of_tuple(value: Any) -> _Content:
@@ -363,7 +377,7 @@ _BY_BASE: dict[Any, tuple[Callable[[Any], _Content], Callable[[Any], _Parts] | N
     random.Random: (_of(lambda it: HashedBytes(hash(it.getstate()))), None),
     GeneratorType: (_of(_of_generator), _locals_of),
     itertools.count: (_of(repr), None),
-    FunctionType: (_of(_names_of), _memory_of_call),
+    FunctionType: (_of(_label_and_names), _memory_of_call),
     Set: (_of_set, lambda it: [(f"[{index}]", inner) for index, inner in enumerate(list(it)) if not is_scalar(inner)]),
     Mapping: (_of(_of_keys), _entries),
     tuple: (_of_tuple, _items),

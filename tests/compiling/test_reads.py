@@ -3,15 +3,18 @@
 import argparse
 import collections
 import contextlib
+import copy
 import functools
 import itertools
 import logging
 import multiprocessing
+import pickle
 import random
 import sys
 import threading
 import types
 import warnings
+import weakref
 from types import SimpleNamespace
 
 import gymnasium
@@ -61,6 +64,18 @@ class Scaled:
         return 2 * self.scale
 
 
+class Slotted:
+    """An object without a dict."""
+
+    __slots__ = ("scale",)
+
+    def __init__(self, scale):
+        self.scale = scale
+
+
+KEPT = Scaled()
+
+
 class Nested:
     """An object with a way down."""
 
@@ -104,6 +119,8 @@ def once(change):
     def before_step(policy, step):
         if step == 0 and "level" in vars(type(policy)):  # the policy before, of the same class, has set it
             del type(policy).level
+        if step == 0:
+            KEPT.scale = 1.0
         if step == 3:
             change(policy)
 
@@ -225,6 +242,37 @@ CASES = {
         lambda p: float(len(p.model.extra)),
         {},
         lambda p: p.model.extra.append(nn.Identity()),
+    ),
+    "a copy of an object": (lambda p: copy.copy(p.scaled).scale, OWN, lambda p: setattr(p.scaled, "scale", 3.0)),
+    "a deep copy of an object": (
+        lambda p: bottom_of(copy.deepcopy(p.top)).scale,
+        {"top": lambda: Nested(2)},
+        lambda p: setattr(bottom_of(p.top), "scale", 3.0),
+    ),
+    "a pickled object": (
+        lambda p: pickle.loads(pickle.dumps(p.scaled)).scale,
+        OWN,
+        lambda p: setattr(p.scaled, "scale", 3.0),
+    ),
+    "a copy with slots": (
+        lambda p: copy.copy(p.slotted).scale,
+        {"slotted": lambda: Slotted(1.0)},
+        lambda p: setattr(p.slotted, "scale", 3.0),
+    ),
+    "names in dir": (
+        lambda p: 3.0 if "more" in dir(p.scaled) else 1.0,
+        OWN,
+        lambda p: setattr(p.scaled, "more", 1),
+    ),
+    "names in vars": (
+        lambda p: 3.0 if "more" in vars(p.scaled) else 1.0,
+        OWN,
+        lambda p: setattr(p.scaled, "more", 1),
+    ),
+    "a weak reference": (
+        lambda p: p.weak().scale,
+        {**OWN, "weak": lambda: weakref.ref(KEPT)},
+        lambda p: setattr(KEPT, "scale", 3.0),
     ),
     "a value that the loss sets and restores": (lambda p: set_and_restored(p), {}, lambda p: p.model.eval()),
 }
@@ -399,6 +447,14 @@ REFUSED = {
     ),
     "an iterator": (lambda p: float(next(p.own)), {"own": itertools.count}, "a count, whose state"),
     "the optimizer": (lambda p: p.optimizer.param_groups[0]["lr"], {}, "reads optimizer"),
+    "object.__getattribute__": (lambda p: object.__getattribute__(p.scaled, "scale"), OWN, "calls __getattribute__"),
+    "the descriptor of a slot": (
+        lambda p: Slotted.scale.__get__(p.slotted),
+        {"slotted": lambda: Slotted(1.0)},
+        "calls __get__",
+    ),
+    "the number of threads": (lambda p: float(torch.get_num_threads() > 0), {}, "calls get_num_threads"),
+    "a weak proxy": (lambda p: p.weak.scale, {"weak": lambda: weakref.proxy(KEPT)}, "a weak proxy, whose object"),
     "vars": (lambda p: len(vars(p)["params"]), {}, "reads vars"),
 }
 
@@ -567,6 +623,16 @@ def cached(value):
     return 2.0 * value
 
 
+class Answering:
+    """An object with a `__getattribute__` of its own."""
+
+    def __init__(self):
+        self.scale = 1.0
+
+    def __getattribute__(self, name):
+        return super().__getattribute__(name)
+
+
 class Guarded:
     """An object with parts of the standard library."""
 
@@ -583,6 +649,9 @@ ORDINARY = {
     "a lock": (lambda p: p.guarded.value(), {"guarded": Guarded}),
     "a module that the loss makes": (lambda p: nn.MSELoss()(torch.zeros(2), torch.ones(2)), {}),
     "an object that the loss makes": (lambda p: Scaled(p.scaled.scale)(), OWN),
+    "a __getattribute__": (lambda p: p.answering.scale, {"answering": Answering}),
+    "a copy that the loss makes of its own object": (lambda p: copy.copy(Scaled(p.scaled.scale)).scale, OWN),
+    "a copy of a list": (lambda p: copy.deepcopy(p.rates)[0], {"rates": lambda: [1.0]}),
     "a number of numpy": (lambda p: 2.0 if p.flag else 1.0, {"flag": lambda: np.bool_(True)}),
 }
 

@@ -1,9 +1,12 @@
 """Scratch values: attributes that are set anew before each use are no memory, and all others are."""
 
+import collections
 import dataclasses
+import threading
 import time
 import warnings
 
+import numpy as np
 import pytest
 import torch
 
@@ -81,7 +84,43 @@ class Timed:
             ctx.total += 1
 
 
-@pytest.mark.parametrize("kind", [Printing, Around, Timed])
+class Clearing:
+    """Empties containers before it fills them."""
+
+    def __init__(self):
+        self.rows, self.latest, self.counts, self.is_done = [], collections.deque(), {}, threading.Event()
+
+    def __call__(self, ctx):
+        self.rows.clear()
+        self.latest.clear()
+        self.counts.clear()
+        self.is_done.clear()
+        self.rows.append(ctx.total_step)
+        self.latest.append(ctx.total_step)
+        self.counts[ctx.total_step] = 1
+        self.is_done.set()
+        ctx.total += sum(self.rows) + sum(self.latest) + sum(self.counts) + self.is_done.is_set()
+
+
+class Overwriting:
+    """Replaces the content of arrays and lists that are made once."""
+
+    def __init__(self):
+        self.array, self.other, self.rows = np.zeros(3), np.zeros(3), [0, 0]
+        self.tensor, self.zeros = torch.zeros(3), torch.ones(3)
+
+    def __call__(self, ctx):
+        self.array[:] = ctx.total_step
+        self.other.fill(0.5)
+        self.rows[:] = [ctx.total_step, 1]
+        self.tensor[...] = ctx.total_step
+        self.zeros.zero_()
+        self.other[0] += ctx.total_step
+        self.zeros[0] += ctx.total_step
+        ctx.total += self.array.sum() + self.other.sum() + sum(self.rows) + self.tensor.sum().item() + self.zeros.sum().item()
+
+
+@pytest.mark.parametrize("kind", [Printing, Around, Timed, Clearing, Overwriting])
 def test_what_a_middleware_sets_before_each_use_is_no_memory(kind, tmp_path):
     assert remembered(tmp_path, kind()) == []
 
@@ -133,7 +172,85 @@ class Calling:
         self.call = lambda: self.last
 
 
-@pytest.mark.parametrize("kind", [Previous, Sometimes, Best, AtTheEnd, Calling])
+class ClearingLate:
+    def __init__(self):
+        self.last = []
+
+    def __call__(self, ctx):
+        ctx.total += len(self.last)
+        self.last.clear()
+        self.last.append(ctx.total_step)
+
+
+class ClearingSometimes:
+    def __init__(self):
+        self.last = []
+
+    def __call__(self, ctx):
+        if ctx.total_step % 2:
+            self.last.clear()
+        self.last.append(ctx.total_step)
+        ctx.total += len(self.last)
+
+
+class OverwritingInPart:
+    def __init__(self):
+        self.last = np.zeros(3)
+
+    def __call__(self, ctx):
+        self.last[1:] = ctx.total_step
+        self.last[0] += 1
+        ctx.total += self.last.sum()
+
+
+class FillingFromItself:
+    def __init__(self):
+        self.last = np.zeros(3)
+
+    def __call__(self, ctx):
+        self.last.fill(self.last.sum() + 1)
+        ctx.total += self.last.sum()
+
+
+class AddingToAll:
+    def __init__(self):
+        self.last = np.zeros(3)
+
+    def __call__(self, ctx):
+        self.last[:] += 1
+        ctx.total += self.last.sum()
+
+
+class OwnContainer(list):
+    """Its `clear` keeps something."""
+
+    def clear(self):
+        del self[1:]
+
+
+class ClearingAnOwnContainer:
+    def __init__(self):
+        self.last = OwnContainer()
+
+    def __call__(self, ctx):
+        self.last.clear()
+        self.last.append(ctx.total_step)
+        ctx.total += sum(self.last)
+
+
+class SharedRows:
+    last = []
+
+    def __call__(self, ctx):
+        self.last.clear()
+        self.last.append(ctx.total_step)
+        ctx.total += sum(self.last)
+
+
+LATE = [ClearingLate, ClearingSometimes, OverwritingInPart, FillingFromItself, AddingToAll, ClearingAnOwnContainer, SharedRows]
+
+
+@pytest.mark.parametrize("kind", [Previous, Sometimes, Best, AtTheEnd, Calling, *LATE])
 def test_what_may_be_read_before_it_is_set_is_a_memory(kind, tmp_path):
     (found,) = remembered(tmp_path, kind())
     assert "last" in found

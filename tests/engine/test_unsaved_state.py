@@ -1,13 +1,17 @@
 """Memories: a middleware that remembers something, in any form, and has no state is named in a warning."""
 
 import argparse
+import asyncio
 import collections
+import concurrent.futures
 import datetime
 import enum
 import functools
 import itertools
+import math
 import queue
 import random
+import threading
 import types
 import warnings
 
@@ -19,6 +23,8 @@ from gymnasium.wrappers.utils import RunningMeanStd
 from memory_runs import Box, Saved, Sum, warned
 
 from ding_lite import Task, contract
+from ding_lite.engine import RunStateError
+from ding_lite.metrics import MetricsLogger
 from ding_lite.middleware import CkptSaver
 
 COUNTS = [0]
@@ -372,7 +378,160 @@ def cached_generator():
     return Drawing(), "rng"
 
 
+class Stages:
+    """A state machine."""
+
+    def __init__(self):
+        self.stage = self.easy
+
+    def easy(self, ctx):
+        ctx.total += 1
+        if ctx.total_step == 2:
+            self.stage = self.hard
+
+    def hard(self, ctx):
+        ctx.total += 100
+
+    def __call__(self, ctx):
+        self.stage(ctx)
+
+
+def swapped_method():
+    return Stages(), "stage"
+
+
+def one():
+    return 1
+
+
+def two():
+    return 2
+
+
+def swapped(name, first, second):
+    """A function that takes the place of another one."""
+
+    def form():
+        held = first
+
+        def step(ctx):
+            nonlocal held
+            ctx.total += ctx.total_step if callable(held) else 0
+            held = second
+
+        return step, "held"
+
+    form.__name__ = f"swapped {name}"
+    return form
+
+
+def swapped_callback():
+    callbacks = [one]
+
+    def step(ctx):
+        ctx.total += callbacks[0]()
+        callbacks[0] = two
+
+    return step, "callbacks[0]"
+
+
+def swapped_method_of_a_class():
+    class Counter:
+        def step(self):
+            return 1
+
+        def __call__(self, ctx):
+            ctx.total += self.step()
+            Counter.step = lambda self: 2
+
+    return Counter(), "step"
+
+
+def event():
+    is_warm = threading.Event()
+
+    def step(ctx):
+        ctx.total += is_warm.is_set()
+        is_warm.set()
+
+    return step, "is_warm"
+
+
+def event_of_asyncio():
+    is_warm = asyncio.Event()
+
+    def step(ctx):
+        ctx.total += is_warm.is_set()
+        is_warm.set()
+
+    return step, "is_warm"
+
+
+def semaphore():
+    left = threading.Semaphore(100)
+
+    def step(ctx):
+        left.acquire()
+
+    return step, "left"
+
+
+def done(number):
+    future = concurrent.futures.Future()
+    future.set_result(number)
+    return future
+
+
+def pending_work():
+    class Ahead:
+        def __init__(self):
+            self.following = done(0)
+
+        def __call__(self, ctx):
+            ctx.total += self.following.result()
+            self.following = done(ctx.total_step)
+
+    return Ahead(), "following"
+
+
+def of_this_thread():
+    held = threading.local()
+    held.count = 0
+
+    def step(ctx):
+        held.count += 1
+
+    return step, "held.count"
+
+
+def unnamed_logger():
+    logger = MetricsLogger()
+
+    def step(ctx):
+        logger.log_value("reward", float(ctx.total_step), window=100)
+        ctx.total += logger.peek("reward")
+
+    return step, "logger"
+
+
 FORMS = [
+    swapped_method,
+    swapped("function", one, two),
+    swapped("lambda of the same line", *(lambda: 1, lambda: 2)),
+    swapped("function of Python", math.sin, math.cos),
+    swapped("method of a type", str.upper, str.lower),
+    swapped("function of numpy", np.sin, np.cos),
+    swapped("function of torch", torch.relu, torch.tanh),
+    swapped("class", int, float),
+    swapped("class of the script", Box, Saved),
+    swapped_callback,
+    swapped_method_of_a_class,
+    event,
+    event_of_asyncio,
+    semaphore,
+    pending_work,
+    of_this_thread,
+    unnamed_logger,
     cached_generator,
     advancing("cycle", lambda: itertools.cycle([1, 2, 3])),
     advancing("a cycle that begins again", lambda: itertools.cycle([1, 2, 3, 4, 5, 6, 7])),
@@ -538,7 +697,73 @@ def held_alone():
     return step
 
 
-@pytest.mark.parametrize("make", [ReadingCache, ComputingAnew, ListedCache, rotating, repeated, held_alone])
+class OneName(Caching):
+    not_saved = "box"  # a string is one name
+
+    def __call__(self, ctx):
+        self.box["n"] += 1
+
+
+def same_function_again():
+    class Making:
+        def __init__(self):
+            self.make = self.made = self.rate = None
+            self.callbacks = [self.follow]
+            self.__call__(Sum())
+
+        def follow(self):
+            return 1
+
+        def __call__(self, ctx):
+            self.make, self.rate = self.follow, lambda: 0.5
+            self.callbacks[0] = self.follow
+            ctx.total += self.make() + self.rate()
+
+    return Making()
+
+
+def work_of_one_iteration():
+    class Working:
+        def __init__(self):
+            self.done, self.loaded = None, done(3)
+
+        def __call__(self, ctx):
+            self.done = done(ctx.total_step)
+            ctx.total += self.done.result() + self.loaded.result()
+
+    return Working()
+
+
+def event_of_one_iteration():
+    is_done = threading.Event()
+
+    def step(ctx):
+        is_done.set()
+        ctx.total += is_done.is_set()
+        is_done.clear()
+
+    return step
+
+
+def logger_of_one_iteration():
+    logger = MetricsLogger()
+
+    def step(ctx):
+        logger.log_value("reward", float(ctx.total_step), window=100)
+        logger.log_value("sum", 1.0, reduce="sum", with_throughput=True)
+        with logger.log_time("seconds"):
+            ctx.total += logger.peek("reward")
+        logger.reduce()
+
+    return step
+
+
+OF_ONE_ITERATION = [same_function_again, work_of_one_iteration, event_of_one_iteration, logger_of_one_iteration]
+
+
+@pytest.mark.parametrize(
+    "make", [ReadingCache, ComputingAnew, ListedCache, OneName, rotating, repeated, held_alone, *OF_ONE_ITERATION]
+)
 def test_caches_and_iterators_and_queues_that_do_not_change_cause_no_warning(make, tmp_path):
     assert warned(tmp_path, make(), max_step=6, train_freq=1) == []
 
@@ -640,6 +865,54 @@ def test_global_generators_are_saved(tmp_path):
 
     run(tmp_path / "run", 3)
     assert run(tmp_path / "run", 8, tmp_path / "run") == run(tmp_path / "whole", 8)
+
+
+def run_with_a_logger(folder, max_step, resume=None):
+    """The total after a run that reads a logger which a contract names."""
+    logger = MetricsLogger()
+
+    @contract(reads=("total",), writes=("total",), uses=(logger,), stage="learn")
+    def step(ctx):
+        logger.log_value("reward", float(ctx.total_step), window=100)
+        ctx.total += logger.peek("reward")
+
+    with Task().start(ctx=Sum(), resume=resume) as loop:
+        loop.use(step).use(CkptSaver(torch.nn.Linear(1, 1), folder, train_freq=1)).run(max_step)
+        return loop.ctx.total
+
+
+def test_a_logger_that_a_contract_names_is_saved_with_the_run(tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run_with_a_logger(tmp_path / "run", 3)
+        resumed = run_with_a_logger(tmp_path / "run", 8, tmp_path / "run")
+    assert resumed == run_with_a_logger(tmp_path / "whole", 8)
+
+
+def test_a_run_that_was_saved_without_its_logger_can_be_resumed():
+    """As by versions whose loggers had no state_dict."""
+
+    def loop_with(logger):
+        loop = Task()
+
+        @contract(uses=(logger,), stage="learn")
+        def step(ctx):
+            logger.log_value("reward", 1.0) if isinstance(logger, MetricsLogger) else None
+
+        loop.start(ctx=Sum()).__enter__()
+        return loop.use(step)
+
+    loop = loop_with(MetricsLogger())
+    loop.run(2)
+    state = loop.state_dict()
+    assert list(state["parts"]) == ["MetricsLogger"]
+    del state["parts"]["MetricsLogger"]
+    logger = MetricsLogger()
+    with pytest.warns(UserWarning, match="saved this run without its MetricsLogger, which begins anew"):
+        loop_with(logger).load_state_dict(state)
+    assert "reward" not in logger
+    with pytest.raises(RunStateError, match="other objects: MetricsLogger is only in one of the two"):
+        loop_with(Box()).load_state_dict(loop.state_dict())
 
 
 @pytest.mark.parametrize("kind", ["object", "method", "partial", "set by name", "default of a class"])

@@ -1,6 +1,7 @@
 """Objects that middleware of several lanes hold, and that a contract leaves out, are warned of."""
 
 import collections
+import contextlib
 import functools
 import itertools
 import queue
@@ -540,6 +541,171 @@ class TestSharedMemory:
         (text,) = advice(process(lambda ctx: view.sum() and None), policy.learn_mode)
 
         assert "holds view, a ndarray that shares memory with a Parameter that" in text
+
+
+def layer_of_network():
+    network = torch.nn.Sequential(torch.nn.Linear(1, 1), torch.nn.Linear(1, 1))
+    layer = network[0]
+    return two_lanes(lambda: network[0].weight.data.add_(1), lambda: layer.weight.item()), "network and layer"
+
+
+def parameter_of_network():
+    network = torch.nn.Linear(1, 1)
+    weight = network.weight
+    return two_lanes(lambda: network.weight.data.add_(1), lambda: weight.item()), "network and weight"
+
+
+def network_of_optimizer():
+    network = torch.nn.Linear(1, 1)
+    network.weight.grad = torch.ones(1, 1)
+    optimizer = torch.optim.SGD(network.parameters(), lr=1.0)
+    return two_lanes(lambda: optimizer.step(), lambda: network.weight.item()), "optimizer and network"
+
+
+def state_of_network():
+    network = torch.nn.Linear(1, 1)
+    state = network.state_dict()
+    return two_lanes(lambda: network.weight.data.add_(1), lambda: state["weight"].item()), "network and state"
+
+
+def parameters_of_network():
+    network = torch.nn.Linear(1, 1)
+    weights = list(network.parameters())
+    return two_lanes(lambda: network.weight.data.add_(1), lambda: weights[0].item()), "network and weights"
+
+
+def other_layer():
+    network = torch.nn.Sequential(torch.nn.Linear(1, 1), torch.nn.Linear(1, 1))
+    layer = network[1]
+    return two_lanes(lambda: network[0].weight.data.add_(1), lambda: layer.weight.item())
+
+
+def network_that_nobody_changes():
+    network = torch.nn.Sequential(torch.nn.Linear(1, 1))
+    layer = network[0]
+    return two_lanes(lambda: network[0].weight.sum().item(), lambda: layer.weight.item())
+
+
+def copied_state():
+    network = torch.nn.Linear(1, 1)
+    state = {name: value.clone() for name, value in network.state_dict().items()}
+    return two_lanes(lambda: network.weight.data.add_(1), lambda: state["weight"].item())
+
+
+class TestMemoryOfNetworks:
+    @OVERLAPPING
+    @pytest.mark.parametrize(
+        "make",
+        [layer_of_network, parameter_of_network, network_of_optimizer, state_of_network, parameters_of_network],
+        ids=lambda it: it.__name__,
+    )
+    def test_parts_of_one_network_on_two_lanes_share_memory(self, make, mode):
+        middleware, names = make()
+        (text,) = warned(*middleware, mode=mode)
+        assert f"that share memory, {names}, which change" in text
+
+    @pytest.mark.parametrize("make", [other_layer, network_that_nobody_changes, copied_state], ids=lambda it: it.__name__)
+    def test_what_does_not_change_or_is_another_memory_is_fine(self, make):
+        assert warned(*make()) == []
+
+    def test_what_another_lane_names_is_told_before_the_run(self):
+        network = torch.nn.Linear(1, 1)
+        optimizer, state = torch.optim.SGD(network.parameters(), lr=1.0), network.state_dict()
+        for use in (optimizer, network):
+            change, read = lambda use=use: use and None, lambda: state["weight"].item()
+            (text,) = warned(*two_lanes(change, read, uses=((use,), ())))
+            assert f"a Tensor that shares memory with a {type(use).__name__} that" in text
+        (text,) = warned(*two_lanes(lambda: optimizer.step(), lambda: network.weight.item(), uses=((optimizer,), ())))
+        assert "a Linear that shares memory with a SGD that" in text
+        both = two_lanes(lambda: optimizer.step(), lambda: network.weight.item(), uses=((optimizer,), (optimizer,)))
+        assert warned(*both) == []
+
+    def test_middleware_that_names_one_of_a_list_does_not_use_the_others(self):
+        arrays = [np.zeros(1), np.zeros(1)]
+        first, second = (lambda: arrays[0].__iadd__(1)), (lambda: arrays[1].__iadd__(1))
+        assert warned(*two_lanes(first, second, uses=((arrays[0],), (arrays[1],)))) == []
+
+
+class Window:
+    """Keeps its rows in a private list, and caches."""
+
+    def __init__(self):
+        self._rows, self._seen, self._sums = [], set(), {}
+
+    def add(self, row):
+        self._rows.append(row)
+
+    def note(self, row):
+        self._seen.add(len(self._seen))
+
+    def size(self):
+        return len(self._rows) + len(self._seen)
+
+    def total(self, count):
+        if count not in self._sums:
+            self._sums[count] = sum(range(count))
+        return self._sums[count]
+
+
+class Level:
+    """A descriptor that holds the data itself."""
+
+    def __init__(self):
+        self.value = 0
+
+    def __get__(self, owner, kind=None):
+        return self.value
+
+    def __set__(self, owner, value):
+        self.value = value
+
+
+class Game:
+    level = Level()
+
+
+class WindowOfWindow:
+    def __init__(self):
+        self._window = Window()
+
+
+class TestPrivateData:
+    @OVERLAPPING
+    @pytest.mark.parametrize(
+        ("thing", "change", "place"),
+        [
+            (Window, lambda it: it.add(1), "._rows"),
+            (Window, lambda it: it.note(1), "._seen"),
+            (WindowOfWindow, lambda it: it._window.add(1), "._window._rows"),
+            (Game, lambda it: setattr(it, "level", it.level + 1), ".level.value"),
+        ],
+        ids=["list", "set", "list of an object", "descriptor"],
+    )
+    def test_an_object_that_only_changes_inside_is_warned_of(self, thing, change, place, mode):
+        held = thing()
+        (text,) = warned(*two_lanes(lambda: change(held), lambda: vars(held)), mode=mode)
+        assert f"held, which changes (at {place}), and neither" in text
+
+    @OVERLAPPING
+    def test_a_cache_that_both_fill_is_fine(self, mode):
+        window = Window()
+        assert warned(*two_lanes(lambda: window.total(3), lambda: window.total(4)), mode=mode) == []
+
+    @OVERLAPPING
+    def test_what_a_context_manager_changes_is_warned_of(self, mode):
+        entered = [0]
+
+        @contextlib.contextmanager
+        def scope():
+            entered[0] += 1
+            yield
+
+        def enters():
+            with scope():
+                pass
+
+        (text,) = warned(*two_lanes(enters, lambda: entered[0]), mode=mode)
+        assert "hold the same list, entered, which changes" in text
 
 
 class Norm:

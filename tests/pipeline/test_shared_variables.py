@@ -38,6 +38,19 @@ class Stats:
         return self.count
 
 
+class Setting(Stats):
+    @property
+    def shown(self):
+        return Setting.count
+
+    @shown.setter
+    def shown(self, value):
+        Setting.count = value
+
+
+SETTING = Setting()
+
+
 class MoreStats(Stats):
     """Derived from it."""
 
@@ -142,6 +155,7 @@ SHARED = {
     "through an object": (lambda: of_statement("Stats.count = 1", "it.count", it=Stats()), "Stats.count"),
     "through its method": (lambda: of_statement("Stats.count = 1", "it.seen()", it=Stats()), "Stats.count"),
     "by its method": (lambda: of_statement("it.add_one()", "Stats.count", it=Stats()), "Stats.count (through add_one)"),
+    "by a property": (lambda: of_statement("it.shown = 1", "Setting.count", it=Setting()), "Setting.count (through shown)"),
     "by a class method": (lambda: of_statement("Stats.add()", "Stats.count"), "Stats.count (through add)"),
     "setattr": (lambda: of_statement('setattr(Stats, "count", 1)', "Stats.count"), "Stats.count"),
     "module": (lambda: of_statement("config.n += 1", "config.n"), "config.n"),
@@ -181,6 +195,7 @@ class TestVariables:
             ("len(SHARED)", "len(SHARED)"),
             ("Stats.count += 1", "config.n"),
             ("Stats.count += 1", "Stats.rows"),
+            ("SETTING.shown", "SETTING.shown"),
         ],
     )
     def test_what_both_read_or_only_one_touches_is_fine(self, statement, expression):
