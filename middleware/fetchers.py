@@ -61,7 +61,7 @@ def replay_fetcher(
     who: str, cfg: RunConfig, buffer_: Buffers, policy: LearnMode | None = None, reward_model: Any = None
 ) -> Callable[[OnlineRLContext], Iterator[None] | None]:
     """`offpolicy_data_fetcher` under the name of another middleware."""
-    replay = Replay(who, cfg, buffer_, policy, reward_model)
+    replay = Replay(cfg, buffer_, policy, reward_model, who=who)
 
     @contract(writes=("train_data",), **replay.terms, stage="learn")
     def fetch(ctx: OnlineRLContext) -> None:
@@ -87,19 +87,19 @@ class Replay:
     """Samples batches from replay and updates priorities: see `offpolicy_data_fetcher`.
 
     Args:
-        who: name of the middleware, for messages.
         cfg, buffer_, policy, reward_model: as for `offpolicy_data_fetcher`.
         prefetch: whether another thread may prepare the next batch; if None, only if the policy learns on a GPU.
+        who: name of the middleware, for messages.
     """
 
     def __init__(
         self,
-        who: str,
         cfg: RunConfig,
         buffer_: Buffers,
         policy: LearnMode | None,
         reward_model: Any,
         prefetch: bool | None = False,
+        who: str = "offpolicy_data_fetcher",
     ) -> None:
         if policy is not None:
             require_mode(who, policy, "learn_mode")

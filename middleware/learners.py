@@ -231,7 +231,7 @@ class OffPolicyLearner:
         self._policy, self._settings = policy, policy_settings(cfg).learn
         self.data_wanted = getattr(policy, "data_wanted", None)
         self._reward_model = reward_model
-        self._replay = Replay(who, cfg, buffer_, policy, reward_model, prefetch)
+        self._replay = Replay(cfg, buffer_, policy, reward_model, prefetch, who)
         self._metrics = _Metrics(who, policy)
         contract(
             reads=("train_iter",),
