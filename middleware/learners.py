@@ -121,7 +121,7 @@ def _trainer(name: str, cfg: object, policy: LearnMode) -> Callable[[AnyRLContex
 def _warn_of_settings(who: str, policy: LearnMode) -> None:
     """Warn before a run of settings without effect."""
     warn_of_later_settings(who, policy)
-    if isinstance(policy, LearnMode) and (found := policy.idle_batch_size(own_run().middleware)):
+    if isinstance(policy, LearnMode) and (found := policy.idle_batch_size(own_run().middleware_objects())):
         warnings.warn(found, stacklevel=2)
 
 

@@ -291,7 +291,7 @@ class RunLogger:
 
     def _require_alone(self, task: Task) -> None:
         """Raise an error if another logger of the pipeline, or this one at another place, writes to the same files."""
-        loggers = [thing for _, thing in task.used_objects() if isinstance(thing, RunLogger)]
+        loggers = [thing for thing in task.middleware_objects() if isinstance(thing, RunLogger)]
         place = None if self._folder is None else os.path.realpath(self._folder)
         same = [it for it in loggers if it is self or (place and it._folder and os.path.realpath(it._folder) == place)]
         if len(same) > 1:

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from types import FunctionType, MethodType
 from typing import Any, NamedTuple
 
-from ding_lite.basics.attribute_reads import places_of
-from ding_lite.basics.closures import closure_of, function_of, names_in
+from ding_lite.basics.attribute_reads import instructions_of, place_at
+from ding_lite.basics.closures import closure_of, function_of, names_in, parts_of
 from ding_lite.basics.messages import call_of, name_of
 from ding_lite.basics.optional_attributes import attribute_of
 from ding_lite.basics.origins import is_of_ding_lite, is_of_script, module_of
@@ -22,6 +22,10 @@ from ding_lite.pipeline.used_middleware import UsedMiddleware, middleware_of
 
 _BUILDING = frozenset({"end_run", "use"})
 """Names in code that ends a middleware itself, or passes it to another task."""
+
+
+_LOOKING = frozenset({"repr", "str", "print", "type", "id", "len", "bool", "callable", "isinstance", "hasattr"})
+"""Functions that do not call what they get."""
 
 
 class Hidden(NamedTuple):
@@ -81,8 +85,9 @@ def unended_middleware(pipeline: Sequence[Entry]) -> Iterator[str]:
     for used in all_used:
         if used.is_around or not has_code_of_script(used.fn):
             continue
+        end = attribute_of(method_of(used.fn, "end_run"), "__self__")  # that of a middleware to which an object forwards
         for one in _called_in(used.fn):
-            if id(holder_of(one)) not in known and method_of(one, "end_run") is not None:
+            if id(holder_of(one)) not in known and end is not holder_of(one) and method_of(one, "end_run") is not None:
                 known.add(id(holder_of(one)))
                 yield (
                     f"{used.name}{used.at} calls {name_of(one)}, a middleware of the library, so the task does not know of it, "
@@ -122,9 +127,17 @@ def _named_in(fn: FunctionType, owner: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _may_call(fn: FunctionType, name: str) -> bool:
-    """Whether a function does more with a variable or attribute than to read attributes of it."""
-    places = [it for is_attribute in (False, True) for it in places_of(fn.__code__, name, is_attribute)]
-    return any(not it.chain or it.chain[0] == "__call__" for it in places)
+    """Whether a function does more with a variable or attribute than to read attributes of it, print it or compare it with
+    None."""
+    for found in map(instructions_of, parts_of(fn.__code__)):
+        for index, now in enumerate(found):
+            if now.argval == name and now.opname.startswith("LOAD_") and now.opname not in ("LOAD_CONST", "LOAD_CLOSURE"):
+                place, after = place_at(found, index), [it.opname for it in found[index + 1 : index + 3]]
+                is_test = after[0].startswith("POP_JUMP") or after == ["LOAD_CONST", "IS_OP"] if after else False
+                is_read = bool(place.chain) and place.chain[0] != "__call__"
+                if not is_test and not is_read and place.function not in _LOOKING:
+                    return True
+    return False
 
 
 def _middleware_in(value: Any) -> list[Any]:

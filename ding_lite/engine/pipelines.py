@@ -15,7 +15,7 @@ from ding_lite.basics.messages import location_of, name_of
 from ding_lite.basics.user_output import show
 from ding_lite.engine.deferrals import Deferrals
 from ding_lite.engine.lanes import current_lane
-from ding_lite.engine.run_parts import may_use_anything, used_objects
+from ding_lite.engine.run_parts import holders_of, may_use_anything, used_objects
 from ding_lite.engine.token_networks import Network
 from ding_lite.pipeline.composites import Middleware, Parallel, Serial
 from ding_lite.pipeline.contexts import Context
@@ -27,6 +27,7 @@ from ding_lite.pipeline.leader_reads import with_leaders
 from ding_lite.pipeline.lifecycle import Lifecycle
 from ding_lite.pipeline.pipeline_checks import check_pipeline, require_middleware
 from ding_lite.pipeline.pools import Pool
+from ding_lite.pipeline.used_middleware import middleware_of
 from ding_lite.pipeline.views import seen_whole
 
 Wrapper = Callable[[Middleware], Middleware]
@@ -149,6 +150,11 @@ class PipelineMixin(Lifecycle):
     def middleware(self) -> list[Middleware]:
         """The middleware of the pipeline, as they were passed to `use`."""
         return [entry.fn for entry in self._entries]
+
+    def middleware_objects(self) -> list[Any]:
+        """The middleware one by one, also those inside `serial`, `parallel` and `for_policy`, and those inside decorators with
+        `functools.wraps`; of a bound method, its object."""
+        return [held for used in middleware_of(self._entries) for held in holders_of(used.fn)]
 
     @staticmethod
     def void() -> Middleware:

@@ -508,7 +508,9 @@ def _of_concurrency(value: Any) -> int | None:
     if package_of(kind.__module__) not in ("threading", "asyncio", "_asyncio", "concurrent", "multiprocessing"):
         return None
     if has_attribute(kind, "is_set"):
-        return int(value.is_set())
+        with contextlib.suppress(Exception):  # that of a process may be gone
+            return int(value.is_set())
+        return None
     if isinstance(value, threading.Semaphore):
         return int(attribute_of(value, "_value", 0))
     if has_attribute(kind, "add_done_callback") or kind.__name__ in ("AsyncResult", "MapResult"):

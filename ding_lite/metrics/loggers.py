@@ -10,7 +10,7 @@ from inspect import Parameter, signature
 from time import perf_counter
 from typing import Any
 
-from ding_lite.basics import did_you_mean, unflatten
+from ding_lite.basics import did_you_mean, plain, unflatten
 from ding_lite.metrics.bases import StatsBase, at_once
 from ding_lite.metrics.deprecated_settings import ABSENT, current_settings, warn_deprecated
 from ding_lite.metrics.kinds import DEFAULT_STATS_CLS_LOOKUP
@@ -67,6 +67,7 @@ class MetricsLogger:
         self._tree = StatsTree()
         self._stats = self._tree.stats
         self._cycle_begun = perf_counter()
+        self._has_warned = False
         self._merged: set[Path] = set()
         self._timed: set[Path] = set()
         self._latest: dict[Path, Sequence[StatsBase]] = {}
@@ -398,8 +399,23 @@ class MetricsLogger:
                 self._merged.add(path)
 
     def state_dict(self) -> dict[str, Any]:
-        """The state for `load_state_dict`, as `get_state` returns it."""
-        return self.get_state()
+        """The state for `load_state_dict`: that of `get_state`, without keys whose values a checkpoint cannot hold, such as
+        objects with `reduce="item"`; a warning names these."""
+        rows, lost = [], []
+        for row in self.get_state()["stats"]:
+            try:
+                plain(row)
+                rows.append(row)
+            except (TypeError, ValueError) as error:
+                lost.append(f"{'/'.join(map(str, row['path']))} ({error})")
+        if lost and not self._has_warned:
+            self._has_warned = True
+            warnings.warn(
+                f"a MetricsLogger that is saved with the run has values that a checkpoint cannot hold, so a resumed run begins "
+                f"without them: {'; '.join(lost)}. Log numbers, arrays or tensors, or call reduce() in each iteration.",
+                stacklevel=2,
+            )
+        return {"stats": rows}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a saved state, as `set_state` does."""

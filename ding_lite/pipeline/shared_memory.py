@@ -33,20 +33,20 @@ def is_array(value: object) -> bool:
 def arrays_in(value: Any) -> list[Any]:
     """The arrays whose numbers an object has: an array itself, the parameters and buffers of a torch module, the parameters of
     an optimizer, and arrays in a list or dict, such as a `state_dict`; none of other objects."""
-    if is_array(value):
-        return [value]
-    if isinstance(value, (list, tuple, Mapping)):
-        inner = value.values() if isinstance(value, Mapping) else value
-        return [it for it in itertools.islice(inner, _MOST_ITEMS) if is_array_or_tensor(it)]
     torch: Any = sys.modules.get("torch")
-    if torch is None or not hasattr(torch, "optim"):
-        return []
-    if isinstance(value, torch.nn.Module):
-        every = (*value.parameters(), *value.buffers())
-        return [it for it in every if not isinstance(it, torch.nn.parameter.UninitializedTensorMixin)]
-    if isinstance(value, torch.optim.Optimizer) and has_attribute(value, "param_groups"):
-        return [param for group in value.param_groups for param in group["params"]]
-    return []
+    has_torch = torch is not None and hasattr(torch, "optim")
+    found: Iterable[Any] = ()
+    if is_array(value):
+        found = (value,)
+    elif isinstance(value, (list, tuple, Mapping)):
+        inner = value.values() if isinstance(value, Mapping) else value
+        found = (it for it in itertools.islice(inner, _MOST_ITEMS) if is_array_or_tensor(it))
+    elif has_torch and isinstance(value, torch.nn.Module):
+        found = itertools.chain(value.parameters(), value.buffers())
+    elif has_torch and isinstance(value, torch.optim.Optimizer) and has_attribute(value, "param_groups"):
+        found = (param for group in value.param_groups for param in group["params"])
+    lazy = torch.nn.parameter.UninitializedTensorMixin if has_torch else ()  # without memory until the first forward
+    return [it for it in found if not isinstance(it, lazy)]
 
 
 def objects_with_shared_memory(things: Iterable[Any]) -> Iterator[tuple[Any, Any]]:

@@ -41,7 +41,7 @@ class HeldStats:
             elif len(earlier) == _WATCHED:
                 self._new.add(name)
             else:
-                earlier.append(stat)
+                earlier.append(stat.detach() if isinstance(stat, Tensor) else stat)
                 return memory is not None
             del self._watched[name]
         return _memory(stat) is not None

@@ -14,7 +14,7 @@ from ding_lite.basics.attribute_reads import attributes_read
 from ding_lite.basics.closures import names_in, parts_of
 from ding_lite.basics.computed_reads import reads_computed_names
 from ding_lite.basics.messages import warn_caller
-from ding_lite.basics.optional_attributes import attribute_behind
+from ding_lite.basics.optional_attributes import attribute_behind, attribute_of
 from ding_lite.basics.origins import is_of_ding_lite
 from ding_lite.basics.reached_functions import named_values, reached_functions, reached_getters
 from ding_lite.basics.signatures import signature_of
@@ -230,7 +230,8 @@ def idle_batch_size(policy: ConfiguredPolicy, middleware: Sequence[Any]) -> str 
     for fn in middleware:
         if attribute_behind(fn, "reads_batch_size", False):
             return None
-        code = fn if isinstance(fn, FunctionType) else type(fn)
+        fn = attribute_of(fn, "func", fn)  # of a partial
+        code = fn if isinstance(fn, FunctionType) else type(attribute_of(fn, "__self__", fn))
         if not is_of_ding_lite(code.__module__) and may_read_setting(code, "batch_size"):
             return None
     return _about_minibatches(policy, ["batch_size"])

@@ -915,6 +915,18 @@ def test_a_run_that_was_saved_without_its_logger_can_be_resumed():
         loop_with(Box()).load_state_dict(loop.state_dict())
 
 
+def test_values_of_a_logger_that_a_checkpoint_cannot_hold_are_named_and_left_out():
+    logger = MetricsLogger()
+    logger.log_value("reward", 2.0)
+    logger.log_value(("last", "episode"), Box(), reduce="item_series")
+    with pytest.warns(UserWarning, match=r"begins without them: last/episode \(.*Box.*Log numbers, arrays or tensors, or call"):
+        state = logger.state_dict()
+    again = MetricsLogger()
+    again.load_state_dict(state)
+    assert again.peek("reward") == 2.0
+    assert ("last", "episode") not in again
+
+
 @pytest.mark.parametrize("kind", ["object", "method", "partial", "set by name", "default of a class"])
 def test_a_saved_middleware_that_holds_the_task_hides_no_other_one(kind, tmp_path):
     class Logger:

@@ -169,7 +169,27 @@ def building(saver):
     return search
 
 
-@pytest.mark.parametrize("hide", [EndingIt, Reading, wrapping, reading, building])
+class Forwarding(Holding):
+    """Has all attributes of the middleware inside."""
+
+    def __getattr__(self, name):
+        return getattr(self.__dict__["saver"], name)
+
+
+class Taking(Holding):
+    """Takes the methods that the task calls."""
+
+    def __init__(self, saver):
+        super().__init__(saver)
+        self.begin_run, self.end_run = saver.begin_run, saver.end_run
+
+
+def looking(saver):
+    """Does nothing but ask whether there is one, and print it."""
+    return lambda ctx: None if saver is None or not saver else repr(saver) and None
+
+
+@pytest.mark.parametrize("hide", [EndingIt, Reading, Forwarding, Taking, wrapping, reading, building, looking])
 def test_what_the_script_ends_itself_or_only_reads_or_another_task_runs_is_not_named(hide, tmp_path):
     assert told(hide(offline_data_saver(PPOConfig(), tmp_path / "data"))) == []
 

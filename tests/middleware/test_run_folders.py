@@ -482,6 +482,19 @@ def test_loggers_with_folders_of_their_own_or_none_are_no_trouble(tmp_path):
     assert [len((tmp_path / name / "metrics.jsonl").read_text().splitlines()) for name in "ab"] == [1, 1]
 
 
+def test_a_contract_that_names_the_logger_is_no_second_logger(tmp_path):
+    sink, task = Last(), Task()
+    with task.start(ctx=Context()):
+        logger = online_logger(cfg_of(tmp_path / "run"), sinks=[sink])
+
+        @contract(uses=(logger,), stage="record")
+        def mine(ctx):
+            pass
+
+        task.use(mine).use(logger).run(max_step=2)
+    assert len(sink.rows) == 1
+
+
 @pytest.mark.parametrize("make", [online_logger, offline_logger])
 def test_what_is_not_several_sinks_is_refused_by_the_name_of_the_argument(make, tmp_path):
     for one in (Last(), 5):

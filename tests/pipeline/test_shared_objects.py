@@ -620,6 +620,11 @@ class TestMemoryOfNetworks:
         both = two_lanes(lambda: optimizer.step(), lambda: network.weight.item(), uses=((optimizer,), (optimizer,)))
         assert warned(*both) == []
 
+    def test_lazy_parameters_have_no_memory_yet(self):
+        network = torch.nn.LazyLinear(1)
+        optimizer, state = torch.optim.SGD(network.parameters(), lr=1.0), [*network.parameters()]
+        assert warned(*two_lanes(lambda: network and None, lambda: optimizer and state and None)) == []
+
     def test_middleware_that_names_one_of_a_list_does_not_use_the_others(self):
         arrays = [np.zeros(1), np.zeros(1)]
         first, second = (lambda: arrays[0].__iadd__(1)), (lambda: arrays[1].__iadd__(1))
