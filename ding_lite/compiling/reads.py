@@ -104,6 +104,7 @@ class Reads:
         self._tensors: dict[tuple[int, str], TensorGuard] = {}
         self._modules: set[int] = set()
         self._made: dict[int, Any] = {}  # objects that the step itself makes
+        self._reached: dict[int, Any] = {}  # objects that the step reaches
         self._line: Callable[[], str] = user_line
 
     @property
@@ -299,6 +300,8 @@ class Reads:
         if not type(owner).__dictoffset__:  # with slots alone, which are read one by one
             return
         names = NamesOf(owner)
+        if not names.names and id(owner) not in self._reached:  # one that pickle has just made
+            return
         if id(owner) not in self._made:
             self._outside.setdefault((id(owner), "__dict__"), Guard.of(names, "names", names.names))
         for name in names.names:
@@ -367,6 +370,7 @@ class Reads:
 
     def _follow(self, place: str, value: Any, depth: int = 0) -> None:
         """Watch the attributes of an object, and of those in a list and the like."""
+        self._reached[id(value)] = value
         if type(value) in weakref.ProxyTypes:
             raise NotCompiledError(
                 f"{self._line()} reads {place}, a weak proxy, whose object a compiled step cannot follow: keep the object "

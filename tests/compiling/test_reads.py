@@ -254,11 +254,6 @@ CASES = {
         OWN,
         lambda p: setattr(p.scaled, "scale", 3.0),
     ),
-    "a copy with slots": (
-        lambda p: copy.copy(p.slotted).scale,
-        {"slotted": lambda: Slotted(1.0)},
-        lambda p: setattr(p.slotted, "scale", 3.0),
-    ),
     "names in dir": (
         lambda p: 3.0 if "more" in dir(p.scaled) else 1.0,
         OWN,
@@ -453,6 +448,7 @@ REFUSED = {
         {"slotted": lambda: Slotted(1.0)},
         "calls __get__",
     ),
+    "a copy with slots": (lambda p: copy.copy(p.slotted).scale, {"slotted": lambda: Slotted(1.0)}, "sets Slotted.scale"),
     "the number of threads": (lambda p: float(torch.get_num_threads() > 0), {}, "calls get_num_threads"),
     "a weak proxy": (lambda p: p.weak.scale, {"weak": lambda: weakref.proxy(KEPT)}, "a weak proxy, whose object"),
     "vars": (lambda p: len(vars(p)["params"]), {}, "reads vars"),
