@@ -81,7 +81,7 @@ class EndingMixin:
         self._is_repeated = False
         self._ends: list[Entry] = []
         self._progress: float | None = None
-        self._named_unended: set[str] = set()
+        self._num_looked_at = 0  # middleware of the pipeline, of which hidden ones were looked for
 
     @property
     def end_reason(self) -> EndReason | None:
@@ -155,9 +155,9 @@ class EndingMixin:
 
     def _begin_run(self) -> None:
         """Call `begin_run` of each middleware that has it, and warn of those for which the task cannot do so."""
-        for words in unended_middleware(self._entries):
-            if words not in self._named_unended:
-                self._named_unended.add(words)
+        if len(self._entries) != self._num_looked_at:  # each call of `run` begins a run
+            self._num_looked_at = len(self._entries)
+            for words in unended_middleware(self._entries):
                 warnings.warn(words, stacklevel=3)
         for name, begin in methods_of(self._entries, "begin_run"):
             try:

@@ -23,7 +23,6 @@ from ding_lite.pipeline.used_middleware import UsedMiddleware, middleware_of
 _BUILDING = frozenset({"end_run", "use"})
 """Names in code that ends a middleware itself, or passes it to another task."""
 
-
 _LOOKING = frozenset({"repr", "str", "print", "type", "id", "len", "bool", "callable", "isinstance", "hasattr"})
 """Functions that do not call what they get."""
 

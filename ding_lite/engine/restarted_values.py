@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator
-from types import CodeType, FunctionType
+from types import FunctionType
 from typing import Any, NamedTuple
 
 from ding_lite.basics.attribute_reads import instructions_of
@@ -13,22 +12,30 @@ from ding_lite.basics.closures import function_of, parts_of
 from ding_lite.basics.first_accesses import FirstAccesses
 from ding_lite.basics.origins import is_of_script, module_of, without_library_decorators
 from ding_lite.basics.reached_functions import reached_functions
+from ding_lite.engine.scratch_values import can_be_renewed
 from ding_lite.engine.state_names import takes_all
+from ding_lite.pipeline.value_kinds import is_random_generator
 
 _COPIES = ("COPY", "DUP_TOP")
 _LOADS = ("LOAD_ATTR", "LOAD_METHOD")
-_FILLING = ("fill", "clear")
-_WHOLE = (slice(None), Ellipsis)
 
 
 class Restarted(NamedTuple):
     """What a method of a class of the script sets."""
 
     values: frozenset[str]
-    """The attributes that it always sets, before it reads them, or fills anew; and those that code only adds up, as a counter
+    """The attributes that it always sets or fills anew, before it reads them; and those that code only adds up, as a counter
     that nothing reads."""
+    renewed: frozenset[str]
+    """Those of which only the content is replaced, `self.items.clear()`."""
     stored: frozenset[str]
     """The attributes that it sets in any way, such as a random generator if it gets a seed."""
+
+    def has(self, name: str, value: Any) -> bool:
+        """Whether an attribute with this value begins anew."""
+        if name in self.stored and is_random_generator(value):
+            return True
+        return name in self.values and (name not in self.renewed or can_be_renewed(value))
 
 
 @functools.cache
@@ -37,33 +44,11 @@ def restarted_by(kind: Any, method: str) -> Restarted:
     first = FirstAccesses(kind)
     start = getattr(kind, method, None)
     if start is None or not first.is_known:
-        return Restarted(frozenset(), frozenset())
+        return Restarted(frozenset(), frozenset(), frozenset())
     found = first.of(method)
     codes = [part for fn in reached_functions(start, kind) if is_of_script(module_of(fn)) for part in parts_of(fn.__code__)]
-    filled = {name for code in codes for name in _filled(code)}
     stored = {it.argval for code in codes for it in instructions_of(code) if it.opname == "STORE_ATTR"}
-    return Restarted(frozenset((found.set - found.read) | filled | _only_added_up(kind)), frozenset(stored))
-
-
-def _filled(code: CodeType) -> Iterator[str]:
-    """The attributes whose whole content code sets in place: `self.board[:] = 0`, `self.items.clear()`."""
-    found = instructions_of(code)
-    for index, now in enumerate(found[:-1]):
-        if now.opname not in _LOADS:
-            continue
-        following = found[index + 1 : index + 5]
-        if following[0].opname in _LOADS and following[0].argval in _FILLING:
-            yield now.argval
-            continue
-        names = [it.opname for it in following]
-        end = next((place for place, name in enumerate(names) if name in ("STORE_SUBSCR", "STORE_SLICE")), None)
-        inside = following[:end]
-        if end is not None and all(it.opname == "BUILD_SLICE" or _is_whole(it) for it in inside):
-            yield now.argval
-
-
-def _is_whole(now: Any) -> bool:
-    return now.opname == "LOAD_CONST" and (now.argval is None or now.argval in _WHOLE)
+    return Restarted((found.set - found.read) | _only_added_up(kind), frozenset(first.names_renewed), frozenset(stored))
 
 
 def _only_added_up(kind: Any) -> frozenset[str]:

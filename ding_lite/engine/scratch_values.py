@@ -39,14 +39,15 @@ class Scratch(NamedTuple):
     def has(self, name: str, value: Any, in_acting: bool = False) -> bool:
         """Whether an attribute with this value is one of them."""
         known = self.of_acting if in_acting else self.values
-        return name in known and (name not in self.renewed or _can_be_renewed(value))
+        return name in known and (name not in self.renewed or can_be_renewed(value))
 
 
 _NONE = Scratch(frozenset(), frozenset(), frozenset())
 _RENEWABLE = (list, dict, set, bytearray, deque, OrderedDict, defaultdict, Counter, threading.Event)
 
 
-def _can_be_renewed(value: Any) -> bool:
+def can_be_renewed(value: Any) -> bool:
+    """Whether nothing is left of a value once its content is replaced, as of a list that is cleared."""
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
     arrays = [getattr(it, name) for it, name in ((numpy, "ndarray"), (torch, "Tensor")) if it is not None and hasattr(it, name)]
     return type(value) in (*_RENEWABLE, *arrays)

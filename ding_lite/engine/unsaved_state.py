@@ -30,6 +30,7 @@ from ding_lite.pipeline.contexts import SCALARS, Context
 from ding_lite.pipeline.contracts import state_groups
 from ding_lite.pipeline.entries import Entry
 from ding_lite.pipeline.fingerprints import Print, changes, fingerprint, with_what_is_inside
+from ding_lite.pipeline.held_objects import is_task
 from ding_lite.pipeline.shared_objects import objects_inside
 from ding_lite.pipeline.used_middleware import UsedMiddleware, middleware_of
 from ding_lite.pipeline.value_kinds import (
@@ -357,7 +358,7 @@ class _Own:
         held = _attributes_of(self.thing).items()
         if self.restart is not None:
             anew = restarted_by(of_script, self.restart)
-            known = known | anew.values | {name for name, it in held if name in anew.stored and is_random_generator(it)}
+            known = known | {name for name, it in held if anew.has(name, it)}
         values = scratch.of(of_script)
         own |= {name: _or_cached(inner, name, of_script) for name, inner in held if not values.has(name, inner)}
         of_forward = set_in_forward(of_script) if has_attribute(self.thing, "named_parameters") else ()
@@ -436,7 +437,7 @@ def _objects_in(without: Container[int], value: Any) -> list[Any]:
         left_out = ("params",) if _is_parameter_group(value) else ()
         items = [item for item in itertools.islice(value.items(), MOST_PARTS) if item[0] not in left_out]
         inside = [one for item in items for one in item]
-    elif _is_task(value):  # it reaches every middleware, of which not all are saved
+    elif is_task(value):  # it reaches every middleware, of which not all are saved
         return []
     elif has_attribute(value, "param_groups") and has_attribute(value, "state"):  # an optimizer, which saves no parameters
         inside = [*value.param_groups, *value.state.values()]
@@ -445,10 +446,6 @@ def _objects_in(without: Container[int], value: Any) -> list[Any]:
     else:
         inside = [inner for _, inner in usual_parts(value)]
     return [it for it in inside if not (type(it) in _NO_OBJECTS or isinstance(it, type) or id(it) in without)]
-
-
-def _is_task(value: Any) -> bool:
-    return has_attribute(value, "between_iterations")
 
 
 def _is_parameter_group(value: dict[Any, Any]) -> bool:
@@ -464,7 +461,7 @@ def _inside(saved: Container[int], scratch: ScratchValues, value: Any) -> Parts 
         return value.parts()
     if id(value) in saved or _has_graph(value):
         return ()
-    if isinstance(value, (ModuleType, Context)) or _is_task(value):
+    if isinstance(value, (ModuleType, Context)) or is_task(value):
         return ()
     if isinstance(value, FunctionType):
         return _in_function(value) or _NAME_ALONE

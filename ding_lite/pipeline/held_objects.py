@@ -101,7 +101,7 @@ class _Node(NamedTuple):
 
 def needs_contract(value: object) -> bool:
     """Whether contracts name a value: it may change, and is neither a function, a configuration nor made to be shared."""
-    if is_scalar(value) or isinstance(value, NO_STATE) or _is_task(value) or type(value).__module__ in _MADE_TO_BE_SHARED:
+    if is_scalar(value) or isinstance(value, NO_STATE) or is_task(value) or type(value).__module__ in _MADE_TO_BE_SHARED:
         return False
     if is_global_generator(value):
         return False
@@ -367,5 +367,6 @@ def _is_of_library(kind: type) -> bool:
     return is_of_ding_lite(kind.__module__) or package_of(kind.__module__) in ("torch", "gymnasium", "numpy")
 
 
-def _is_task(value: object) -> bool:
+def is_task(value: object) -> bool:
+    """Whether a value is a task, which reaches every middleware."""
     return all(has_attribute(value, name) for name in ("use", "run", "finish"))
