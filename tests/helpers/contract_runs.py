@@ -1,11 +1,12 @@
 """Runs of a pipeline in each mode, and contexts for them."""
 
 import dataclasses
+import warnings
 from typing import Any
 
 import pytest
 
-from ding_lite.engine import Context, Task
+from ding_lite.engine import Context, Task, contract
 
 MODES = pytest.mark.parametrize(
     "mode",
@@ -59,3 +60,26 @@ def run(*middleware: Any, mode: dict[str, Any], ctx: Context | None = None, step
             loop.use(one(loop) if getattr(one, "wants_loop", False) else one)
         loop.run(steps)
         return loop.ctx
+
+
+def two_lanes(change, read, uses=((), ()), stages=("collect", "learn")):
+    """Middleware of two lanes: one calls `change`, the other `read`."""
+
+    @contract(writes=("batch",), uses=uses[0], stage=stages[0])
+    def collects(ctx):
+        change()
+        ctx.batch = 1
+
+    @contract(reads=("batch",), uses=uses[1], stage=stages[1])
+    def learns(ctx):
+        return read() and None
+
+    return collects, learns
+
+
+def warned(*middleware, mode=None):
+    """The warnings of a run that tell of what its lanes share."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        run(*middleware, mode={"max_lag": 1} if mode is None else mode, steps=7)
+    return [text for text in (str(one.message) for one in caught) if "which is faster" in text or "Nothing orders" in text]

@@ -389,11 +389,10 @@ def masked_data(nvec=None, masks=None):
 
 
 class TestOffline:
-    @pytest.mark.parametrize("nvec", [None, [2, 3]])
-    @pytest.mark.parametrize("kind", OFFLINE)
+    @pytest.mark.parametrize(
+        ("kind", "nvec"), [*((kind, None) for kind in OFFLINE), (BCPolicy, [2, 3]), (DecisionTransformerPolicy, [2, 3])]
+    )
     def test_only_allowed_actions_are_taken_and_the_probability_is_over_these(self, kind, nvec):
-        if nvec is not None and kind in (DiscreteCQLPolicy, DiscreteIQLPolicy):
-            pytest.skip("for Discrete actions")
         data, _ = masked_data(nvec)
         policy = kind({"seed": 0, **OFFLINE[kind]}, data.observation_space, data.action_space)
         only = np.zeros(sum(nvec or [A]), np.int8)
