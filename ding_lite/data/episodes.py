@@ -147,7 +147,7 @@ def cut_episodes(rollout: Trajectories, counts: Sequence[int]) -> Episodes:
     env_of = np.repeat(np.arange(len(steps)), [len(real) for real in steps])
     step_of = np.concatenate(steps)
     rows = {name: map_leaves(lambda leaf: leaf[step_of, env_of], column) for name, column in rollout.columns.items()}
-    return Episodes(rows, np.concatenate(lengths))
+    return Episodes(rows, np.concatenate(lengths)).with_limits(rollout.limits)
 
 
 def _padded(

@@ -207,7 +207,10 @@ class ReplayBuffer:
                 )
             where = np.arange(max(start, stop - self.capacity), stop) % self.capacity
         self.writes += 1
-        self._write(rows, where)
+        if self._frames is None:
+            write_rows(self._order, rows.values(), where)
+        else:
+            self._write_parts(rows, np.arange(start, stop) if isinstance(where, slice) else where)
         self._next = stop % self.capacity
         self._pushed += count
         self._size = min(self._size + count, self.capacity)
@@ -229,13 +232,9 @@ class ReplayBuffer:
         self._columns, self._spec = {**self._columns, **added}, {**self._spec, **spec}
         self._signature, self._version = [], object()
 
-    def _write(self, rows: Any, where: slice | np.ndarray[Any, Any]) -> None:
-        """Write these rows, or the last ones that fit, to these positions."""
-        if self._frames is None:
-            write_rows(self._order, rows.values(), where)
-            return
-        places = np.arange(where.start, where.stop) if isinstance(where, slice) else where
-        # In parts, so that frames are freed before the next ones are added.
+    def _write_parts(self, rows: Any, places: np.ndarray[Any, Any]) -> None:
+        """Write these rows, or the last ones that fit, to these positions, in parts: so frames are freed before the next ones
+        are added."""
         for begin in range(0, len(places), _PART):
             part, left = places[begin : begin + _PART], len(places) - begin
             last = slice(self._count - left, self._count - left + len(part))

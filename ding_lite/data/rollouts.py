@@ -10,7 +10,6 @@ import torch
 
 from ding_lite.data.column_arrays import Spec, allocate, may_lose, require_held, spec_like
 from ding_lite.data.foreign_columns import ADVICE, RENAMED
-from ding_lite.data.next_observations import next_observations
 from ding_lite.data.trees import Tree, first_leaf, flatten, holds_objects, map_leaves, merge_leading_dims, nested, view
 
 Order: TypeAlias = Literal["whole", "pieces", "none"]
@@ -25,10 +24,11 @@ class RolloutArrays:
         num_steps: T.
         num_envs: B.
         obs_spec: layout of one observation.
+        limits: minimum and maximum of each element, by column; see `Trajectories.with_limits`.
     """
 
-    def __init__(self, num_steps: int, num_envs: int, obs_spec: Spec) -> None:
-        self.num_steps, self.num_envs = num_steps, num_envs
+    def __init__(self, num_steps: int, num_envs: int, obs_spec: Spec, limits: Mapping[str, Any] | None = None) -> None:
+        self.num_steps, self.num_envs, self.limits = num_steps, num_envs, limits or {}
         self.obs = allocate(obs_spec, num_steps + 1, num_envs)
         self._flat_obs = not isinstance(self.obs, dict)
         self.reward = np.empty((num_steps, num_envs), np.float32)
@@ -144,17 +144,20 @@ class RolloutArrays:
 
     def trajectories(self, **columns: np.ndarray[Any, Any]) -> Trajectories:
         """The recorded rollout with these extra columns [T, B, ...]; do not use this buffer afterwards."""
+        next_obs = map_leaves(lambda column: column[1:].copy(), self.obs)
+        for t, index, final in self._finals:  # where the next step begins with the first observation of another episode
+            map_leaves(lambda column, leaf, row=(t, index): column.__setitem__(row, leaf), next_obs, final)
         columns_so_far = {
             "obs": map_leaves(lambda column: column[:-1], self.obs),
             **self.outputs,
             "reward": self.reward,
-            "next_obs": next_observations(self.obs, self._finals),
+            "next_obs": next_obs,
             "terminated": self.terminated,
             "truncated": self.truncated,
             **columns,
         }
         made = Trajectories(columns_so_far, self.valid)
-        made.begins = self.begins
+        made.begins, made.limits = self.begins, self.limits
         return made
 
 

@@ -427,13 +427,13 @@ def nested(batch: Any) -> Any:
     if type(batch) is dict:
         flat = _NESTING.isdisjoint(map(type, batch.values()))
         return batch if flat else {name: nested(leaf) for name, leaf in batch.items()}
-    return _raw(batch).jsondumpx(lambda leaf: leaf, False, False) if isinstance(batch, Tree) else batch
+    return batch._detach().jsondumpx(lambda leaf: leaf, False, False) if isinstance(batch, Tree) else batch
 
 
 def flatten(structure: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
     """Every leaf of a tree or of nested mappings, with its path."""
     if isinstance(structure, Tree):
-        structure = _raw(structure)
+        structure = structure._detach()
     if isinstance(structure, TreeStorage):
         structure = dict(structure.iter_items())
     if isinstance(structure, Mapping):
@@ -481,10 +481,6 @@ def _own(leaf: Any) -> Any:
     return leaf.clone() if isinstance(leaf, torch.Tensor) else leaf.copy()
 
 
-def _raw(batch: Tree) -> Any:
-    return batch._detach()  # treevalue's name for its storage; it copies nothing
-
-
 def _tensors(leaves: Mapping[str, Any], where: str = "tree") -> dict[str, Any]:
     converted: dict[str, Any] = {}
     for name, leaf in leaves.items():
@@ -498,7 +494,7 @@ def _tensors(leaves: Mapping[str, Any], where: str = "tree") -> dict[str, Any]:
         elif isinstance(leaf, np.ndarray):
             converted[name] = leaf if holds_objects(leaf) else _from_numpy(leaf, f"{where}.{name}")
         elif isinstance(leaf, Tree):
-            converted[name] = _raw(leaf)
+            converted[name] = leaf._detach()
         elif isinstance(leaf, Mapping):
             converted[name] = _tensors(leaf, f"{where}.{name}")
         elif isinstance(leaf, (bool, int, float, np.generic)):

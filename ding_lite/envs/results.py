@@ -48,7 +48,15 @@ def checked(results: Sequence[Any], first: int = 0, is_first: bool = False) -> R
     Raises:
         EnvDataError: a result does not have five parts, or a reward, flag or info is invalid.
     """
-    obs, rewards, terminations, truncations, infos = columns(results, first)
+    try:
+        obs, rewards, terminations, truncations, infos = zip(*results, strict=True)
+    except (TypeError, ValueError):
+        index, found = next((i, it) for i, it in enumerate(results) if not isinstance(it, (tuple, list)) or len(it) != 5)
+        raise EnvDataError(
+            f"environment {first + index} returned {shown(found, 80)} from step(), expected {_PARTS}.", first + index
+        ) from None
+    if set(map(type, infos)) != {dict}:
+        _require_mappings(infos, first)
     reward = to_rewards(rewards, first)
     if is_first:
         require_flags(terminations, truncations, first)
@@ -59,28 +67,12 @@ def checked(results: Sequence[Any], first: int = 0, is_first: bool = False) -> R
     return Results(obs, reward, np.array(terminations, np.bool_), np.array(truncations, np.bool_), infos)
 
 
-def columns(results: Sequence[Any], first: int = 0) -> tuple[tuple[Any, ...], ...]:
-    """B results of `env.step` as the B observations, rewards, terminations, truncations and infos; `first` is the
-    index of the first environment.
-
-    Raises:
-        EnvDataError: a result does not have five parts, or its info is not a dict.
-    """
-    try:
-        obs, rewards, terminations, truncations, infos = zip(*results, strict=True)
-    except (TypeError, ValueError):
-        wrong = [(i, one) for i, one in enumerate(results) if not isinstance(one, (tuple, list)) or len(one) != 5]
-        index, found = wrong[0]
-        raise EnvDataError(
-            f"environment {first + index} returned {shown(found, 80)} from step(), expected {_PARTS}.", first + index
-        ) from None
-    if set(map(type, infos)) != {dict}:
-        for index, info in enumerate(infos):
-            if not isinstance(info, Mapping):
-                raise EnvDataError(
-                    f"environment {first + index} returned the info {shown(info)} from step(), expected a dict.", first + index
-                )
-    return obs, rewards, terminations, truncations, infos
+def _require_mappings(infos: tuple[Any, ...], first: int) -> None:
+    for index, info in enumerate(infos):
+        if not isinstance(info, Mapping):
+            raise EnvDataError(
+                f"environment {first + index} returned the info {shown(info)} from step(), expected a dict.", first + index
+            )
 
 
 def to_rewards(rewards: tuple[Any, ...], first: int = 0) -> np.ndarray[Any, Any]:
@@ -147,11 +139,19 @@ def write_obs(obs: Sequence[Any], out: Any, space: gymnasium.Space[Any], spec: S
         EnvDataError: an observation is outside of its space, or not finite.
     """
     if isinstance(spec, LeafSpec):
-        _stack(obs, out, spec, first)
-        return
-    for index, one in enumerate(obs):
-        nested = to_element(space, one, spec, f"environment {first + index}, obs", first + index)
-        map_leaves(lambda column, leaf, row=index: column.__setitem__(row, leaf), out, nested)
+        try:
+            rows = np.array(obs)
+        except Exception:  # noqa: BLE001  different shapes, or any objects
+            rows = np.empty(0)
+        if rows.shape == out.shape and rows.dtype == out.dtype:
+            out[...] = rows
+        else:  # one by one, to convert each, or to name the wrong one
+            for index, one in enumerate(obs):
+                out[index] = to_leaf(one, spec, f"environment {first + index}, obs", first + index)
+    else:
+        for index, one in enumerate(obs):
+            nested = to_element(space, one, spec, f"environment {first + index}, obs", first + index)
+            map_leaves(lambda column, leaf, row=index: column.__setitem__(row, leaf), out, nested)
     require_finite(out, "obs", first)
 
 
@@ -171,20 +171,6 @@ def final_obs(obs: Any, index: int, space: gymnasium.Space[Any], spec: Spec, bou
     require_finite(copied, what, first=index)
     require_in_range(copied, bounds, what, first=index)
     return map_leaves(lambda leaf: leaf[0, ...], copied)
-
-
-def _stack(obs: Sequence[Any], out: np.ndarray[Any, Any], leaf: LeafSpec, first: int) -> None:
-    """Write the observations in one call if all have the right shape and dtype, else check and convert each one."""
-    try:
-        rows = np.array(obs)
-    except Exception:  # noqa: BLE001  different shapes, or any objects
-        rows = np.empty(0)
-    if rows.shape == out.shape and rows.dtype == out.dtype:
-        out[...] = rows
-    else:  # one by one, to convert each, or to name the wrong one
-        for index, one in enumerate(obs):
-            out[index] = to_leaf(one, leaf, f"environment {first + index}, obs", first + index)
-    require_finite(out, "obs", first)
 
 
 def _all_in(allowed: frozenset[bool], flags: tuple[Any, ...]) -> bool:

@@ -56,16 +56,16 @@ class Outputs:
                 self.log(inner, (*before, name), nested)
                 continue
             key = (*before, name)
-            is_one = len(values) == 1 and not is_weighted and _is_number(values[0]) and not _is_complex(values[0])
-            found = values if is_one else [*map(self._number, repeat(key), values)]
+            if not all(map(_is_number, values)):
+                values = [*map(self._number, repeat(key), values)]
             if is_weighted:
                 weights = [count.get(name, 1) for one, count in zip(outputs, counts) if name in one]
-                found = [one for one, weight in zip(found, weights) for _ in range(weight)]
+                values = [one for one, weight in zip(values, weights) for _ in range(weight)]
             try:
-                if is_one:  # the usual case of one gradient step per iteration
-                    self.metrics.log_value(key, found[0])
-                    continue
-                self.metrics.log_values(key, [one for one in found if one is not None])
+                if len(values) == 1 and values[0] is not None:  # the usual case, which `log_values` would take longer for
+                    self.metrics.log_value(key, values[0])
+                else:
+                    self.metrics.log_values(key, [one for one in values if one is not None])
             except (TypeError, ValueError, RuntimeError) as error:
                 self._warn(key, error)
 
@@ -96,7 +96,10 @@ def append_metrics(ctx: Any, field: str, reduced: Sequence[dict[Any, Any]]) -> b
 
 
 def _is_number(value: Any) -> bool:
-    return value.numel() == 1 if isinstance(value, torch.Tensor) else isinstance(value, numbers.Real)
+    """Whether it is one real number."""
+    if isinstance(value, torch.Tensor):
+        return value.numel() == 1 and not value.is_complex()
+    return isinstance(value, numbers.Real)
 
 
 def _is_complex(value: Any) -> bool:

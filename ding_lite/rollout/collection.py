@@ -195,7 +195,7 @@ class LocalWorker:
         env.current = map_leaves(np.copy, env.current)  # a view would keep the whole storage alive
         version = NO_POLICY if random else self.policy.version
         trajectories = storage.trajectories(policy_version=np.full((storage.num_steps, self.num_envs), version))
-        transitions = cut_episodes(trajectories, budget.completed).with_limits(self.limits)
+        transitions = cut_episodes(trajectories, budget.completed)
         env_steps = len(trajectories) if pausable is None else int(transitions.lengths.sum())
         return EpisodeRollout(transitions, sorted(episodes, key=lambda episode: (episode.env, episode.number)), env_steps)
 
@@ -265,7 +265,7 @@ class LocalWorker:
     def _collect(self, num_steps: int, act: Callable[[Any], dict[str, Any]], random: bool = False) -> Rollout:
         if self.env.current is None:
             self.begin()
-        storage = RolloutArrays(num_steps, self.num_envs, self.obs_spec)
+        storage = RolloutArrays(num_steps, self.num_envs, self.obs_spec, self.limits)
         obs_at, add, advance, env_action = storage.obs_at, storage.add, self.env.advance, self.policy.env_action
         recurrent_state, infos, final_masks = self._recurrent_state, self._infos, self._final_masks
         storage.begins = first_steps(self.env.restarted, self.num_envs)
@@ -295,13 +295,13 @@ class LocalWorker:
         self._log_times(acting, stepping)
         version = NO_POLICY if random else self.policy.version
         trajectories = storage.trajectories(policy_version=np.full((num_steps, self.num_envs), version))
-        return Rollout(trajectories.with_limits(self.limits), episodes)
+        return Rollout(trajectories, episodes)
 
     def _collect_budget(
         self, budget: EpisodeBudget, random: bool, kwargs: dict[str, Any]
     ) -> tuple[RolloutArrays, list[EpisodeResult]]:
         """All steps until each environment has completed its episodes, and the results of these episodes."""
-        storage = RolloutArrays(_AT_FIRST, self.num_envs, self.obs_spec)
+        storage = RolloutArrays(_AT_FIRST, self.num_envs, self.obs_spec, self.limits)
         obs = storage.obs_at(0)
         map_leaves(np.copyto, obs, self.env.current)
         episodes: list[EpisodeResult] = []

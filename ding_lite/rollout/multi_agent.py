@@ -79,7 +79,9 @@ class AgentWorker:
         if not self.env.is_begun:
             self.env.begin()
         actors = self.actors
-        storages = {name: RolloutArrays(num_steps, one.slots.num_envs, one.slots.obs_spec) for name, one in actors.items()}
+        storages = {
+            name: RolloutArrays(num_steps, one.slots.num_envs, one.slots.obs_spec, one.limits) for name, one in actors.items()
+        }
         obs = {name: storage.obs_at(0) for name, storage in storages.items()}
         for name, one in actors.items():
             map_leaves(np.copyto, obs[name], one.slots.current)
@@ -97,9 +99,7 @@ class AgentWorker:
         self._times.log_value(("time", "inference"), acting / 1e9)
         self._times.log_value(("time", "env_step"), stepping / 1e9)
         trajectories = {
-            name: storage.trajectories(
-                policy_version=np.full((num_steps, storage.num_envs), actors[name].policy.version)
-            ).with_limits(actors[name].limits)
+            name: storage.trajectories(policy_version=np.full((num_steps, storage.num_envs), actors[name].policy.version))
             for name, storage in storages.items()
         }
         return AgentRollout(trajectories, episodes, num_steps * self.num_envs)
