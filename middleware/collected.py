@@ -61,8 +61,11 @@ def collected_data(
 
 def rollout_of(found: Any, who: str, wants: Order = "none") -> Trajectories:
     """The value of ctx.trajectories as a rollout; see `collected_data`."""
-    _require_list(found, "ctx.trajectories", "transitions", who)
-    rollout = found if isinstance(found, Trajectories) else rollout_from_list(found, f"{who}: ctx.trajectories")
+    if isinstance(found, Trajectories):
+        rollout = found
+    else:
+        _require_list(found, "ctx.trajectories", "transitions", who)
+        rollout = rollout_from_list(found, f"{who}: ctx.trajectories")
     if _ORDERS.index(rollout.order) > _ORDERS.index(wants):
         raise ValueError(
             f"{who} found a list of {len(rollout)} transitions in ctx.trajectories, and needs {_FIXES[rollout.order]}."
@@ -72,8 +75,10 @@ def rollout_of(found: Any, who: str, wants: Order = "none") -> Trajectories:
 
 def episodes_of(found: Any, who: str) -> Episodes:
     """The value of ctx.episodes as episodes; see `collected_data`."""
+    if isinstance(found, Episodes):
+        return found
     _require_list(found, "ctx.episodes", "episodes", who)
-    return found if isinstance(found, Episodes) else episodes_from_list(found, f"{who}: ctx.episodes")
+    return episodes_from_list(found, f"{who}: ctx.episodes")
 
 
 def _require_list(found: Any, where: str, of: str, who: str) -> None:
@@ -82,7 +87,7 @@ def _require_list(found: Any, where: str, of: str, who: str) -> None:
         raise TypeError(
             f"{who} found {found!r:.60}, a {type(found).__name__}, in {where}: put {own.__name__} there, or a list of {of}."
         )
-    if not isinstance(found, own) and not len(found):
+    if not len(found):
         raise ValueError(f"{who} found an empty list in {where}, and needs {_FIXES['pieces']}.")
 
 

@@ -21,12 +21,13 @@ from ding_lite.contexts import OfflineRLContext, OnlineRLContext
 from ding_lite.data import Episodes, Trajectories, Tree, flatten, nested
 from ding_lite.data.trees import has_leaf, map_leaves, with_leaves
 from ding_lite.datasets import DatasetError, DatasetWriter, EpochSampler, OfflineDataset, open_dataset
+from ding_lite.datasets.space_checks import require_spaces
 from ding_lite.datasets.writers import STATE_KEYS
 from ding_lite.engine import Task, contract
 from ding_lite.envs import SpaceError
 from ding_lite.envs.arrays import clipper
 from ding_lite.envs.space_records import space_from
-from ding_lite.envs.spaces import hidden_difference, same_layout, same_space, subspaces
+from ding_lite.envs.spaces import subspaces
 from ding_lite.middleware.arguments import require_mode, require_settings
 from ding_lite.middleware.collected import COLLECTED_TERMS, collected_data
 from ding_lite.middleware.fetchers import columns_read
@@ -480,14 +481,5 @@ def _require_spaces(data: OfflineDataset, policy: LearnMode) -> None:
     made_with: Any = getattr(policy, "made_with", None)
     if not isinstance(made_with, dict):
         return
-    own = {name: space_from(made_with[name]) for name in ("observation_space", "action_space")}
-    for name, space in own.items():
-        recorded = getattr(data, name) if data.knows(name) else space
-        if not same_layout(recorded, space) or (name == "action_space" and not same_space(recorded, space)):
-            raise SpaceError(
-                f"the dataset {data.name} was recorded with the {name.replace('_', ' ')} {recorded}, and the policy has "
-                f"{space}{hidden_difference(recorded, space)}: make the policy with dataset.observation_space and "
-                "dataset.action_space."
-            )
-    if found := data.misfit(**own):
-        raise SpaceError(f"the dataset {data.name} does not fit the policy: {found}")
+    own = (space_from(made_with[name]) for name in ("observation_space", "action_space"))
+    require_spaces(data, *own, "the policy", "make the policy with dataset.observation_space and dataset.action_space")

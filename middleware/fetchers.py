@@ -145,7 +145,12 @@ class Replay:
         beside, is_ready = self._prefetches and current_task().async_mode, self._is_ready
         if current_ranks() is not None:
             is_ready = partial(bool, in_all_ranks("the start of learning", self._is_ready()))
-        with closing(self._batches.take(count, is_ready, beside)) as batches:
+        batches = self._batches.take(count, is_ready, beside)
+        return self._checked(batches) if self._is_unchecked else batches
+
+    def _checked(self, batches: Generator[PreparedBatch, None, None]) -> Generator[PreparedBatch, None, None]:
+        """The same batches; the first one of the run is checked."""
+        with closing(batches):
             for batch in batches:
                 if self._is_unchecked:
                     self._is_unchecked = False
@@ -172,7 +177,7 @@ class Replay:
 
     def learned(self, batch: Tree, output: Any) -> None:
         """Update the priorities of a batch's rows in prioritised buffers, from the output of learning."""
-        if self.takes_priorities and not _is_skipped(output):
+        if not _is_skipped(output):
             self._source.update_priority(batch, _priority_in(output))
 
 

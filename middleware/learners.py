@@ -265,7 +265,8 @@ class OffPolicyLearner:
                     train_output.append(_with_lag(self._policy, self._policy.forward(sent), lag))
                     num_steps.append(_num_steps(self._policy))
                     ctx.train_iter += self._policy.train_iter - before
-                    self._replay.learned(batch.data, train_output[-1])
+                    if self._replay.takes_priorities:
+                        self._replay.learned(batch.data, train_output[-1])
         finally:
             # Written once: the enforcement of contracts keeps each value, and the memory of a batch is to be reused.
             ctx.train_data = data

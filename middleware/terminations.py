@@ -47,7 +47,7 @@ def termination_checker(
     """
     limits = {name: limit for name, limit in (("env_step", max_env_step), ("train_iter", max_train_iter)) if limit is not None}
     for name, limit in limits.items():
-        if isinstance(limit, bool) or not isinstance(limit, numbers.Real) or limit < 1:
+        if isinstance(limit, bool) or not isinstance(limit, numbers.Real) or not limit >= 1:
             raise ValueError(f"termination_checker(max_{name}={limit!r}) wants a number of steps, at least 1.")
     if not limits:
         raise ValueError("termination_checker() without a limit never ends anything: set max_env_step or max_train_iter.")

@@ -203,7 +203,8 @@ def require_vector(where: str, name: str, column: np.ndarray[Any, Any], count: i
 def packed(episodes: Episodes, where: str = "transitions for a dataset") -> Arrays:
     """The arrays of a file with these episodes, by name: observations [N + E, ...], all other leaves [N, ...].
 
-    An episode in which an environment was reset without an end is two.
+    An episode is cut, with a warning, after a step in it that is terminated or truncated, and where an environment was reset
+    without an end.
 
     Args:
         episodes: the episodes.
@@ -214,7 +215,7 @@ def packed(episodes: Episodes, where: str = "transitions for a dataset") -> Arra
             observation is the observation of the following step.
     """
     rows = storable(episodes.rows(), int(episodes.lengths.sum()), where)
-    lengths = _without_jumps(rows, episodes.lengths)
+    lengths = _without_jumps(rows, _without_inner_ends(rows, episodes.lengths, where))
     ends = np.cumsum(lengths)
     found: Arrays = {LENGTHS: lengths}
     for path, leaf in flatten({name: column for name, column in rows.items() if name != "next_obs"}):
@@ -310,6 +311,20 @@ def _lost_in(column: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[A
         if column.dtype.kind == dtype.kind == "f":
             return np.argwhere(~np.isfinite(cast) & np.isfinite(column))
         return np.argwhere((cast != column) | (cast.astype(column.dtype) != column))
+
+
+def _without_inner_ends(rows: Mapping[str, Any], lengths: np.ndarray[Any, Any], where: str) -> np.ndarray[Any, Any]:
+    """The lengths of the episodes, cut after each step that is terminated or truncated."""
+    ends = np.cumsum(lengths)
+    inner = np.setdiff1d(np.flatnonzero(rows["terminated"] | rows["truncated"]) + 1, ends)
+    if not len(inner):
+        return lengths
+    warnings.warn(
+        f"{where}: {len(inner):,} steps inside of episodes are terminated or truncated, which ends an episode: their episodes "
+        "are cut after them.",
+        stacklevel=4,
+    )
+    return np.diff(np.union1d(ends, inner), prepend=0)
 
 
 def _without_jumps(rows: Mapping[str, Any], lengths: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

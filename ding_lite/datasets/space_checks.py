@@ -10,9 +10,36 @@ import numpy as np
 from gymnasium import spaces
 
 from ding_lite.data import LeafSpec
-from ding_lite.envs.spaces import integer_bounds, space_spec, subspaces
+from ding_lite.envs import SpaceError
+from ding_lite.envs.spaces import hidden_difference, integer_bounds, same_layout, same_space, space_spec, subspaces
 
 _FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
+
+
+def require_spaces(
+    dataset: Any, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any], owner: str, fix: str
+) -> None:
+    """Refuse a dataset whose spaces, if it says them, or whose columns do not fit those of a policy or a reward model.
+
+    Args:
+        dataset: an OfflineDataset.
+        observation_space, action_space: the spaces.
+        owner: what has these spaces, for messages.
+        fix: how other spaces get there, for messages.
+
+    Raises:
+        SpaceError: naming what differs.
+    """
+    own = {"observation_space": observation_space, "action_space": action_space}
+    for name, space in own.items():
+        recorded = getattr(dataset, name) if dataset.knows(name) else space
+        if not same_layout(recorded, space) or (name == "action_space" and not same_space(recorded, space)):
+            raise SpaceError(
+                f"the dataset {dataset.name} was recorded with the {name.replace('_', ' ')} {recorded}, and {owner} has "
+                f"{space}{hidden_difference(recorded, space)}: {fix}."
+            )
+    if found := dataset.misfit(**own):
+        raise SpaceError(f"the dataset {dataset.name} does not fit {owner}: {found}")
 
 
 def find_space_mismatch(

@@ -48,14 +48,15 @@ class DatasetWriter:
     Args:
         path: folder of the dataset.
         append: whether to add to an existing dataset.
+        is_copy: whether the dataset has what is added only after `flush`, so that a copy that is interrupted has nothing of it.
 
     Raises:
         WriteError: nothing can be written there.
     """
 
-    def __init__(self, path: str | PathLike[str], append: bool = False) -> None:
+    def __init__(self, path: str | PathLike[str], append: bool = False, is_copy: bool = False) -> None:
         self.path = Path(path).absolute()  # the working folder may change while the dataset is written
-        self.append = append
+        self.append, self._is_copy = append, is_copy
         self._lock = RunLock(self.path)
         self._index = Index()
         self._is_open = False
@@ -233,7 +234,7 @@ class DatasetWriter:
         """Let others write to the dataset, and remove files that were replaced. What is held in memory stays; `begin` opens the
         dataset again."""
         with contextlib.suppress(DatasetError, OSError):  # the next writer removes them
-            if self._is_open and self._replaced and self._is_unchanged():
+            if self._is_open and (self._replaced or self._is_copy) and self._is_unchanged():
                 self._replaced = []
                 self._remove_unlisted()
         self._is_open = False
@@ -256,7 +257,7 @@ class DatasetWriter:
         self._rollouts, self._episodes = [] if rest is None else [rest], []
         # A very long episode is joined again only after as many steps as are held.
         self._bytes = 0
-        if finished:
+        if finished and not self._is_copy:
             self._write_index(self._index.chunks)
 
     def _chunk(self, episodes: Sequence[Episodes]) -> list[Chunk]:
@@ -372,11 +373,11 @@ def write_dataset(dataset: OfflineDataset, path: str | PathLike[str], append: bo
         FolderInUseError: another process writes to it.
         WriteError: nothing can be written there.
     """
-    writer = DatasetWriter(path, append)
+    writer = DatasetWriter(path, append, is_copy=True)
     observation_space = dataset.observation_space if dataset.knows("observation_space") else None
     action_space = dataset.action_space if dataset.knows("action_space") else None
-    writer.begin(observation_space, action_space, *(dataset.sources or [{"dataset": dataset.name}]))
     try:
+        writer.begin(observation_space, action_space, *(dataset.sources or [{"dataset": dataset.name}]))
         row_bytes = sum(int(np.prod(spec.shape)) * spec.dtype.itemsize for _, spec in flatten(dataset.columns))
         group = np.cumsum(dataset.lengths) * row_bytes // _CHUNK_BYTES
         for numbers in np.split(np.arange(dataset.num_episodes), np.flatnonzero(np.diff(group)) + 1):

@@ -40,14 +40,14 @@ class BoxBounds:
         """
         for leaf in self._leaves:
             part = leaf.part_of(batch)
-            if not _same(part, leaf.clip(part)) and (wrong := np.argwhere(part != leaf.clipped)).size:
+            if not leaf.holds(part) and (wrong := np.argwhere(part != leaf.clipped)).size:
                 row, *place = wrong[0].tolist()
                 self._warn(leaf, row, part[row], place, where)
                 return
 
     def hold(self, batch: Any) -> bool:
         """Whether the observations [rows, ...], nested arrays, are inside their bounds."""
-        return all(_same(part := leaf.part_of(batch), leaf.clip(part)) for leaf in self._leaves)
+        return all(leaf.holds(leaf.part_of(batch)) for leaf in self._leaves)
 
     def check_row(self, row: int, element: Any, where: Where) -> None:
         """The same for one observation, nested arrays."""
@@ -85,10 +85,11 @@ class _Leaf:
                 high = (high + _ROUNDING * np.maximum(1, np.abs(high.astype(np.float64)))).astype(dtype)
         self.low, self.high, self.clipped = low, high, np.empty_like(low)
 
-    def clip(self, part: Any) -> Any:
-        """The part [rows, ...] inside the bounds, in an array that the next call overwrites."""
+    def holds(self, part: Any) -> bool:
+        """Whether the part [rows, ...] is inside the bounds; `clipped` is then the clipped part, until the next call."""
         np.maximum(part, self.low, out=self.clipped)
-        return np.minimum(self.clipped, self.high, out=self.clipped)
+        np.minimum(self.clipped, self.high, out=self.clipped)
+        return _same(part, self.clipped)
 
     def part_of(self, batch: Any) -> Any:
         for name in self.path:

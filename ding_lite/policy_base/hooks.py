@@ -1,6 +1,7 @@
 """The hooks of a policy, in the order in which they are called, with their defaults.
 
-At the end of the file are the hooks of `reset_config` and of the dry run.
+At the end of the file are the hooks of `reset_config` and of the dry run. `learn_on_batch` is in policy.py; `get_weights` and
+`set_weights` are in weights.py.
 """
 
 from __future__ import annotations

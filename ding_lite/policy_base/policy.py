@@ -474,7 +474,8 @@ class Policy(PolicyState):
         self.before_step()
         stats = None if self.compiled_steps is None else self._compiled_step(self.compiled_steps, batch, is_checked)
         if stats is None:
-            self.averaging = self._new_average(batch)
+            ranks = current_ranks()
+            self.averaging = None if ranks is None else StepAverage(ranks, self.train_iter, self.count_rows(batch))
             try:
                 stats = self._optimize(self.loss(batch), is_checked)  # not called deeper, for short tracebacks
             finally:
@@ -552,11 +553,6 @@ class Policy(PolicyState):
         if read is None or not any(map(_has_objects, columns.values())):
             return batch
         return tree({name: it for name, it in columns.items() if name in read or not _has_objects(it)})
-
-    def _new_average(self, batch: Tree) -> StepAverage | None:
-        """What averages the gradients of this batch over the processes that learn together; None in a process alone."""
-        ranks = current_ranks()
-        return None if ranks is None else StepAverage(ranks, self.train_iter, self.count_rows(batch))
 
     def count_rows(self, batch: Tree) -> int:
         """The number of rows over which the loss of a batch is a mean. Where several processes learn together, it is the weight

@@ -6,6 +6,7 @@ Ho and Ermon (2016), "Generative Adversarial Imitation Learning", https://arxiv.
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Literal
 
@@ -17,10 +18,10 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, logsigmoid, softplus
 
 from ding_lite.basics import Config, ranged_field, seed_of
-from ding_lite.data import Tree, flatten, nested
+from ding_lite.data import Tree
 from ding_lite.data.trees import first_leaf, map_leaves
-from ding_lite.datasets import OfflineDataset, open_dataset
-from ding_lite.envs import SpaceError
+from ding_lite.datasets import open_dataset
+from ding_lite.datasets.space_checks import require_spaces
 from ding_lite.envs.action_masks import without_mask
 from ding_lite.envs.spaces import space_spec
 from ding_lite.nn import MLP, Adam, clip_actions, make_encoder, make_normalizer, seeded
@@ -112,7 +113,12 @@ class GAILRewardModel(RewardModel):
         self.expert = open_dataset(expert_data)
         self._action_space = action_space
         self._specs = {"obs": space_spec(observation_space), "action": space_spec(action_space)}
-        _require_expert(self.expert, self._specs)
+        if not len(self.expert):
+            raise ValueError(
+                f"GAILRewardModel got the dataset {self.expert.name}, which has no transitions: record the expert first."
+            )
+        fix = "record the expert in the same environment"
+        require_spaces(self.expert, observation_space, action_space, "the environment", fix)
         both = spaces.Dict({"obs": without_mask(observation_space), "action": action_space})
         with seeded(self._seed):
             encoder, width = make_encoder(both, cfg.conv_layers)
@@ -173,6 +179,24 @@ class GAILRewardModel(RewardModel):
         logit = self.discriminator[1](self._features(self._inputs(batch))).squeeze(-1)
         return with_reward(batch, _REWARDS[self.cfg.reward](logit).reshape(batch.reward.shape).to(batch.reward))
 
+    def state_dict(self) -> dict[str, Any]:
+        """See `RewardModel.state_dict`; and a checksum of the data of the expert."""
+        return {**super().state_dict(), "expert": self.expert.fingerprint}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Load a saved state, see `RewardModel.load_state_dict`, with a warning if it is one with another expert."""
+        expert = self.expert.fingerprint
+        if isinstance(state, Mapping) and "expert" in state:  # states of earlier versions do not have it
+            expert = state["expert"]
+            state = {name: it for name, it in state.items() if name != "expert"}
+        super().load_state_dict(state)
+        if expert != self.expert.fingerprint:
+            warnings.warn(
+                f"this GAILRewardModel goes on with the expert of the dataset {self.expert.name}, and the loaded state has "
+                "learned from other data. To go on as before, pass the same dataset.",
+                stacklevel=2,
+            )
+
     def _inputs(self, batch: Tree, for_learning: bool = False) -> Any:
         """Observations and actions as rows [N, ...]."""
         rows = self._rows(self._specs, batch, for_learning)
@@ -180,20 +204,3 @@ class GAILRewardModel(RewardModel):
 
     def _features(self, inputs: Any) -> Tensor:
         return self.discriminator[0](self.norm(inputs))  # type: ignore[no-any-return]
-
-
-def _require_expert(expert: OfflineDataset, specs: Mapping[str, Any]) -> None:
-    if not len(expert):
-        raise ValueError(f"GAILRewardModel got the dataset {expert.name}, which has no transitions: record the expert first.")
-    for name, spec in specs.items():
-        found = {path: tuple(leaf.shape) for path, leaf in flatten(nested(expert.columns.get(name, {})))}
-        wanted = {path: tuple(leaf.shape) for path, leaf in flatten(spec)}
-        if found != wanted:
-            raise SpaceError(
-                f"the dataset {expert.name} has {name} of the shape {_in_words(found)}, and the environment "
-                f"{_in_words(wanted)}: record the expert in the same environment."
-            )
-
-
-def _in_words(shapes: Mapping[tuple[str, ...], tuple[int, ...]]) -> str:
-    return ", ".join(f"{'/'.join(path)} {shape}".strip() for path, shape in shapes.items()) or "nothing"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -42,6 +43,14 @@ def log_prob_of(policy: EvalMode, batch: Tree | Mapping[str, Any], eps: float | 
         TypeError: the batch is something else, or has no obs or action.
     """
     evaluated = evaluated_policy(policy, eps, "log_prob_of")
+    correlation = getattr(evaluated.actor.cfg.collect, "noise_correlation", 0)
+    if correlation:
+        warnings.warn(
+            f"log_prob_of takes actions as independent, and {type(evaluated.actor).__name__} collects with "
+            f"collect.noise_correlation = {correlation}: for the actions that it collected, for example as `behaviour`, the "
+            "result is wrong. Use fitted_q_evaluation for these.",
+            stacklevel=2,
+        )
     if not isinstance(batch, Mapping) and not is_tree(batch):
         raise TypeError(
             f"log_prob_of wants a batch with obs and action, got {batch!r:.80} of type {type(batch).__name__}: pass a tree, or "
@@ -172,6 +181,16 @@ def require_eval_mode(policy: object, who: str) -> None:
         raise TypeError(f"{who} wants policy.eval_mode, got {policy!r:.80} of type {kind}: {fix}.")
 
 
+def require_no_memory(policy: EvalMode, who: str) -> None:
+    """Raise ValueError for a policy whose actions depend on earlier steps of the episode. The noise of BoxActing does not
+    count, because evaluations have none."""
+    actor = policy.current()
+    if not isinstance(actor, BoxActing) and actor.get_initial_state():
+        raise ValueError(
+            f"{who} wants a policy whose actions depend on the observation alone, and {type(actor).__name__} is recurrent."
+        )
+
+
 def evaluated_policy(policy: EvalMode, eps: float | None, who: str) -> EvaluatedPolicy:
     """The actions of a policy, with the weights that the mode acts with.
 
@@ -185,10 +204,9 @@ def evaluated_policy(policy: EvalMode, eps: float | None, who: str) -> Evaluated
         ValueError: see `log_prob_of`.
     """
     require_eval_mode(policy, who)
+    require_no_memory(policy, who)
     actor = policy.current()
     name, model = type(actor).__name__, actor.model
-    if not isinstance(actor, BoxActing) and actor.get_initial_state():
-        raise ValueError(f"{who} wants a policy whose actions depend on the observation alone, and {name} is recurrent.")
     if isinstance(actor, EpsilonGreedyActing):
         if eps is None or not 0 <= eps <= 1:
             raise ValueError(

@@ -147,7 +147,8 @@ class MetricsAggregator:
     def _aggregate(self) -> None:
         for field, waiting in self._waiting.items():
             waiting.sort(key=_has_no_owner)  # so that owners come first; the sort is stable
-            for reduced, key in (([_without_times(one) for one in waiting], _STAGES[field]), (_times(waiting), _TIMES)):
+            others, times = _split_times(waiting)
+            for reduced, key in ((others, _STAGES[field]), (times, _TIMES)):
                 try:
                     self._root.aggregate(reduced, key=key)
                 except (TypeError, ValueError):  # drop only the values that do not fit
@@ -192,13 +193,12 @@ def _has_no_owner(reduced: Mapping[Any, Any]) -> bool:
     return not any(getattr(stats, "owner", None) for _, stats in flatten(reduced))
 
 
-def _without_times(reduced: Mapping[Any, Any]) -> Mapping[Any, Any]:
-    return {name: it for name, it in reduced.items() if name != _TIMES} if _has_times(reduced) else reduced
-
-
-def _times(waiting: Sequence[Mapping[Any, Any]]) -> list[Mapping[Any, Any]]:
-    return [one[_TIMES] for one in waiting if _has_times(one)]
-
-
-def _has_times(reduced: Mapping[Any, Any]) -> bool:
-    return isinstance(reduced.get(_TIMES), Mapping)
+def _split_times(waiting: Sequence[Mapping[Any, Any]]) -> tuple[list[Mapping[Any, Any]], list[Mapping[Any, Any]]]:
+    """The reduced metrics without those under `time`, and those."""
+    others, times = list[Mapping[Any, Any]](), list[Mapping[Any, Any]]()
+    for one in waiting:
+        if isinstance(found := one.get(_TIMES), Mapping):
+            times.append(found)
+            one = {name: it for name, it in one.items() if name != _TIMES}
+        others.append(one)
+    return others, times

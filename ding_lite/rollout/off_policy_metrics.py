@@ -20,7 +20,7 @@ from ding_lite.functional import effective_sample_size, weighted_standard_error
 from ding_lite.functional import importance_sampling as importance_sampling_terms
 from ding_lite.nn import ActionBounds, clip_actions
 from ding_lite.policy import EvalMode
-from ding_lite.rollout.evaluated_policies import evaluated_policy
+from ding_lite.rollout.evaluated_policies import evaluated_policy, require_no_memory
 from ding_lite.rollout.fitted_q import FittedQ, FittedQConfig, require_dataset, require_discount, require_ends
 
 Metric: TypeAlias = Callable[[EvalMode, OfflineDataset], "float | dict[str, float]"]
@@ -192,9 +192,10 @@ def action_agreement(policy: EvalMode, dataset: OfflineDataset) -> float:
     """A metric: the share of recorded actions that the policy takes too, for actions without a Box.
 
     Raises:
-        ValueError: actions have a Box, or there are none.
+        ValueError: actions have a Box, or there are none; or the policy is recurrent.
     """
     require_dataset(policy, dataset, "action_agreement")
+    require_no_memory(policy, "action_agreement")
     if any(isinstance(box, spaces.Box) for box in _leaves(policy.current().action_space)):
         raise ValueError("action_agreement compares actions for equality, and these have a Box: use action_error.")
 
@@ -211,9 +212,10 @@ def action_error(policy: EvalMode, dataset: OfflineDataset) -> float:
     scaled to [-1, 1].
 
     Raises:
-        ValueError: actions are not in a Box with finite bounds, or there are none.
+        ValueError: actions are not in a Box with finite bounds, or there are none; or the policy is recurrent.
     """
     require_dataset(policy, dataset, "action_error")
+    require_no_memory(policy, "action_error")
     space = policy.current().action_space
     if not isinstance(space, spaces.Box) or not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
         raise ValueError(f"action_error wants actions in a Box with finite bounds, got {space}: use action_agreement.")

@@ -66,10 +66,11 @@ class SinkGroup:
     def write(self, row: Mapping[str, Any]) -> None:
         """Write the row to each sink."""
         self._rows += 1
-        values = plain_row(row)
-        images = images_of(row) if len(values) < len(row) else {}
+        values, images = plain_row(row), dict[str, Any]()
         takers = [getattr(sink, "takes_images", False) for sink in self.sinks]
-        self._warn_of_left_out(row, {*values, *images} if any(takers) else values.keys())
+        if len(values) < len(row):
+            images = images_of(row)
+            self._warn_of_left_out(row, {*values, *images} if any(takers) else values.keys())
         for index, takes_images in enumerate(takers):
             own = {**values, **images} if takes_images else values
             self._write(index, {name: _copied(value) for name, value in own.items()})  # which the sink may change

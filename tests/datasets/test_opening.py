@@ -1,6 +1,8 @@
 """Opening arrays: by our names and by those of D4RL, with spaces, and written to a folder."""
 
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -207,6 +209,43 @@ class TestWriting:
         same(found.rows(("action", "reward", "log_prob")), whole.rows(("action", "reward", "log_prob")))
         assert str(found.rows()) == str(whole.rows())
 
+    @pytest.mark.parametrize("append", [False, True])
+    def test_a_copy_that_is_interrupted_leaves_nothing_of_it(self, append, tmp_path, monkeypatch):
+        monkeypatch.setattr(writers_module, "_CHUNK_BYTES", 100)
+        source, earlier = (open_dataset(transitions((3, 4, 2, 5), seed), OBS, BOX) for seed in range(2))
+        if append:
+            write_dataset(earlier, tmp_path)
+        add, calls = DatasetWriter.add, []
+
+        def interrupted(self, found):
+            calls.append(found)
+            if len(calls) == 3:
+                assert len([*tmp_path.glob("*.npz")]) > (1 if append else 0)  # some of it was written
+                raise KeyboardInterrupt
+            add(self, found)
+
+        monkeypatch.setattr(DatasetWriter, "add", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            write_dataset(source, tmp_path, append)
+        found = [*tmp_path.glob("*.npz")]
+        assert (
+            {chunk.file for chunk in OfflineDataset(tmp_path)._index.chunks} == {it.name for it in found}
+            if append
+            else not found
+        )
+        monkeypatch.setattr(DatasetWriter, "add", add)
+        written = write_dataset(source, tmp_path, append)
+        expected = OfflineDataset.concatenate([earlier, source]) if append else source
+        assert str(written.rows()) == str(expected.rows())
+
+    def test_a_copy_that_is_refused_lets_others_write(self, tmp_path):
+        dataset = write_dataset(open_dataset(transitions(), OBS, BOX), tmp_path)
+        with pytest.raises(DatasetError, match="there is a dataset") as held:
+            write_dataset(dataset, tmp_path)
+        code = f"from ding_lite.datasets import DatasetWriter; DatasetWriter({str(tmp_path)!r}, True).begin(None, None, {{}})"
+        subprocess.run([sys.executable, "-c", code], check=True)
+        assert held.value.__traceback__ is not None  # as a notebook keeps it
+
     def test_an_empty_dataset(self, tmp_path):
         empty = open_dataset({name: column[:0] for name, column in transitions().items()})
         assert len(write_dataset(empty, tmp_path)) == 0
@@ -396,6 +435,19 @@ class TestNextObservations:
         ]:
             with pytest.raises(DatasetError, match=f"{words}. Give both the same parts"):
                 open_dataset({**rows, **parts, **changed})
+
+    def test_ends_inside_of_an_episode_cut_it(self, tmp_path):
+        rows = transitions((3, 4))
+        rows["next_obs"][2] = rows["obs"][3]  # as if the second episode began there
+        with pytest.warns(UserWarning, match="1 steps inside of episodes are terminated or truncated"):
+            dataset = OfflineDataset.from_episodes(Episodes(rows, [7]), OBS, BOX)
+        assert dataset.lengths.tolist() == [3, 4]
+        same(dataset.rows(), open_dataset(rows, OBS, BOX).rows())
+        writer = DatasetWriter(tmp_path)
+        writer.add(Episodes(rows, [7]))
+        with pytest.warns(UserWarning, match="their episodes are cut after them"):
+            writer.flush()
+        assert OfflineDataset(tmp_path).lengths.tolist() == [3, 4]
 
     def test_arrays_in_another_order_are_named(self):
         rows = transitions((40,))

@@ -252,7 +252,7 @@ def test_a_call_without_the_configuration_says_how_to_call_it(make):
         make(POLICY.learn_mode, 50)
 
 
-@pytest.mark.parametrize("limit", ["a", 0, -1, True])
+@pytest.mark.parametrize("limit", ["a", 0, -1, True, float("nan")])
 def test_a_limit_that_is_no_number_of_steps_is_refused(limit):
     with pytest.raises(ValueError, match=rf"termination_checker\(max_env_step={limit!r}\) wants a number of steps"):
         termination_checker(max_env_step=limit)

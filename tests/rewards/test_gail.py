@@ -1,5 +1,7 @@
 """GAIL: its rewards and its loss against their equations, what the discriminator learns, and what it saves."""
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -254,12 +256,29 @@ def test_statistics_are_those_of_the_whole_expert_however_many_transitions_are_r
 
 def test_an_expert_of_another_environment_or_without_a_step_is_refused():
     other = spaces.Box(-1.0, 1.0, (4,), np.float32)
-    with pytest.raises(SpaceError, match=r"has obs of the shape \(4,\), and the environment \(3,\): record the expert"):
-        made(expert=columns(obs=other))
-    with pytest.raises(SpaceError, match=r"has action of the shape \(2,\), and the environment \(\)"):
-        made(expert=columns(action=ACTIONS["Box"]))
-    with pytest.raises(SpaceError, match=r"of the shape a \(3,\), action_mask \(3,\), b \(\), and the environment \(3,\)"):
-        made(expert=columns(obs=OBS["parts and a mask"]))
+    for words, expert in (
+        (r"obs has elements float32 \(4,\)", columns(obs=other)),
+        (r"action has elements float32 \(2,\)", columns(action=ACTIONS["Box"])),
+        ("obs has the parts", columns(obs=OBS["parts and a mask"])),
+        (
+            r"action has elements float32 \(\), and Discrete\(3\) wants int64",
+            {**(it := columns()), "action": np.float32(it["action"])},
+        ),
+        ("action has the number 3, which is outside", {**it, "action": it["action"] + 1}),
+    ):
+        with pytest.raises(SpaceError, match=f"does not fit the environment: the column {words}"):
+            made(expert=expert)
     nothing = {name: leaf[:0] for name, leaf in columns().items()}
     with pytest.raises(ValueError, match="no transitions|no episodes|is empty"):
         made(expert=nothing)
+
+
+def test_a_state_that_has_learned_from_another_expert_is_loaded_with_a_warning():
+    state, other = made().state_dict(), made(expert=columns(seed=3))
+    with pytest.warns(UserWarning, match="goes on with the expert of the dataset .* has learned from other data"):
+        other.load_state_dict(state)
+    del state["expert"]  # of an earlier version
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        other.load_state_dict(state)
+        made().load_state_dict(made().state_dict())

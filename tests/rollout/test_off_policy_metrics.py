@@ -27,6 +27,7 @@ from ding_lite.policy import (
     A2CPolicy,
     BCPolicy,
     C51Policy,
+    DecisionTransformerPolicy,
     DiscreteIQLPolicy,
     DQNPolicy,
     PPOPolicy,
@@ -393,6 +394,17 @@ class TestRefused:
         policy = policy_of(PPOPolicy, **{"model.lstm_size": 8})
         with pytest.raises(ValueError, match="depend on the observation alone, and PPOPolicy is recurrent"):
             importance_sampling(GAMMA)(policy.eval_mode, recorded)
+        with pytest.raises(ValueError, match="action_agreement wants .* and PPOPolicy is recurrent"):
+            action_agreement(policy.eval_mode, recorded)
+        transformer = DecisionTransformerPolicy(None, BOX_OBS, BOX)
+        with pytest.raises(ValueError, match="action_error wants .* and DecisionTransformerPolicy is recurrent"):
+            action_error(transformer.eval_mode, box_dataset())
+
+    def test_noise_that_depends_on_earlier_steps_is_named(self):
+        batch = {"obs": np.zeros((2, 3), np.float32), "action": np.ones((2, 2), np.float32)}
+        policy = policy_of(SACPolicy, BOX_OBS, BOX, **{"collect.noise_correlation": 0.9})
+        with pytest.warns(UserWarning, match="noise_correlation = 0.9: for the actions that it collected"):
+            log_prob_of(policy.eval_mode, batch)
 
     def test_an_action_that_was_recorded_with_the_probability_0(self, recorded):
         policy, batch = policy_of(PPOPolicy), recorded.rows()
