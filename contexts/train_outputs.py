@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import ItemsView, KeysView, Mapping, Sequence
-from operator import is_
 from typing import Any, SupportsIndex, overload
 
 
@@ -27,9 +26,10 @@ class TrainOutput(list[dict[str, Any]]):
     @property
     def is_logged(self) -> bool:
         """Whether its values are in `ctx.learn_metrics`: a learner has set it, and nothing has changed since."""
-        if self._logged is None or len(self._logged) != len(self):
+        try:
+            return self == self._logged  # Python compares only values that are not the same object
+        except (RuntimeError, ValueError):  # another tensor or array of several numbers
             return False
-        return all(map(_is_unchanged, self, self._logged))
 
     @is_logged.setter
     def is_logged(self, value: bool) -> None:
@@ -97,16 +97,6 @@ def train_output_of(given: object) -> TrainOutput:
 def _copied(step: Mapping[str, Any]) -> dict[str, Any]:
     """A copy with its own dicts, but the same values."""
     return {name: _copied(value) if type(value) is dict else value for name, value in step.items()}
-
-
-def _is_unchanged(step: Any, before: Mapping[str, Any]) -> bool:
-    """Whether a dict has the names and the values of its earlier copy, in the same order."""
-    if not isinstance(step, Mapping) or list(step) != list(before):
-        return False
-    if all(map(is_, step.values(), before.values())):
-        return True
-    pairs = zip(step.values(), before.values())
-    return all(one is other or (type(other) is dict and _is_unchanged(one, other)) for one, other in pairs)
 
 
 def _is_number(value: Any) -> bool:
