@@ -481,5 +481,6 @@ def _require_spaces(data: OfflineDataset, policy: LearnMode) -> None:
     made_with: Any = getattr(policy, "made_with", None)
     if not isinstance(made_with, dict):
         return
-    own = (space_from(made_with[name]) for name in ("observation_space", "action_space"))
-    require_spaces(data, *own, "the policy", "make the policy with dataset.observation_space and dataset.action_space")
+    observation_space, action_space = (space_from(made_with[name]) for name in ("observation_space", "action_space"))
+    fix = "make the policy with dataset.observation_space and dataset.action_space"
+    require_spaces(data, observation_space, action_space, "the policy", fix)

@@ -3,6 +3,7 @@
 import copy
 import pickle
 
+import numpy as np
 import pytest
 import torch
 
@@ -92,7 +93,9 @@ def logged():
         lambda it: it.append({"loss": 1.0}),
         lambda it: it.pop(),
         lambda it: it[0].update(mine=1.0),
-        lambda it: it[0].update(loss=torch.tensor(1.0)),
+        lambda it: it[0].update(loss=torch.tensor(1.5)),
+        lambda it: it[0].update(loss=torch.ones(3)),
+        lambda it: it[0].update(loss=np.ones(3)),
         lambda it: it[0].pop("loss"),
         lambda it: it[0]["group"].update(mine=1.0),
         lambda it: it[0].update(group=None),
@@ -109,6 +112,12 @@ def test_a_change_of_what_was_logged_is_seen(change):
     change(output)
 
     assert not output.is_logged
+
+
+def test_an_equal_value_is_no_change():
+    output = logged()
+    output[0]["loss"] = torch.tensor(1.0)
+    assert output.is_logged
 
 
 def test_a_value_set_by_name_is_that_of_each_step():
