@@ -310,24 +310,17 @@ def _check_numbers(metadata: Mapping[str, Any], value: Any, where: str) -> None:
     elif isinstance(value, numbers.Real) and not isinstance(value, bool):
         if value != value:
             raise ConfigError(f"{where} = {value!r} is not a number.")
-        limits = _limits_missed(metadata, value)
-        if limits:
+        low, high, is_whole = metadata.get("low"), metadata.get("high"), isinstance(value, int)
+        if high is None and is_whole and metadata:
+            high = _LARGEST
+        is_low, is_high = low is not None and value < low, high is not None and value > high
+        is_endless = metadata.get("finite", False) and value in (math.inf, -math.inf)
+        if is_low or is_high or is_endless:
+            # of an integer, only the limit that it violates
+            limits = [f"at least {_spelt_limit(low)}"] if low is not None and not (is_whole and is_high) else []
+            limits += [f"at most {_spelt_limit(high)}"] if high is not None and not (is_whole and is_low) else []
+            limits += [] if is_low or is_high else ["finite"]
             raise ConfigError(f"{where} = {value!r} is out of range: it is {' and '.join(limits)}.")
-
-
-def _limits_missed(metadata: Mapping[str, Any], value: Any) -> list[str]:
-    """The limits of a field in words if the value violates one, else an empty list; for an integer, only the violated one."""
-    low, high = metadata.get("low"), metadata.get("high")
-    is_whole = isinstance(value, int)
-    if high is None and is_whole and metadata:
-        high = _LARGEST
-    is_low, is_high = low is not None and value < low, high is not None and value > high
-    is_endless = metadata.get("finite", False) and value in (math.inf, -math.inf)
-    if not (is_low or is_high or is_endless):
-        return []
-    limits = [f"at least {_spelt_limit(low)}"] if low is not None and not (is_whole and is_high) else []
-    limits += [f"at most {_spelt_limit(high)}"] if high is not None and not (is_whole and is_low) else []
-    return [*limits, "finite"] if not (is_low or is_high) else limits
 
 
 def _spelt_limit(limit: float) -> str:
@@ -364,7 +357,10 @@ def _converted(hint: Any, value: Any, where: str) -> Any:
             return hint.from_dict(value)
     elif hint is float:
         if isinstance(value, numbers.Real) and not isinstance(value, bool):
-            return _as_float(value, where)
+            try:
+                return float(value)
+            except OverflowError as error:
+                raise ConfigError(f"{where} = {value!r:.20}... is out of range: no float can hold it.") from error
     elif hint is int:
         if isinstance(value, numbers.Integral) and not isinstance(value, bool):
             return int(value)
@@ -374,13 +370,6 @@ def _converted(hint: Any, value: Any, where: str) -> Any:
     elif isinstance(value, origin or hint):
         return value
     raise ConfigError(f"{where} = {value!r} is a {type(value).__name__}, it is declared {_spelt(hint)}.")
-
-
-def _as_float(value: Any, where: str) -> float:
-    try:
-        return float(value)
-    except OverflowError as error:
-        raise ConfigError(f"{where} = {value!r:.20}... is out of range: no float can hold it.") from error
 
 
 def _item_hints(hint: Any, value: list[Any] | tuple[Any, ...]) -> list[Any] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ from ding_lite.policy_state.network_copies import (
     load_extra_states,
     load_network,
     on_cpu,
+    parts_with,
 )
 
 _CHANGES = operator.attrgetter("_version")  # torch's counter of changes in place
@@ -130,11 +132,16 @@ class PolicyWeights(Hooks):
                 tensors = other.values if isinstance(other, WeightsSnapshot) else other.weights
                 for target, source in zip(self.weights, tensors, strict=True):
                     target.copy_(source)
-            if not isinstance(other, WeightsSnapshot):
+            if self._has_extra_states and isinstance(other, PolicyWeights):
                 copy_extra_states(other.model, self.model)
-            elif other.extra:
+            elif isinstance(other, WeightsSnapshot) and other.extra:
                 load_extra_states(self.model, other.extra)
         self.version, self.train_iter = other.version, other.train_iter
+
+    @functools.cached_property
+    def _has_extra_states(self) -> bool:
+        """Whether a module of the model has an extra state to load, see torch's `set_extra_state`."""
+        return bool(parts_with("set_extra_state", self.model))
 
     def get_weights(self) -> dict[str, Any]:
         """A copy of the model's weights, on the CPU, with the extra states of its modules.

@@ -57,19 +57,19 @@ def extra_states(module: nn.Module) -> dict[str, Any]:
 
     Only modules that override `get_extra_state` have one.
     """
-    return {name: detached_copy(part.get_extra_state()) for name, part in _parts_with("get_extra_state", module).items()}
+    return {name: detached_copy(part.get_extra_state()) for name, part in parts_with("get_extra_state", module).items()}
 
 
 def load_extra_states(module: nn.Module, states: Mapping[str, Any]) -> None:
     """Load a result of `extra_states`. The modules get copies, which they may change in place."""
-    for name, part in _parts_with("set_extra_state", module).items() if states else ():
+    for name, part in parts_with("set_extra_state", module).items() if states else ():
         if name in states:
             part.set_extra_state(detached_copy(states[name]))
 
 
 def copy_extra_states(source: nn.Module, target: nn.Module) -> None:
     """Give a network the extra state of another one of the same class. Modules that both share are left out."""
-    parts = _parts_with("set_extra_state", target)
+    parts = parts_with("set_extra_state", target)
     if not parts:
         return
     shared = set(map(id, source.modules())).intersection(map(id, target.modules()))
@@ -105,7 +105,7 @@ def on_cpu(value: Any) -> Any:
     return {name: on_cpu(part) for name, part in value.items()} if type(value) is dict else detached_copy(value)
 
 
-def _parts_with(method: str, module: nn.Module) -> dict[str, nn.Module]:
+def parts_with(method: str, module: nn.Module) -> dict[str, nn.Module]:
     """The modules that override a method of `nn.Module` for extra states, by their key in the `state_dict`."""
     plain = getattr(nn.Module, method)
     return {
