@@ -241,6 +241,11 @@ class CkptSaver:
             FolderInUseError: another process writes to the folder.
             StorageError: the storage cannot be written to; the copy is one of another run, or is ahead of the folder.
         """
+        done = own_run().ctx
+        if done.total_step < self._final_step:  # this saver was in an earlier run of the process
+            self._final_step = -1
+        if _count(done) < self._last_iter:
+            self._last_iter = 0
         if self._began_untrained is None and self._is_first:
             self._began_untrained = all(_is_new(one) for one in _things(self._policy))
         copy = self._run_saver.begin(is_continued=self._has_begun)
@@ -262,7 +267,9 @@ class CkptSaver:
 
     def _begin(self) -> None:
         run_folder, resumed = self._folder.parent, own_run().resumed_from
-        if resumed is not None and os.path.realpath(resumed) != os.path.realpath(run_folder):
+        savers = [it for it in own_run().middleware_objects() if isinstance(it, CkptSaver)]
+        folders = [os.path.realpath(it._folder.parent) for it in (self, *savers)]
+        if resumed is not None and os.path.realpath(resumed) not in folders:
             raise ValueError(
                 f"the run in {resumed} is resumed, and CkptSaver writes to {run_folder}: pass the same folder to both, or copy "
                 "the folder first to continue it twice."

@@ -343,7 +343,7 @@ def _converted(hint: Any, value: Any, where: str) -> Any:
     elif origin is Literal:
         if isinstance(value, bool) and {"on", "off"} <= set(arguments):  # YAML reads on and off as bools
             return "on" if value else "off"
-        if value in arguments and not isinstance(value, bool):
+        if any(value == it and isinstance(value, bool) == isinstance(it, bool) for it in arguments):
             return value
     elif (origin or hint) in (list, tuple):
         items = _item_hints(hint, value) if isinstance(value, (list, tuple)) else None

@@ -110,7 +110,7 @@ def printable(text: str, keep: str = "") -> str:
 
 
 def add_note(error: BaseException, note: str, place: str | None = None) -> None:
-    """`error.add_note(note)`; on Python 3.10 the note is only stored in `__notes__`, tracebacks do not print it.
+    """`error.add_note(note)`, also for an error that is a frozen dataclass. On Python 3.10, tracebacks do not print it.
 
     One exception object may be raised and handled repeatedly. So there is one note per place: a later one replaces the
     earlier one.
@@ -124,14 +124,9 @@ def add_note(error: BaseException, note: str, place: str | None = None) -> None:
     places: dict[str, str] = error.__dict__.setdefault("_note_of_place", {})
     before, places[place] = places.get(place), note
     notes = [*getattr(error, "__notes__", ())]
-    if note in notes:
-        return
-    if before in notes:
-        error.__notes__ = [*(other for other in notes if other != before), note]
-    elif hasattr(error, "add_note"):
-        error.add_note(note)
-    else:
-        error.__notes__ = [*notes, note]
+    if note not in notes:
+        # not by add_note, which a frozen dataclass refuses, and Python 3.10 does not have
+        error.__dict__["__notes__"] = [*(other for other in notes if other != before), note]
 
 
 def require_extra(module: str, extra: str, wanted_by: str) -> None:

@@ -101,14 +101,14 @@ class RunCopy:
             raise StorageError(
                 errno.EEXIST,
                 f"there is another run in {self.storage.shown}, with the id {there or 'unknown'}: choose another "
-                f"exp_name or storage_path, remove that copy, or continue it with --resume {self.storage.shown}.",
+                f"exp_name or storage_path, remove that copy, or continue it with --resume {self.storage.uri}.",
             )
         ahead, behind = (latest_in(mapping_in(one)) for one in (self._manifest_there(), content_of(self.folder / MANIFEST)))
         if ahead > behind:
             raise StorageError(
                 errno.ESTALE,
                 f"the copy in {self.storage.shown} is after {ahead} iterations, and the run in {self.folder} after {behind}: "
-                f"continue from the copy with --resume {self.storage.shown}, or remove it.",
+                f"continue from the copy with --resume {self.storage.uri}, or remove it.",
             )
 
     def claim(self, run_id: str) -> None:
@@ -213,7 +213,8 @@ class RunCopy:
                 self._upload_newest()
         finally:  # also if something is raised that no attempt can
             with self._changed:
-                self._thread = None
+                if self._thread is threading.current_thread():  # `save` may have started another one
+                    self._thread = None
                 self._changed.notify_all()
 
     def _has_next(self) -> bool:

@@ -102,7 +102,7 @@ def _free(holder: object) -> None:
         folder = _holders.pop(holder, None)
         if folder is None or folder in _holders.values():
             return
-        file = _files.pop(folder)
+        file = _files.pop(folder, _NO_LOCK)  # another process may have locked the folder after it was removed
         if file != _NO_LOCK:
             with contextlib.suppress(OSError):
                 if _is_in(folder, file):

@@ -57,6 +57,11 @@ class Storage:
         self._has_patterns = "fsspec" in str(below.type_name)
         self._has_objects = kind in _OBJECT_STORES
 
+    @property
+    def uri(self) -> str:
+        """What `resume` takes for this folder: the URI, also of a path of this machine."""
+        return Path(self.shown).as_uri() if os.path.isabs(self.shown) else self.shown
+
     def at(self, place: str) -> Storage:
         """The subfolder with this name."""
         return Storage(self._fs, f"{self._path.rstrip('/')}/{place}", at_place(self.shown, place))

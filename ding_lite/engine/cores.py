@@ -5,21 +5,31 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 _SWITCH_S = 0.0005  # instead of Python's 5 ms
+_mutex = threading.Lock()
+_blocks: list[None] = []  # one entry for each block that is entered, by any thread
+_intervals: list[float] = []  # the interval before the first of them
 
 
 @contextlib.contextmanager
 def short_switch_interval() -> Iterator[None]:
     """Within this block, a thread that stops waiting gets the interpreter quickly."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(min(before, _SWITCH_S))
+    with _mutex:
+        if not _blocks:
+            _intervals.append(sys.getswitchinterval())
+            sys.setswitchinterval(min(_intervals[0], _SWITCH_S))
+        _blocks.append(None)
     try:
         yield
     finally:
-        sys.setswitchinterval(before)
+        with _mutex:
+            _blocks.pop()
+            if not _blocks:
+                sys.setswitchinterval(_intervals.pop())
 
 
 def threads_of_torch(max_lag: int) -> tuple[int | None, int | None]:

@@ -410,16 +410,18 @@ class Deferrals:
             _leave(seen)
             raise
 
-    def failures(self, last: int | None = None) -> Iterator[BaseException]:
+    def failures(self, last: int | None = None, within: Deferred[Any] | None = None) -> Iterator[BaseException]:
         """Errors of work that `result()` has not raised, in the order in which the work was begun; each once.
 
         Args:
             last: the last iteration of the run. An error of work from a later, dropped iteration is only a warning, unless it
                 is SystemExit or KeyboardInterrupt. None takes all.
+            within: only errors of this work, and of work that it has deferred; None for all.
         """
         with self._changed:
-            failed = sorted((work for work in self._open if work.has_errors), key=lambda work: work.order)
-            self._open = [work for work in self._open if not work.has_errors]
+            failed = [it for it in self._open if it.has_errors and (within is None or within in it.with_outer())]
+            self._open = [work for work in self._open if work not in failed]
+            failed.sort(key=lambda work: work.order)
         for work in failed:
             for error in work.take_errors():
                 if last is None or work.place[0] <= last or not isinstance(error, Exception):

@@ -558,7 +558,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
         is_within_work = self._deferrals.current() is not None
         work = self._deferrals.begin(fn, args, origin, is_beside, count)
         if not self._iterating and not is_within_work:
-            for error in self._deferrals.failures():
+            for error in self._deferrals.failures(within=work):
                 raise error
         return work
 

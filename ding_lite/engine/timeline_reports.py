@@ -36,10 +36,12 @@ class TimelineMixin:
 
         Raises:
             RuntimeError: the task has not run with `async_mode=True` or `max_lag`.
-            ValueError: the path has another ending.
+            ValueError: the path has another ending, or iterations < 1.
             WriteError: an OSError; the path cannot be written.
         """
         timeline, path = self._require_timeline("timeline()"), Path(path)
+        if iterations < 1:
+            raise ValueError(f"task.timeline(iterations={iterations!r}) draws none: give 1 or more.")
         if path.suffix not in (".json", ".svg"):
             raise ValueError(f"task.timeline({str(path)!r}) writes .json or .svg: change the ending.")
         if path.suffix == ".json":
@@ -63,6 +65,7 @@ class TimelineMixin:
             show(text)
         else:
             with writing(path):
+                Path(path).parent.mkdir(parents=True, exist_ok=True)
                 Path(path).write_text(f"{text}\n", encoding="utf-8")
         return text
 

@@ -92,4 +92,6 @@ class Parallel(Serial):
         """The first half of `fn`, on an alias of the context with its own view."""
         call = under_contract(self, index, fn, ctx)
         seen = ctx if call is fn else alias(ctx)
+        if seen is ctx:  # a context with slots can have only one view at a time
+            call = fn
         return lambda: forward_step(fn, call(seen), seen)

@@ -182,7 +182,7 @@ class Policy(PolicyState):
         self._snapshot: WeightsSnapshot | None = None
         self._is_first_batch = True
         self._attributes_of_acting: AttributesOfActing | None = None
-        self._found_finite = self._compared_next = 0
+        self._found_finite, self._compared_next = -1, 0
         self._attached: dict[str, Any] = {}
         self.settings_made: dict[str, Any] = {}
         """By dotted name, the values of the configuration with which the policy was made, or as `reset_config` changed them."""

@@ -66,7 +66,7 @@ class PredictMode(ActMode):
             self.require_settings(settings)
         batch, is_single = _as_batch(self._policy.observation_space, obs)
         count = len(next(iter(flatten(batch)))[1])
-        starts = None if episode_start is None else np.atleast_1d(np.asarray(episode_start, bool))
+        starts = None if episode_start is None else _as_flags(episode_start, count)
         if not state:
             state = self.get_initial_state(count)
             starts = np.ones(count, bool) if state else starts
@@ -211,6 +211,16 @@ def _as_array(spec: LeafSpec, value: Any) -> np.ndarray[Any, Any]:
     both = value.dtype.kind + np.dtype(spec.dtype).kind
     array = np.asarray(value, spec.dtype if both == "ff" else None)
     return array.copy() if any(stride < 0 for stride in array.strides) else array  # flipped, which torch refuses
+
+
+def _as_flags(episode_start: Any, count: int) -> np.ndarray[Any, Any]:
+    """[B] bool, from one flag or B of them."""
+    flags = np.asarray(episode_start, bool)
+    if flags.size not in (1, count):
+        raise ValueError(
+            f"predict(episode_start=...) got {flags.size} flags for a batch of {count} observations: give one, or {count}."
+        )
+    return np.broadcast_to(flags.reshape(-1), (count,))
 
 
 def _restarted(state: Sequence[Any], initial: Sequence[Any], starts: np.ndarray[Any, Any]) -> list[Any]:

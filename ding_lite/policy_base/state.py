@@ -46,8 +46,8 @@ from ding_lite.policy_state import (
 from ding_lite.policy_state.network_copies import detached_copy
 
 _OWN = (
-    *("optimizer", "train_iter", "version", "learn", "collect", "evaluate", "metrics", "settings", "attached", "networks"),
-    "made_with",
+    *("optimizer", "train_iter", "version", "learn", "collect", "evaluate", "predict", "metrics", "settings", "attached"),
+    *("networks", "made_with"),
 )
 """Entries of a state that `load_learned_state` does not take as they are."""
 
@@ -225,8 +225,13 @@ class PolicyState(PolicyWeights):
             "made_with": self.made_with,
             **({"settings": values_of(self.cfg, self._settings_before)} if self._settings_before else {}),
             **({"learners": self.learners.generators} if self.learners is not None and self.learners.generators else {}),
-            **{mode.role: mode.state_dict() for mode in (self.collect_mode, self.eval_mode) if self._saves(mode)},
+            **{mode.role: mode.state_dict() for mode in self._modes_with_state() if self._saves(mode)},
         }
+
+    def _modes_with_state(self) -> list[ActMode]:
+        """The acting modes that are saved: that of `predict` too, once it was used."""
+        is_predicting = "predict_mode" in vars(self) or "predict" in (self.being_loaded or ())
+        return [self.collect_mode, self.eval_mode, *([self.predict_mode] if is_predicting else [])]
 
     def _saves(self, mode: ActMode) -> bool:
         return not mode.is_led and (self.being_loaded is None or mode.role in self.being_loaded)
@@ -266,7 +271,7 @@ class PolicyState(PolicyWeights):
         for name, thing in self.attachments.items():
             if name in self._loaded:
                 _load(thing, self._loaded.pop(name))
-        for mode in (self.collect_mode, self.eval_mode):
+        for mode in self._modes_with_state():
             if mode.role in state:
                 mode.load_state_dict(state[mode.role])
 

@@ -50,7 +50,9 @@ class WeightsSnapshot(NamedTuple):
         """The same with numpy arrays, to send to another process: torch would write each tensor to its own file."""
         if not self.are_tensors:
             return self
-        return self._replace(values=[tensor.cpu().numpy() for tensor in self.values], extra=on_cpu(dict(self.extra or {})))
+        narrow = torch.bfloat16  # numpy does not have it, and float32 is exact
+        values = [(tensor.float() if tensor.dtype == narrow else tensor).cpu().numpy() for tensor in self.values]
+        return self._replace(values=values, extra=on_cpu(dict(self.extra or {})))
 
     def as_tensors(self) -> WeightsSnapshot:
         """The reverse of `as_arrays`. Arrays that cannot be written to are copied, because torch warns about them."""

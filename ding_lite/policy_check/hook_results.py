@@ -149,6 +149,11 @@ def require_finite(policy: str, train_iter: int, params: Sequence[Tensor]) -> No
         total = sum([param.sum().item() for param in params])
     if math.isfinite(total) or all(bool(it.isfinite().all()) for it in params):
         return
+    if not train_iter:
+        raise LossError(
+            f"the first weights of {policy} are not finite: initialise the networks of make_model, or of the argument model, "
+            "with finite numbers."
+        )
     raise LossError(
         f"the weights of {policy} are not finite after {train_iter} gradient steps, because a gradient was not finite although "
         f"the loss was, or because a step was much too large: {_ADVICE}; and continue from an earlier checkpoint."

@@ -285,6 +285,7 @@ def require_loadable(policy: LoadablePolicy, state: Mapping[str, Any], before: M
         "networks",
         "collect",
         "evaluate",
+        "predict",
         "metrics",
         "settings",
         "learners",
