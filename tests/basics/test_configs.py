@@ -336,3 +336,15 @@ def test_what_is_within_the_limits_is_taken():
     assert (taken.widths, taken.points, taken.patience) == ([1, 1000], [(0.0, 1e-3), (5.0, 0.0)], math.inf)
     assert Limited() == Limited(widths=[1, 2])
     assert Limited().widths is not Limited().widths
+
+
+@dataclasses.dataclass
+class Choice(Config):
+    mode: Literal[True, "auto", 0] = True
+
+
+def test_a_literal_may_have_bools_which_are_no_numbers():
+    assert [Choice().mode, Choice(mode="auto").mode, Choice(mode=0).mode] == [True, "auto", 0]
+    for wrong in (1, False, "on"):
+        with pytest.raises(ConfigError, match="it is declared"):
+            Choice(mode=wrong)

@@ -1,5 +1,6 @@
 """What messages are made of: the nearest name, the place, notes, and the extra to install."""
 
+import dataclasses
 import functools
 
 import pytest
@@ -94,3 +95,14 @@ class TestExtras:
 )
 def test_what_a_terminal_would_take_as_a_command_is_a_question_mark(text, shown):
     assert printable(text) == shown
+
+
+def test_a_frozen_error_takes_a_note():
+    @dataclasses.dataclass(frozen=True)
+    class Frozen(Exception):
+        code: int = 0
+
+    error = Frozen(3)
+    add_note(error, "in step 1")
+    add_note(error, "in step 2")
+    assert error.__notes__ == ["in step 2"]

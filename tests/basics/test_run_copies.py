@@ -438,7 +438,8 @@ class TestMistakes:
         for name, content in old.items():
             (tmp_path / "run" / name).write_bytes(content)
         with pytest.raises(
-            StorageError, match="is after 2 iterations, and the run in .* after 1: continue from the copy with --re"
+            StorageError,
+            match="is after 2 iterations, and the run in .* after 1: continue from the copy with --resume file:///",
         ):
             Run(tmp_path / "run", storage, continued=True)
         assert loaded(restored_run(f"file://{tmp_path}/store/run", folder=tmp_path / "run")) == 2  # it is the newer one
@@ -515,3 +516,18 @@ def test_folders_in_a_storage():
     assert place_in_storage("..d/e") == "..d/e"
     assert place_in_storage(".") == Path.cwd().name
     assert place_in_storage("..") == Path.cwd().parent.name
+
+
+def test_an_upload_that_ends_does_not_hide_the_next_one(tmp_path):
+    """Between the last look of a thread for work and its end, `save` may start another one."""
+    run = Run(tmp_path / "run", open_storage(tmp_path / "copy"))
+    next_one = object()
+
+    def has_next():
+        run.copy._thread = next_one
+        return False
+
+    run.copy._has_next = has_next
+    run.copy._work()
+    assert run.copy._thread is next_one
+    run.copy._thread = None

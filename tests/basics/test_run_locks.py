@@ -147,6 +147,27 @@ def test_a_folder_that_was_removed_is_locked_again(tmp_path):
     assert list((tmp_path / "run").iterdir()) == []
 
 
+def test_a_folder_that_was_removed_and_then_locked_elsewhere_is_freed_without_an_error(tmp_path):
+    folder = tmp_path / "run"
+    first, second = RunLock(folder), RunLock(folder)
+    first.take()
+    (folder / ".lock").unlink()
+    folder.rmdir()
+    folder.mkdir()
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout.readline() == "taken\n"
+        with pytest.raises(FolderInUseError):
+            second.take()
+        first.free()
+        assert not is_free(folder)
+    finally:
+        process.kill()
+        process.communicate()
+
+
 @pytest.mark.filterwarnings("error")
 def test_a_file_system_without_locks_gives_one_warning(tmp_path, monkeypatch):
     def refuse(file, operation):

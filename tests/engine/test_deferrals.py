@@ -26,6 +26,40 @@ STAGES = ["evaluate", "collect", "learn"]
 learner_of_all = contract(("count",), ("count",), may_read=("work",), stage="learn")(train)
 
 
+class TestBetweenRuns:
+    @MODES
+    def test_it_does_not_raise_the_error_of_earlier_work(self, mode):
+        works, found = [], []
+
+        def begin(ctx):
+            if ctx.total_step == 0:
+                works.append(loop.defer(_failing))
+            if ctx.total_step == 3:
+                with pytest.raises(OSError, match="sensor") as raised:
+                    works[0].result()
+                found.append(raised.value)
+
+        with Task().start(ctx=Counts(), **mode) as loop:
+            loop.use(begin)
+            loop.run(2, final=False)
+            assert loop.defer(pow, 2, 3).result() == 8
+            with pytest.raises(OSError, match="sensor"):
+                loop.defer(_failing)
+            loop.run(3)
+        assert len(found) == 1
+
+    def test_it_raises_the_error_of_work_inside_it(self):
+        with Task().start(ctx=Counts()) as loop:
+            loop.use(lambda ctx: None)
+            loop.run(1, final=False)
+            with pytest.raises(OSError, match="sensor"):
+                loop.defer(lambda: loop.defer(_failing) and None)
+
+
+def _failing():
+    raise OSError("sensor")
+
+
 class TestDefer:
     @pytest.mark.few
     @MODES

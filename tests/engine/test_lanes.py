@@ -11,6 +11,7 @@ import torch
 
 from ding_lite.basics.torch_threads import torch_threads
 from ding_lite.engine import Context, Task, contract
+from ding_lite.engine.cores import short_switch_interval
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -313,6 +314,15 @@ class TestThreads:
         else:
             run(collect, contract(stage="learn")(lambda ctx: None))
         assert (sys.getswitchinterval(), torch.get_num_threads()) == (before, threads)
+
+    def test_the_interpreter_has_its_setting_back_after_runs_that_overlap(self):
+        before = sys.getswitchinterval()
+        first, second = short_switch_interval(), short_switch_interval()
+        with first:
+            second.__enter__()
+        assert sys.getswitchinterval() < before
+        second.__exit__(None, None, None)
+        assert sys.getswitchinterval() == before
 
 
 class TestAsking:

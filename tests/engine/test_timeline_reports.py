@@ -96,6 +96,15 @@ class TestTimeline:
         assert len(titles) == 2 * 3 * 2
         assert titles[0].startswith("evaluate <both>, iteration 3: ")
 
+    def test_a_picture_has_iterations_and_both_make_their_folder(self, tmp_path):
+        with Task().start(max_lag=1) as loop:
+            loop.use(step("collect", rests))
+            loop.run(3)
+            with pytest.raises(ValueError, match="iterations=0.* draws none: give 1 or more"):
+                loop.timeline(tmp_path / "a/t.svg", iterations=0)
+            assert loop.timeline(tmp_path / "a/t.svg").exists()
+            assert loop.report(tmp_path / "b/c/r.txt") in (tmp_path / "b/c/r.txt").read_text()
+
     def test_one_thread_is_recorded_as_well(self, tmp_path):
         with Task().start(max_lag=1) as loop:
             loop.use(step("collect", rests)).use(step("learn", rests))

@@ -744,3 +744,39 @@ class TestDeferredWork:
             loop.use(collect).use(defer).use(CkptSaver(weight_of(0.0), tmp_path, train_freq=1)).run(50)
         assert "final.pt" in names(tmp_path / "ckpt")
         assert sum("has not been saved for" in str(it.message) for it in caught) == 1
+
+
+def test_a_saver_that_is_used_in_a_second_run_saves_it_too(tmp_path):
+    model = torch.nn.Linear(1, 1)
+    saver = CkptSaver(model, tmp_path, train_freq=2)
+    with torch.no_grad():
+        model.weight.fill_(0)
+    for weight in (5.0, 10.0):
+        with Task().start(ctx=Fitting()) as loop:
+            loop.use(fitting(model)).use(saver)
+            loop.run(5)
+        assert load_checkpoint(tmp_path / "ckpt/final.pt")["model"]["weight"].item() == weight
+        assert load_checkpoint(tmp_path / "ckpt/iteration_4.pt")["model"]["weight"].item() == weight - 1
+
+
+@pytest.mark.parametrize("resumed", ["one", "other"])
+def test_a_pipeline_with_two_savers_goes_on_from_the_folder_of_each(resumed, tmp_path):
+    def run(steps, resume=None):
+        models = [torch.nn.Linear(1, 1) for _ in range(2)]
+        with Task().start(ctx=Fitting(), resume=resume) as loop:
+            for model, name in zip(models, ("one", "other")):
+                with torch.no_grad():
+                    model.weight.fill_(0)
+                loop.use(fitting(model)).use(CkptSaver(model, tmp_path / name, train_freq=2))
+            loop.run(steps)
+        return [model.weight.item() for model in models]
+
+    assert run(4) == [4.0, 4.0]
+    assert run(7, tmp_path / resumed) == [7.0, 7.0]
+    for name in ("one", "other"):
+        assert load_checkpoint(tmp_path / name / "ckpt/final.pt")["model"]["weight"].item() == 7.0
+    with Task().start(ctx=Fitting(), resume=tmp_path / "one") as loop:
+        model = torch.nn.Linear(1, 1)
+        loop.use(fitting(model)).use(CkptSaver(model, tmp_path / "third", train_freq=2))
+        with pytest.raises(ValueError, match=r"the run in .*one is resumed, and CkptSaver writes to .*third"):
+            loop.run(8)

@@ -16,6 +16,12 @@ class Mine(Context):
     other: object = None
 
 
+@dataclasses.dataclass(slots=True)
+class Slotted(Context):
+    data: object = None
+    result: object = None
+
+
 class Counter:
     def __init__(self, trace, name):
         self.trace, self.name = trace, name
@@ -86,6 +92,23 @@ class TestParallel:
         run_once(lambda loop: loop.parallel(*[lambda ctx: line.wait(timeout=30) and None] * 3))
 
         assert not line.broken
+
+    def test_parts_of_a_context_with_slots_write_at_the_same_time(self):
+        lines = [threading.Barrier(2) for _ in range(2)]
+
+        def part(name):
+            @contract(writes=(name,))
+            def write(ctx):
+                for number, line in enumerate(lines):
+                    line.wait(timeout=30)
+                    setattr(ctx, name, number)
+
+            return write
+
+        with Task().start(ctx=Slotted()) as loop:
+            loop.use(loop.parallel(part("data"), part("result")))
+            loop.run(1)
+            assert (loop.ctx.data, loop.ctx.result) == (1, 1)
 
     def test_no_more_threads_than_asked_for_are_at_work(self):
         line, broken = threading.Barrier(2), []

@@ -17,7 +17,7 @@ from ding_lite.config import PPOConfig
 from ding_lite.engine import ConfigError
 from ding_lite.middleware import reward_normalizer
 from ding_lite.nn import RunningNorm
-from ding_lite.policy import BoxActing, DQNPolicy, PPOPolicy, SACPolicy, load_policy
+from ding_lite.policy import BoxActing, DQNPolicy, LossError, PPOPolicy, SACPolicy, load_policy
 from ding_lite.policy_state import StateError
 
 KINDS = [
@@ -286,3 +286,12 @@ def test_an_eps_that_is_no_probability_is_refused_where_it_is_used(eps):
     policy = made(DQNPolicy)
     with pytest.raises(ValueError, match=rf"eps is {eps}, expected a probability, a number in \[0, 1\]"):
         policy.collect_mode.forward(np.zeros((2, 2), np.float32), eps=eps)
+
+
+def test_first_weights_that_are_not_finite_are_named():
+    policy = PPOPolicy(None, spaces.Box(-1, 1, (3,)), spaces.Discrete(2))
+    with torch.no_grad():
+        policy.params[0].view(-1)[0] = float("nan")
+    for use in (policy.state_dict, policy.snapshot):
+        with pytest.raises(LossError, match="the first weights of PPOPolicy are not finite: initialise"):
+            use()

@@ -286,3 +286,37 @@ def test_a_state_that_is_none_is_named(state):
     policy = DQNPolicy({"seed": 0}, BOX, spaces.Discrete(3))
     with pytest.raises(TypeError, match=r"wants the recurrent state that an earlier call returned.*deterministic=False"):
         policy.predict(np.zeros(4, np.float32), state)
+
+
+def test_its_generator_is_saved_once_it_was_used():
+    policy, other = (PPOPolicy({"seed": seed}, BOX, spaces.Discrete(50)) for seed in range(2))
+    obs = np.ones(4, np.float32)
+    assert "predict" not in policy.state_dict()
+    other.load_state_dict(policy.state_dict())
+    for _ in range(3):
+        policy.predict(obs, deterministic=False)
+    other.load_state_dict(policy.state_dict())
+
+    def drawn(policy):
+        return [int(policy.predict(obs, deterministic=False)[0]) for _ in range(10)]
+
+    assert drawn(policy) == drawn(other)
+
+
+def test_one_flag_or_one_for_each_observation_says_where_episodes_start():
+    class Counting(PPOPolicy):
+        def get_initial_state(self):
+            return [{"n": 0}]
+
+        def compute_actions(self, obs, state=(), *, explore=True, **settings):
+            for one in state[0]:
+                one["n"] += 1
+            return self.drawn(self.model.logits(obs), state, explore)
+
+    policy, obs = Counting(None, BOX, spaces.Discrete(3)), np.ones((3, 4), np.float32)
+    state = policy.predict(obs)[1]
+    for starts, counted in ((True, [1, 1, 1]), (False, [2, 2, 2]), ([True, False, True], [1, 2, 1])):
+        found = policy.predict(obs, [[{"n": 1} for _ in range(3)]], episode_start=starts)[1]
+        assert [one["n"] for one in found[0]] == counted
+    with pytest.raises(ValueError, match="got 2 flags for a batch of 3 observations: give one, or 3"):
+        policy.predict(obs, state, episode_start=[True, False])

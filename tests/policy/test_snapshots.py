@@ -151,3 +151,14 @@ def test_twins_draw_random_numbers_of_their_own_and_the_first_those_of_the_mode(
     np.testing.assert_array_equal(actions[0], expected)
     assert all(0.1 < np.mean(actions[0] == one) < 0.9 for one in actions[1:])
     assert 0.1 < np.mean(actions[1] == actions[2]) < 0.9
+
+
+def test_a_snapshot_of_bfloat16_weights_reaches_another_process_exactly():
+    policy = made("ppo")
+    policy.model.to(torch.bfloat16)
+    snapshot = policy.snapshot()
+    found = pickle.loads(pickle.dumps(snapshot.as_arrays())).as_tensors()
+    other = made("ppo", seed=1)
+    other.model.to(torch.bfloat16)
+    other.copy_weights(found)
+    assert all(torch.equal(one, two) for one, two in zip(policy.weights, other.weights, strict=True))
