@@ -761,10 +761,10 @@ def test_a_saver_that_is_used_in_a_second_run_saves_it_too(tmp_path):
 
 @pytest.mark.parametrize("resumed", ["one", "other"])
 def test_a_pipeline_with_two_savers_goes_on_from_the_folder_of_each(resumed, tmp_path):
-    def run(steps, resume=None):
+    def run(steps, resume=None, folders=("one", "other")):
         models = [torch.nn.Linear(1, 1) for _ in range(2)]
         with Task().start(ctx=Fitting(), resume=resume) as loop:
-            for model, name in zip(models, ("one", "other")):
+            for model, name in zip(models, folders):
                 with torch.no_grad():
                     model.weight.fill_(0)
                 loop.use(fitting(model)).use(CkptSaver(model, tmp_path / name, train_freq=2))
@@ -775,8 +775,5 @@ def test_a_pipeline_with_two_savers_goes_on_from_the_folder_of_each(resumed, tmp
     assert run(7, tmp_path / resumed) == [7.0, 7.0]
     for name in ("one", "other"):
         assert load_checkpoint(tmp_path / name / "ckpt/final.pt")["model"]["weight"].item() == 7.0
-    with Task().start(ctx=Fitting(), resume=tmp_path / "one") as loop:
-        model = torch.nn.Linear(1, 1)
-        loop.use(fitting(model)).use(CkptSaver(model, tmp_path / "third", train_freq=2))
-        with pytest.raises(ValueError, match=r"the run in .*one is resumed, and CkptSaver writes to .*third"):
-            loop.run(8)
+    with pytest.raises(ValueError, match=rf"the run in .*{resumed} is resumed, and CkptSaver writes to .*third"):
+        run(8, tmp_path / resumed, folders=("third", "fourth"))
