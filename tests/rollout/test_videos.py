@@ -352,7 +352,11 @@ def seesaw(monkeypatch):
 @pytest.mark.few
 @pytest.mark.parametrize(
     "settings",
-    [{"action_mask": True}, {"action_mask": True, "wrappers": [aware]}, {"action_mask": True, "log_info": ("nothing",)}],
+    [
+        {"action_mask": True},
+        {"action_mask": True, "wrappers": [partial(gymnasium.wrappers.TransformReward, func=float)]},
+        {"action_mask": True, "log_info": ("nothing",)},
+    ],
 )
 def test_environments_with_masks_are_filmed_by_their_factory(seesaw, settings, tmp_path):
     envs = make_envs(seesaw, 2, **settings)
