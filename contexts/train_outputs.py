@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import ItemsView, KeysView, Mapping, Sequence
 from typing import Any, SupportsIndex, overload
 
+import numpy as np
+
 
 class TrainOutput(list[dict[str, Any]]):
     """One dict of values by name for each gradient step, in order; or a single dict if the learner returns means.
 
     By name, it gives the mean over the gradient steps that have this value; of a value that is no single number, such as the
-    priority of each row, that of the last dict.
+    priority of each row, that of the last dict. Tensors and arrays of one element are single numbers too.
 
     Example:
         >>> output = TrainOutput([{"loss": 1.0}, {"loss": 3.0, "kl": 0.5}])
@@ -60,8 +62,9 @@ class TrainOutput(list[dict[str, Any]]):
         values = [step[key] for step in self if key in step]
         if not values:
             raise KeyError(f"{key!r} is in no gradient step: there are {[*self.keys()]}")
-        if len(values) == 1 or not _is_number(values[0]):
+        if len(values) == 1 or not all(map(_is_number, values)):
             return values[-1]
+        values = [_to_average(value) for value in values]
         counts = [count.get(key, 1) for step, count in zip(self, self.num_steps) if key in step]
         if len(self.num_steps) != len(self) or max(counts) == 1:
             return sum(values[1:], start=values[0]) / len(values)
@@ -100,4 +103,15 @@ def _copied(step: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_number(value: Any) -> bool:
-    return bool(value.numel() == 1) if hasattr(value, "numel") else isinstance(value, (int, float))
+    if hasattr(value, "numel"):
+        return bool(value.numel() == 1)
+    if isinstance(value, (np.ndarray, np.generic)):
+        return value.size == 1 and value.dtype.kind in "biuf"
+    return isinstance(value, (int, float))
+
+
+def _to_average(value: Any) -> Any:
+    """The number in a form whose sum neither overflows nor is a truth value: numbers of numpy as those of Python."""
+    if isinstance(value, (np.ndarray, np.generic)):
+        return value.item()
+    return value.float() if hasattr(value, "numel") and not value.is_floating_point() else value

@@ -11,7 +11,7 @@ from gymnasium.vector import VectorEnv, VectorWrapper
 from ding_lite.basics import foreign_arguments
 from ding_lite.config import EnvConfig, RunConfig
 from ding_lite.engine import Deferred
-from ding_lite.envs import ChangeableEnvs, EpisodeResult
+from ding_lite.envs import ChangeableEnvs, EpisodeResult, LocalVectorEnv, SplitVectorEnv, with_render_mode
 from ding_lite.envs.names import name_of_envs, threshold_of_envs
 from ding_lite.metrics.sums import mean_of
 from ding_lite.middleware.arguments import RUN_CONFIG, require, require_evaluations, require_mode
@@ -169,9 +169,22 @@ class InteractionEvaluator(ScheduledEvaluator):
             self._env.set_worker_thread(work.thread)
 
 
+def _rendered_factory(env: VectorEnv[Any, Any, Any]) -> Callable[[], Any] | None:
+    """A function that makes one of these environments with all of its wrappers, for videos; None if it is unknown how."""
+    if not isinstance(env, (LocalVectorEnv, SplitVectorEnv)):
+        return None
+    try:
+        return with_render_mode(env.factory, "rgb_array")
+    except ValueError:  # a function without the argument render_mode
+        return env.factory if env.render_mode == "rgb_array" else None
+
+
 def _recorder_for(cfg: RunConfig, env: VectorEnv[Any, Any, Any]) -> VideoRecorder:
     """A recorder with its own environment of the same kind."""
     every = cfg.log.video_every
+    factory = _rendered_factory(env)
+    if factory is not None:
+        return VideoRecorder(cfg.exp_name, factory, every, cfg.seed)
     if env.spec is None or isinstance(env, VectorWrapper):
         raise ValueError(
             f"cfg.log.video_every = {every} needs an environment for videos, and {env} does not say how to make one: pass "

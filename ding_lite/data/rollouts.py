@@ -241,7 +241,8 @@ class Trajectories(TreeSequence):
         self.valid = valid
         """[T, B] bool, or None if every step is real."""
         self.begins: np.ndarray[Any, Any] | None = None
-        """[B] bool: whether the first real step of an environment is the first one of an episode; None if unknown."""
+        """[B] bool: whether the first real step of an environment is the first one of an episode; None if unknown. If rows are
+        agents, it is False for an agent that joins in a later step of the rollout."""
         self.limits: Mapping[str, Any] = {}
         """Minimum and maximum of each element, by column; see `with_limits`."""
         self.has_scaled_rewards = False

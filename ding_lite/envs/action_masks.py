@@ -188,9 +188,8 @@ class ActionMask(gymnasium.Wrapper[Any, Any, Any, Any]):
                 f"the info that {who} returned from {method}() has no {key!r}, it has {sorted(map(str, info))}: put the mask "
                 "of actions there, in every step and reset, or leave out action_mask=True (--env.action-mask)."
             )
-        value = info[key]
-        mask = np.concatenate([np.ravel(part) for part in value]) if isinstance(value, tuple) else np.asarray(value)
-        if mask.shape != (self._size,) or not ((mask == 0) | (mask == 1)).all():
+        value, mask = info[key], _as_array(info[key])
+        if mask is None or mask.shape != (self._size,) or not ((mask == 0) | (mask == 1)).all():
             raise ActionMaskError(
                 f"the info that {who} returned from {method}() has {key!r} = {value!r:.200}, expected an array of "
                 f"{self._size} numbers 0 or 1, one for each action of {self.env.action_space}."
@@ -263,6 +262,18 @@ def choose_allowed(mask: Array, fraction: Array) -> Array:
     wanted = np.minimum((fraction * count).astype(np.int64), count - 1)  # rounding may give the count itself
     index: Array = (numbers > wanted[:, None]).argmax(-1)
     return index
+
+
+def _as_array(value: Any) -> Array | None:
+    """A mask as one array: those of the elements of MultiDiscrete actions, in a tuple or list, one after the other; None if it
+    is none."""
+    is_in_parts = isinstance(value, tuple) or (
+        isinstance(value, list) and bool(value) and isinstance(value[0], (list, tuple, np.ndarray))
+    )
+    try:
+        return np.concatenate([np.ravel(part) for part in value]) if is_in_parts else np.asarray(value)
+    except (ValueError, TypeError):  # of different lengths, or empty
+        return None
 
 
 def _binary_mask_of(obs: Any) -> Array:

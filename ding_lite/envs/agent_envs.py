@@ -16,6 +16,7 @@ from ding_lite.envs.env_data_checks import EnvDataError, shown
 from ding_lite.envs.episode_starts import EpisodeResult, EpisodeStarts
 from ding_lite.envs.error_locations import EnvLocation, ErrorLocation, exit_error, with_location
 from ding_lite.envs.factories import TURNS, takes_turns
+from ding_lite.envs.infos import own_info
 from ding_lite.envs.names import name_of_env
 from ding_lite.envs.results import to_rewards
 from ding_lite.envs.spaces import SpaceError, hidden_difference, require_elements, same_layout, space_spec
@@ -178,7 +179,7 @@ class AgentEnv:
     def finished(self) -> EpisodeResult:
         """The finished episode: the sum of all rewards, and the return and the last info of each agent."""
         self.ended_at = self.place()
-        info = {"return": dict(self._returns), "info": self._infos}
+        info = {"return": dict(self._returns), "info": own_info(self._infos)}
         return EpisodeResult(
             self.index, self.starts.number, sum(self._returns.values()), self._length, self.starts.start.get("seed"), info
         )
@@ -236,6 +237,9 @@ class AgentEnv:
         self._require(self.acting, result[:1], "step")
         self._length += 1
         self._infos.update(infos)
+        for agent in ended:  # the environment may go on changing it in place
+            if agent in infos:
+                self._infos[agent] = own_info(infos[agent])
         for agent in self.possible:  # in their order, so that sums are the same every time
             if agent in acted:
                 self._returns[agent] = self._returns.get(agent, 0.0) + self._number(agent, rewards[agent])

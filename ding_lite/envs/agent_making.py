@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any, SupportsIndex
 
 from ding_lite.basics import seed_of
 from ding_lite.envs.factories import TURNS, called, settings_of, takes_turns
-from ding_lite.envs.info_columns import require_names
+from ding_lite.envs.info_columns import names_of
 from ding_lite.envs.multi_agent import AgentEnvFactory, AgentVectorEnv
 from ding_lite.envs.pieces import Backend, WorkerSettings, sizes_and_hosts
 from ding_lite.envs.worker_agent_envs import SplitAgentVectorEnv
@@ -25,7 +25,7 @@ def make_agent_envs(
     restart: bool = False,
     timeout_s: float = 60.0,
     start_timeout_s: float = 120.0,
-    info_columns: Sequence[str] = (),
+    info_columns: Iterable[str] = (),
     ray_address: str | None = None,
     num_cpus_per_worker: float | None = None,
     num_gpus_per_worker: float = 0.0,
@@ -61,7 +61,7 @@ def make_agent_envs(
         raise TypeError(
             f"make_agent_envs() wants a function that returns a new environment, such as rps_v2.parallel_env, got {factory!r}."
         )
-    require_names(info_columns, "make_agent_envs")
+    columns = names_of(info_columns, "make_agent_envs")
     own = settings_of(env_config, "make_agent_envs")
     factories = [partial(called, factory, **own) if own else factory] * num_envs
     seed = seed_of(seed, "make_agent_envs(seed={})")
@@ -78,5 +78,5 @@ def make_agent_envs(
     )
     pieces = sizes_and_hosts("make_agent_envs", getattr(factory, "__name__", "make_agent_envs"), num_envs, settings)
     if pieces is None:
-        return AgentVectorEnv(factories, seed, info_columns=info_columns)
-    return SplitAgentVectorEnv(factories, seed, *pieces, info_columns)
+        return AgentVectorEnv(factories, seed, info_columns=columns)
+    return SplitAgentVectorEnv(factories, seed, *pieces, columns)

@@ -74,6 +74,8 @@ class AgentSlots:
         """Action and reward of the last step, set by the worker that took it; None if unknown."""
         self.stepped_by: Any = None
         """The object that took the last step, set by that object; None if unknown."""
+        self.acted_by: Any = None
+        """The object with a recurrent state that has acted for the current observations, until the step."""
         self.infos: Sequence[Mapping[str, Any]] = ()
         """The info of each current observation, set by the environments if a policy needs it."""
         self.running_episodes: list[RunningEpisode] = []

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
+import gymnasium
 import numpy as np
-from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from ding_lite.basics import seed_of
 from ding_lite.data import LeafSpec, flatten
@@ -25,7 +26,8 @@ from ding_lite.envs.env_data_checks import (
 )
 from ding_lite.envs.episode_starts import EpisodeResult
 from ding_lite.envs.error_locations import EnvLocation, ErrorLocation, with_location
-from ding_lite.envs.info_columns import InfoColumns, require_names
+from ding_lite.envs.info_columns import InfoColumns, names_of
+from ding_lite.envs.infos import own_info
 from ding_lite.envs.names import name_of_envs
 from ding_lite.envs.results import final_obs, to_rewards
 from ding_lite.envs.spaces import SpaceError, integer_bounds, space_spec, to_gymnasium, to_nested
@@ -76,6 +78,7 @@ class VectorEnvAdapter:
         self.current: Any = None
         self.last: tuple[Any, np.ndarray[Any, Any]] | None = None
         self.stepped_by: Any = None
+        self.acted_by: Any = None
         self._ended: np.ndarray[Any, Any] = np.ones(self.num_envs, np.bool_)
         self._valid: np.ndarray[Any, Any] | None = None
         self._raw_infos: list[tuple[Any, Any]] = []  # infos of the environments that are true in a mask, the latest last
@@ -90,9 +93,9 @@ class VectorEnvAdapter:
         Raises:
             TypeError: not several names.
         """
-        require_names(names, "record_infos")
-        if tuple(names) != self.info_columns:
-            self.info_columns, self._info_columns = tuple(names), InfoColumns(names)
+        names = names_of(names, "record_infos")
+        if names != self.info_columns:
+            self.info_columns, self._info_columns = names, InfoColumns(names)
 
     def first_seed(self, seed: int) -> int | None:
         """The random seed for the first episodes: `seed`, or None if the environment was reset before.
@@ -102,8 +105,7 @@ class VectorEnvAdapter:
         if self._numbers[0] >= 0:
             return None
         base: Any = self.env.unwrapped
-        generated = [base, *(getattr(one, "unwrapped", one) for one in getattr(base, "envs", ()))]
-        if all(getattr(one, "_np_random", None) is None for one in generated):
+        if not any(_was_reset(one) for one in (base, *getattr(base, "envs", ()))):
             return seed
         warnings.warn(
             f"{self.env} was reset before the run, so the run does not seed it: pass it without a reset to seed it from the "
@@ -115,18 +117,19 @@ class VectorEnvAdapter:
     def begin(self, out: Any, seed: int | None = None) -> None:
         """Begin an episode in every environment, and write the observations to `out`, nested arrays [B, ...]."""
         seed = None if seed is None else seed_of(seed, "reset(seed={})")
+        pending = None
         try:
             if self._resetting is not None:
-                self.env.step(self._action)  # completes pending resets of gymnasium, which would happen after this one
+                pending = self._complete_resets()
             obs, infos = self.env.reset(seed=seed)
         except (Exception, SystemExit) as error:  # noqa: BLE001  user code; raised below
             raise with_location(error, ErrorLocation(f"{self.env}", f"{self.num_envs} environments"))  # noqa: B904  mostly it is the same
         self._raw_infos = [(infos, self._all)]
-        self._resetting = self._valid = None
+        self._resetting, self._valid = pending, None
         self._seed = self._seed if seed is None else seed
         self._numbers = [0 if seed is not None else number + 1 for number in self._numbers]
         self._returns[:] = 0
-        self._begun_at = [self._clock] * self.num_envs
+        self._begun_at = [self._clock + int(pending is not None and pending[index]) for index in range(self.num_envs)]
         self._resets = self._ended = np.ones(self.num_envs, np.bool_)
         self._next = 0
         try:
@@ -134,6 +137,13 @@ class VectorEnvAdapter:
         except EnvDataError as error:
             raise self._placed(error)  # noqa: B904  the same error
         self.current, self._ended = out, np.ones(self.num_envs, np.bool_)
+
+    def _complete_resets(self) -> np.ndarray[Any, Any] | None:
+        """Complete pending resets of gymnasium, which would happen after `reset`, by a step. Returns [B] bool: the environments
+        whose episode ended in that step and that will be reset in the first step after `reset`; None if there are none."""
+        _, _, terminations, truncations, _ = self.env.step(self._action)
+        ended = np.array(terminations, np.bool_) | np.array(truncations, np.bool_)
+        return ended if _resets_twice(self.env) and ended.any() else None
 
     def advance(self, action: Any, out: Any) -> Step:
         """Step with nested actions [B, ...], and write the next observations to `out`."""
@@ -184,6 +194,9 @@ class VectorEnvAdapter:
         self._resetting, self._valid = None, valid
         if indices:
             self._resets = None
+            if self.mode is AutoresetMode.DISABLED:  # the reset may change in place what the step returned
+                reward, terminated, infos = reward.copy(), terminated.copy(), own_info(infos)
+                self._raw_infos = [(infos, self._all)]
             finals = self._finals(ended, indices, infos, out)
             finished = self._finish(indices, infos)
         self._finished = finished
@@ -456,7 +469,7 @@ class VectorEnvAdapter:
         begins = self._clock + (self.mode is AutoresetMode.NEXT_STEP)
         finished = []
         for index in indices:
-            info = _info_of(last, index) if last else {}
+            info = own_info(_info_of(last, index)) if last else {}  # an environment may return the same arrays in each step
             length = self._clock - self._begun_at[index]
             finished.append(EpisodeResult(index, self._numbers[index], float(self._returns[index]), length, None, info))
             self._returns[index], self._begun_at[index] = 0, begins
@@ -489,6 +502,27 @@ class VectorEnvAdapter:
                 to_leaf(leaf[index], specs[path], f"environment {index}, obs{''.join(f'[{name!r}]' for name in path)}", index)
 
 
+def _was_reset(env: Any) -> bool:
+    """Whether an environment was reset; without a layer that knows it, whether it has drawn random numbers or got a seed.
+
+    Of random numbers alone, it is unknown whether `reset` or the constructor has drawn them.
+    """
+    layer = env
+    while layer is not None:
+        known = getattr(layer, "has_reset", None)
+        if isinstance(known, bool):
+            return known
+        layer = getattr(layer, "env", None) if isinstance(layer, gymnasium.Wrapper) else None
+    return getattr(getattr(env, "unwrapped", env), "_np_random", None) is not None
+
+
+def _resets_twice(env: Any) -> bool:
+    """Whether environments whose episode ended are reset in the next step although `reset` was called: those of an
+    AsyncVectorEnv without shared memory."""
+    base = env.unwrapped
+    return isinstance(base, AsyncVectorEnv) and not getattr(base, "shared_memory", True)
+
+
 def _share_memory(one: Any, other: Any) -> bool:
     if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
         return np.may_share_memory(one, other)
@@ -496,8 +530,18 @@ def _share_memory(one: Any, other: Any) -> bool:
 
 
 def _info_of(infos: Any, index: int) -> dict[str, Any]:
-    """The info of one environment from a vector environment's infos: the columns whose mask includes it."""
+    """The info of one environment from a vector environment's infos: the columns whose mask includes it, also nested ones."""
     if not isinstance(infos, dict):
         return {}
-    columns = {key: value for key, value in infos.items() if isinstance(value, np.ndarray) and not key.startswith("_")}
-    return {key: value[index] for key, value in columns.items() if f"_{key}" not in infos or infos[f"_{key}"][index]}
+    found: dict[str, Any] = {}
+    for key, value in infos.items():
+        is_nested = isinstance(value, dict) and key not in _FINAL
+        if key.startswith("_") or not (is_nested or isinstance(value, np.ndarray)):
+            continue
+        if f"_{key}" in infos and not infos[f"_{key}"][index]:
+            continue
+        if not is_nested:
+            found[key] = value[index]
+        elif nested := _info_of(value, index):
+            found[key] = nested
+    return found

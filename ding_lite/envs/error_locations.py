@@ -45,6 +45,9 @@ class EnvLocation:
     changes: Mapping[str, Any] | None = None
     """What `call` and `set_attr` had changed in the environment, as plain data; None if nothing."""
 
+    info_columns: Mapping[str, Any] | None = None
+    """The columns of infos whose values were wrong or missing, see `InfoColumns.layout`; None for any other error."""
+
     recipe: Any = None
     """How the environment is made, as plain data; a text that says why this is unknown; None if it cannot be replayed."""
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import gymnasium
@@ -68,6 +69,43 @@ def made_by(factory: EnvFactory, index: int) -> gymnasium.Env[Any, Any]:
             raise TypeError(f"environment {index}, {env}, has no {name}: set it to a gymnasium space in its __init__.")
         require_elements(getattr(env, name), f"environment {index}, {name}")
     return env
+
+
+def made_alike(factories: Sequence[EnvFactory], first_env: int = 0) -> list[gymnasium.Env[Any, Any]]:
+    """A new environment from each factory. If one fails, or they are not alike, those that were made are closed.
+
+    Raises:
+        Exception: as `made_by` and `require_alike`.
+    """
+    envs: list[gymnasium.Env[Any, Any]] = []
+    try:
+        for index, factory in enumerate(factories, first_env):
+            envs.append(made_by(factory, index))
+        require_alike(envs)
+    except BaseException:
+        with suppress(Exception):
+            close_all(envs)
+        raise
+    return envs
+
+
+def close_all(envs: Iterable[Any]) -> None:
+    """Close each environment that has a `close`.
+
+    Raises:
+        Exception: the first error of an environment, after all others were closed.
+    """
+    errors: list[Exception] = []
+    for env in envs:
+        try:
+            if hasattr(env, "close"):
+                env.close()
+        except Exception as error:  # noqa: BLE001  user code; raised below
+            errors.append(error)
+    if errors:
+        for other in errors[1:]:
+            add_note(errors[0], f"another environment could not be closed either: {type(other).__name__}: {other}")
+        raise errors[0]
 
 
 def require_alike(envs: Sequence[gymnasium.Env[Any, Any]]) -> None:

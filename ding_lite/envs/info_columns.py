@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -42,11 +42,13 @@ class InfoColumns:
 
         Args:
             infos: the info of each environment, or row.
-            paused: environments, or rows, whose values are not used.
+            paused: environments, or rows, whose infos are not read: their floats are NaN, and other values 0.
 
         Raises:
             EnvDataError: a value is neither a number nor an array, differs in shape from the first one, or is missing.
         """
+        if paused:
+            infos = [{} if index in paused else info for index, info in enumerate(infos)]
         if self._unseen:
             self._known.update(dict.fromkeys(str(key) for info in infos for key in info))
             self._unseen = {name for name in self._unseen if all(info.get(name) is None for info in infos)}
@@ -72,7 +74,10 @@ class InfoColumns:
             spec = self._specs[name] = _spec_of(first)
         shape, dtype = spec
         if not shape and _NUMBERS.issuperset(map(type, values)):
-            return np.array(values, np.float32)  # NaN for None
+            try:
+                return np.array(values, np.float32)  # NaN for None
+            except OverflowError:  # an integer that is too large for a float, see `as_float`
+                pass
         column = np.empty((len(values), *shape), dtype)
         for index, value in enumerate(values):
             if value is None:
@@ -111,6 +116,19 @@ class InfoColumns:
         given = "returned" if self._rows is None else "got"
         return EnvDataError(f"{who} {given} an info in which {problem}: correct info_columns, or the info.", env)
 
+    @property
+    def layout(self) -> dict[str, Any]:
+        """Shape and dtype of each column by name, as plain data; None for those that are not known yet."""
+        specs = {name: self._specs.get(name) for name in self.names}
+        return {name: None if spec is None else [list(spec[0]), spec[1].str] for name, spec in specs.items()}
+
+    @classmethod
+    def from_layout(cls, layout: Mapping[str, Any], first_env: int = 0) -> InfoColumns:
+        """Columns whose shapes and dtypes are already known."""
+        made = cls(tuple(layout), first_env)
+        made._specs = {name: (tuple(spec[0]), np.dtype(spec[1])) for name, spec in layout.items() if spec is not None}
+        return made
+
     def state_dict(self) -> dict[str, Any]:
         """Shape and dtype of each known column, and whether a value was seen, or a warning given."""
         return {name: [list(shape), dtype.str, name not in self._unseen] for name, (shape, dtype) in self._specs.items()}
@@ -121,14 +139,18 @@ class InfoColumns:
         self._unseen -= {name for name, (_, _, is_seen) in state.items() if is_seen}
 
 
-def require_names(names: Sequence[str], who: str) -> None:
-    """Raise an error if these are not several names.
+def names_of(names: Iterable[str], who: str, argument: str = "info_columns") -> tuple[str, ...]:
+    """Several names as a tuple.
 
     Raises:
-        TypeError: naming the function that got them.
+        TypeError: not several names; the message has the function and the argument.
     """
-    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
-        raise TypeError(f"{who}(info_columns={names!r}) wants several names: write info_columns=('x_position',).")
+    if isinstance(names, str):
+        raise TypeError(f"{who}({argument}={names!r}) wants several names, got one string: write ({names!r},).")
+    found = tuple(names) if isinstance(names, Iterable) else None
+    if found is None or not all(isinstance(name, str) for name in found):
+        raise TypeError(f"{who}({argument}={found or names!r:.80}) wants several names: write {argument}=('x_position',).")
+    return found
 
 
 def require_same_columns(parts: Sequence[Mapping[str, np.ndarray[Any, Any]]], lead: int) -> None:

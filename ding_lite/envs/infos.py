@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import numbers
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gymnasium
+import numpy as np
 
 from ding_lite.basics import did_you_mean
 
@@ -33,11 +34,43 @@ def as_float(value: Any) -> float | None:
         return -math.inf if value == -abs(value) else math.inf
 
 
+def own_info(info: Any) -> Any:
+    """A copy that the environment cannot change: its dicts, lists, tuples and arrays are new, other objects are shared.
+
+    Example:
+        >>> info = {"score": np.zeros(1), "agents": {"cat": {"lives": [3]}}}
+        >>> copied = own_info(info)
+        >>> info["score"][0], info["agents"]["cat"]["lives"][0] = 5, 2
+        >>> copied
+        {'score': array([0.]), 'agents': {'cat': {'lives': [3]}}}
+    """
+    if isinstance(info, Mapping):
+        return {name: own_info(value) for name, value in info.items()}
+    if type(info) in (list, tuple):
+        return type(info)(own_info(value) for value in info)
+    return info.copy() if isinstance(info, np.ndarray) else info
+
+
+class InfoWithMeans(dict[str, Any]):
+    """The info of an episode's last step with means over the episode, which may have the names of values of that step."""
+
+    def __init__(self, of_step: Mapping[str, Any], means: Mapping[str, float]) -> None:
+        super().__init__({**of_step, **means})
+        self.of_step = of_step
+        """The info as the environment returned it."""
+
+
+def info_of_step(info: Any) -> Any:
+    """The info that the environment returned, without the means that `MeanInfo` has added."""
+    return info.of_step if type(info) is InfoWithMeans else info
+
+
 class MeanInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Adds the episode means of some numbers in the infos to the info of the last step.
 
     Loggers log every number in an episode's last info, so these means are logged under the same names. Steps without the
-    number, and NaN, do not count. A name that is missing in the whole first episode causes one warning.
+    number, and NaN, do not count. A name that is missing in the whole first episode causes one warning. Info columns of the
+    same names have the values of each step, not the means.
 
     Args:
         env: the environment.
@@ -77,7 +110,7 @@ class MeanInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
         if self._is_first:
             self._warn_of_missing({**self._known, **info})
         means = {name: self._sums[name] / count for name, count in self._counts.items() if count}
-        return obs, reward, terminated, truncated, {**info, **means}
+        return obs, reward, terminated, truncated, InfoWithMeans(info, means)
 
     def _warn_of_no_number(self, name: str, value: Any) -> None:
         if value is not None and name not in self._odd:

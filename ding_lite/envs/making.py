@@ -6,7 +6,7 @@ import contextlib
 import copy
 import importlib
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, SupportsIndex
 
@@ -22,7 +22,7 @@ from ding_lite.envs.atari import AtariMode, AtariPreprocessing, atari_mode, make
 from ding_lite.envs.autoreset import VectorEnvAdapter
 from ding_lite.envs.batched_steps import Vectorization, require_vectorization
 from ding_lite.envs.factories import EnvFactory, called, copied_settings, require_one_agent, settings_of
-from ding_lite.envs.info_columns import require_names
+from ding_lite.envs.info_columns import names_of
 from ding_lite.envs.infos import MeanInfo
 from ding_lite.envs.pieces import Backend, WorkerSettings, sizes_and_hosts
 from ding_lite.envs.steps import Stepper
@@ -44,9 +44,9 @@ def make_envs(
     seed: int = 0,
     *,
     env_config: Mapping[str, Any] | None = None,
-    wrappers: Sequence[Callable[[gymnasium.Env[Any, Any]], gymnasium.Env[Any, Any]]] = (),
-    log_info: Sequence[str] = (),
-    info_columns: Sequence[str] = (),
+    wrappers: Iterable[Callable[[gymnasium.Env[Any, Any]], gymnasium.Env[Any, Any]]] = (),
+    log_info: Iterable[str] = (),
+    info_columns: Iterable[str] = (),
     action_mask: bool = False,
     atari: AtariMode | None = None,
     vectorization: Vectorization = "none",
@@ -126,21 +126,14 @@ def make_envs(
         raise ValueError(f"make_envs(num_envs={num_envs}): at least 1 environment is needed.")
     seed = seed_of(seed, "make_envs(seed={})")
     factory = env_factory(env, env_config=env_config, atari=atari, **kwargs)
-    if isinstance(log_info, str):
-        raise TypeError(f"make_envs(log_info={log_info!r}) wants several names, got one string: write ({log_info!r},).")
-    require_names(info_columns, "make_envs")
+    columns, means = names_of(info_columns, "make_envs", "info_columns"), names_of(log_info, "make_envs", "log_info")
     require_vectorization(vectorization, "make_envs")
+    layers = _layers_of(wrappers)
     if action_mask:
-        wrappers = (ActionMask, *wrappers)
-    if log_info:
-        wrappers = (*wrappers, partial(MeanInfo, names=tuple(log_info)))
-    for wrapper in wrappers:
-        if not callable(wrapper) or isinstance(wrapper, gymnasium.Env):
-            raise TypeError(
-                f"make_envs(wrappers=...) wants classes or functions of an environment, got {wrapper!r:.80} of type "
-                f"{type(wrapper).__name__}: pass the class, or functools.partial of it."
-            )
-    factories: list[EnvFactory] = [partial(_wrapped, factory, wrappers)] * num_envs
+        layers = (ActionMask, *layers)
+    if means:
+        layers = (*layers, partial(MeanInfo, names=means))
+    factories: list[EnvFactory] = [partial(_wrapped, factory, layers)] * num_envs
     settings = WorkerSettings(
         workers,
         backend,
@@ -155,8 +148,8 @@ def make_envs(
     name = env if isinstance(env, str) else getattr(env, "__name__", "make_envs")
     pieces = sizes_and_hosts("make_envs", name, num_envs, settings)
     if pieces is None:
-        return LocalVectorEnv(factories, seed, info_columns=info_columns, vectorization=vectorization)
-    return SplitVectorEnv(factories, seed, *pieces, info_columns, vectorization)
+        return LocalVectorEnv(factories, seed, info_columns=columns, vectorization=vectorization)
+    return SplitVectorEnv(factories, seed, *pieces, columns, vectorization)
 
 
 def env_factory(
@@ -323,6 +316,25 @@ def _takes_any(function: Callable[..., Any]) -> bool:
     except (TypeError, ValueError):  # some builtin functions
         return False
     return any(it.kind is it.VAR_KEYWORD for it in parameters)
+
+
+def _layers_of(wrappers: Any) -> tuple[Callable[[gymnasium.Env[Any, Any]], gymnasium.Env[Any, Any]], ...]:
+    """The wrappers as a tuple.
+
+    Raises:
+        TypeError: not several functions or classes.
+    """
+    if not isinstance(wrappers, Iterable) or isinstance(wrappers, str):
+        fix = f"write wrappers=[{getattr(wrappers, '__name__', 'wrapper')}]" if callable(wrappers) else "pass a list of them"
+        raise TypeError(f"make_envs(wrappers={wrappers!r:.80}) wants several wrappers, got one: {fix}.")
+    layers = tuple(wrappers)
+    for layer in layers:
+        if not callable(layer) or isinstance(layer, gymnasium.Env):
+            raise TypeError(
+                f"make_envs(wrappers=...) wants classes or functions of an environment, got {layer!r:.80} of type "
+                f"{type(layer).__name__}: pass the class, or functools.partial of it."
+            )
+    return layers
 
 
 def _wrapped(factory: EnvFactory, wrappers: Sequence[Callable[[gymnasium.Env[Any, Any]], gymnasium.Env[Any, Any]]]) -> Any:

@@ -20,7 +20,9 @@ from ding_lite.envs.changes import Change
 from ding_lite.envs.env_data_checks import EnvDataError
 from ding_lite.envs.episode_starts import EpisodeResult
 from ding_lite.envs.error_locations import with_location
+from ding_lite.envs.factories import close_all
 from ding_lite.envs.info_columns import InfoColumns
+from ding_lite.envs.infos import own_info
 from ding_lite.envs.names import name_of_envs
 from ding_lite.envs.recipes import recipe_of
 from ding_lite.envs.saved_states import only_piece_of
@@ -47,9 +49,16 @@ class AgentVectorEnv(AgentVectorBase):
         self, factories: Sequence[AgentEnvFactory], seed: int = 0, first_env: int = 0, info_columns: Sequence[str] = ()
     ) -> None:
         self.first_env = first_env
-        self.agent_envs = [self._made(factory, index, seed) for index, factory in enumerate(factories, first_env)]
-        require_own_envs(self.agent_envs)
-        require_same_agents(self.agent_envs)
+        self.agent_envs: list[AgentEnv] = []
+        try:
+            for index, factory in enumerate(factories, first_env):
+                self.agent_envs.append(self._made(factory, index, seed))
+            require_own_envs(self.agent_envs)
+            require_same_agents(self.agent_envs)
+        except BaseException:
+            with suppress(Exception):
+                AgentVectorEnv.close(self)  # those that were made
+            raise
         super().__init__(len(self.agent_envs), seed, self.agent_envs[0].spaces, info_columns)
         self._info_columns: dict[str, InfoColumns] = {}
         self._played: Sequence[AgentStepResult] = ()
@@ -103,9 +112,9 @@ class AgentVectorEnv(AgentVectorBase):
             one = agent_env.play(own, remembered)
             if not one.acting:
                 finished.append(self._with_policies(agent_env.finished()))
-                final = deepcopy(one.obs)  # an environment may write its next first observation into the same array
+                one = _kept(one)
                 begun = agent_env.begin()
-                one = one._replace(obs=final, acting=agent_env.acting, begun=begun)
+                one = one._replace(acting=agent_env.acting, begun=begun)
             played.append(one)
         self._played = played
         with self._placing(played):
@@ -246,7 +255,16 @@ class AgentVectorEnv(AgentVectorBase):
             add_note(refusal, f"the environments could not be restored to their earlier state, and will be reset: {error}")
 
     def close(self) -> None:
-        """Close each environment."""
-        for agent_env in self.agent_envs:
-            if hasattr(agent_env.env, "close"):
-                agent_env.env.close()
+        """Close each environment, also after an error of another one."""
+        close_all(agent_env.env for agent_env in self.agent_envs)
+
+
+def _kept(played: AgentStepResult) -> AgentStepResult:
+    """The same result with copies of its parts, because a reset may change in place what the environment returned."""
+    return played._replace(
+        obs=deepcopy(played.obs),
+        rewards=deepcopy(played.rewards),
+        terminations=deepcopy(played.terminations),
+        truncations=deepcopy(played.truncations),
+        infos=own_info(played.infos),
+    )

@@ -101,6 +101,9 @@ def replay_error(path: str | os.PathLike[str], make_env: Callable[[], Any] | Non
                 if taken == step:
                     envs.apply_changes([change])
             envs.advance(action, envs.new_obs())
+        if layout := saved.get("info_columns"):  # the error was in the infos of the last step
+            envs.expect_columns(layout)
+            envs.step_info()
     finally:
         envs.close()
     last = steps - 1 if steps else None
@@ -119,6 +122,7 @@ def _contents(where: EnvLocation) -> dict[str, Any]:
         "steps": len(actions),
         "recipe": where.recipe,
         "changes": where.changes,
+        "info_columns": where.info_columns,
         "search_path": [os.path.abspath(folder) for folder in sys.path[:1]],  # of the script, for its own modules
     }
 

@@ -74,6 +74,9 @@ class Stepper(Protocol):
     stepped_by: Any
     """The object that took the last step, set by that object; None if unknown."""
 
+    acted_by: Any
+    """The object with a recurrent state that has acted for the current observations, set by that object, until the step."""
+
     @property
     def infos(self) -> Sequence[Mapping[str, Any]]:
         """The info of each current observation."""

@@ -23,8 +23,9 @@ from ding_lite.envs.changes import Change, EnvChanges
 from ding_lite.envs.env_data_checks import EnvDataError, require_in_range, shown
 from ding_lite.envs.episode_starts import EpisodeResult, EpisodeStarts, described
 from ding_lite.envs.error_locations import EnvLocation, ErrorLocation, with_location
-from ding_lite.envs.factories import EnvFactory, made_by, require_alike
+from ding_lite.envs.factories import EnvFactory, close_all, made_alike, made_by
 from ding_lite.envs.info_columns import InfoColumns
+from ding_lite.envs.infos import info_of_step, own_info
 from ding_lite.envs.recipes import recipe_of
 from ding_lite.envs.replay_checks import are_same, require_same_obs, require_same_return, sum_of
 from ding_lite.envs.results import Results, checked, final_obs, write_obs
@@ -71,10 +72,9 @@ class LocalVectorEnv(SameStepVectorEnv):
         self.first_env = first_env
         self._factories = list(factories)
         self.info_columns = tuple(info_columns)
-        self._info_columns = InfoColumns(info_columns, first_env)
+        self._info_columns = InfoColumns(self.info_columns, first_env)
         self._step_infos: tuple[Any, ...] = ()
-        self._envs = [made_by(factory, index) for index, factory in enumerate(factories, first_env)]
-        require_alike(self._envs)
+        self._envs = made_alike(factories, first_env)
         first = self._envs[0]
         self.traits = Traits.of(first)
         """The attributes that all of its environments share."""
@@ -135,6 +135,7 @@ class LocalVectorEnv(SameStepVectorEnv):
         self.restarted: np.ndarray[Any, Any] | None = None
         self.last: tuple[Any, np.ndarray[Any, Any]] | None = None
         self.stepped_by: Any = None
+        self.acted_by: Any = None
         self._info: tuple[dict[str, Any], ...] = ()
 
     # The interface for rollouts.
@@ -216,10 +217,11 @@ class LocalVectorEnv(SameStepVectorEnv):
         is_array = isinstance(obs, np.ndarray)
         are_usual = is_array and self._boxes.hold(obs)
         current: Any = obs if is_array else list(obs)
+        indices = ended.nonzero()[0].tolist()
+        self._keep_last(indices)
         infos = list(self._info)
         finals: dict[int, Any] = {}
         finished: list[EpisodeResult] = []
-        indices = ended.nonzero()[0].tolist()
         self._batch.ends(indices)
         for index in indices:
             finals[index] = obs[index].copy() if are_usual else self._final(index, obs[index])
@@ -231,11 +233,29 @@ class LocalVectorEnv(SameStepVectorEnv):
         self.current = out
         return Step(reward, terminated, truncated, finals, None, finished)
 
+    def _keep_last(self, indices: Sequence[int]) -> None:
+        """Copy the infos of the last step of these environments, because a reset may change them in place."""
+        infos, of_step = list(self._info), list(self._info)
+        for index in indices:
+            last = infos[index]
+            infos[index] = of_step[index] = own_info(last)
+            if info_of_step(last) is not last:
+                of_step[index] = own_info(info_of_step(last))
+        self._info, self._step_infos = tuple(infos), tuple(of_step)
+
     def _final(self, index: int, obs: Any) -> Any:
         """The checked final observation of an episode, nested."""
         final = final_obs(obs, self.first_env + index, self.single_observation_space, self._obs_spec, self._obs_bounds)
         self._boxes.check_row(index, final, self._where)
         return final
+
+    def expect_columns(self, layout: Mapping[str, Any]) -> None:
+        """Check columns of infos from now on as if these shapes and dtypes were found in earlier steps.
+
+        Args:
+            layout: see `InfoColumns.layout`.
+        """
+        self.info_columns, self._info_columns = tuple(layout), InfoColumns.from_layout(layout, self.first_env)
 
     def step_info(self) -> dict[str, np.ndarray[Any, Any]]:
         """The columns [B, ...] of `info_columns` in the infos of the last step.
@@ -320,6 +340,9 @@ class LocalVectorEnv(SameStepVectorEnv):
             known: Any = place.known
             known = replace(known, episode=number, start=start, actions=actions, changes=played.get("changes"))
             place = place._replace(episode=described(number, start), step=len(actions) - 1, action=actions[-1], known=known)
+        if of_step:
+            wanted: Any = place.known
+            place = place._replace(known=replace(wanted, info_columns=self._info_columns.layout))
         return with_location(error, place)
 
     def _where(self, index: int) -> tuple[str, str]:
@@ -534,7 +557,6 @@ class LocalVectorEnv(SameStepVectorEnv):
             return tuple(env.render() for env in self._envs)
 
     def close_extras(self, **kwargs: Any) -> None:
-        """Close each environment."""
+        """Close each environment, also after an error of another one."""
         self._batch.release()
-        for env in self._envs:
-            env.close()
+        close_all(self._envs)

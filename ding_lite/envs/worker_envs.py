@@ -75,6 +75,7 @@ class SplitVectorEnv(Pieces, SameStepVectorEnv):
         self.restarted: np.ndarray[Any, Any] | None = None
         self.last: tuple[Any, np.ndarray[Any, Any]] | None = None
         self.stepped_by: Any = None
+        self.acted_by: Any = None
         self._info: tuple[dict[str, Any], ...] = ()
         self._columns: list[dict[str, np.ndarray[Any, Any]]] = []
 

@@ -175,6 +175,7 @@ class LocalWorker:
             **kwargs: for the policy's `compute_actions`.
 
         Raises:
+            TypeError, ValueError: the count is not of integers, is negative, or lacks an environment.
             RuntimeError: an episode does not end within a million steps.
             MemoryError: an episode does not fit into memory.
         """
@@ -259,8 +260,15 @@ class LocalWorker:
         self._random_actions.load_state_dict(arrays(state["random"]))
 
     def complete_step(self, outputs: dict[str, Any]) -> Rollout:
-        """Take one step with the outputs of `act` for the current observations: a rollout of T = 1."""
-        return self._collect(1, lambda obs: outputs)
+        """Take one step with the outputs of `act` for the current observations: a rollout of T = 1.
+
+        Another worker may have acted: then the episodes are those of that worker's recurrent state.
+        """
+        acted_by = self.env.acted_by
+        rollout = self._collect(1, lambda obs: outputs)
+        if acted_by is not None:
+            self.env.stepped_by = acted_by
+        return rollout
 
     def _collect(self, num_steps: int, act: Callable[[Any], dict[str, Any]], random: bool = False) -> Rollout:
         if self.env.current is None:

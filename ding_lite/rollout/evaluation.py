@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
@@ -30,6 +31,37 @@ EpisodeUnit = Literal["episodes", "steps"]
 """What the number of an `EpisodeBudget` counts."""
 
 
+def shares_of(count: int | Sequence[int], num_envs: int, unit: EpisodeUnit = "episodes") -> list[int]:
+    """The number of episodes or steps of each environment.
+
+    Args:
+        count: total number, split evenly; or the number for each environment. Integers of Python or numpy.
+        num_envs: B.
+        unit: what is counted, for messages.
+
+    Raises:
+        TypeError: neither an integer nor several.
+        ValueError: a number is negative, or there is not one for each environment.
+
+    Example:
+        >>> shares_of(3, 2), shares_of([0, 4], 2)
+        ([2, 1], [0, 4])
+    """
+    wanted = f"expected a number of {unit}, 0 or more, or one for each of the {num_envs} environments, got {count!r:.80}"
+    try:
+        each = split_evenly(operator.index(count), num_envs)  # type: ignore[arg-type]
+    except TypeError:
+        try:
+            each = [operator.index(one) for one in count]  # type: ignore[union-attr]
+        except TypeError:
+            raise TypeError(f"{wanted} of type {type(count).__name__}: pass integers.") from None
+    if len(each) != num_envs:
+        raise ValueError(f"{wanted}, of length {len(each)}.")
+    if min(each, default=0) < 0:
+        raise ValueError(f"{wanted}.")
+    return each
+
+
 class EpisodeBudget:
     """The episodes that each environment still has to complete. Further episodes do not count.
 
@@ -42,10 +74,13 @@ class EpisodeBudget:
         num_envs: B.
         first_env: index of the first environment.
         unit: whether `count` is a number of episodes or of steps.
+
+    Raises:
+        TypeError, ValueError: as `shares_of`.
     """
 
     def __init__(self, count: int | Sequence[int], num_envs: int, first_env: int = 0, unit: EpisodeUnit = "episodes") -> None:
-        self.due = split_evenly(count, num_envs) if isinstance(count, int) else list(count)
+        self.due = shares_of(count, num_envs, unit)
         """What each environment still has to complete, in episodes or in steps."""
         self.completed = [0] * num_envs
         """Number of episodes of each environment that counted."""
@@ -126,7 +161,8 @@ def play_episodes(
         **settings: for the policy's `compute_actions`, such as `eps`.
 
     Raises:
-        TypeError: the first argument is not a worker.
+        TypeError: the first argument is not a worker, or the count is not of integers.
+        ValueError: the count is negative, or does not have a number for each environment.
         WorkCancelled: `is_stopping()` became true.
         RuntimeError: an episode does not end within a million steps.
     """

@@ -14,7 +14,7 @@ from ding_lite.envs import EpisodeResult
 from ding_lite.metrics import MetricsLogger
 from ding_lite.policy import ActMode, WeightsSnapshot
 from ding_lite.processes import Copied, Host, Shared, gather_results
-from ding_lite.rollout.evaluation import split_evenly
+from ding_lite.rollout.evaluation import EpisodeUnit, shares_of
 
 _numbers = count()
 
@@ -107,9 +107,9 @@ class PieceWorkers:
         reduced, self._logged = [*self._logged, self._metrics.reduce()], []
         return reduced
 
-    def _shares(self, count: int | Sequence[int]) -> list[tuple[list[int]]]:
+    def _shares(self, count: int | Sequence[int], unit: EpisodeUnit = "episodes") -> list[tuple[list[int]]]:
         """The share of each environment, by piece."""
-        due = split_evenly(count, self.num_envs) if isinstance(count, int) else list(count)
+        due = shares_of(count, self.num_envs, unit)
         return [(due[piece],) for piece in self._pieces.slices]
 
     def _submit(self, fn: Callable[..., Any], each: Sequence[tuple[Any, ...]]) -> list[Any]:
@@ -166,15 +166,27 @@ class PieceWorkers:
         return {"pieces": [self._as_plain(host.state(self._name)[self._name]) for host in self._pieces.hosts]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a saved state."""
+        """Restore a saved state. If a piece refuses its part, the pieces before it are restored to their state before the call.
+
+        Raises:
+            ValueError: the number of pieces differs, or a piece has another recurrent state.
+        """
         hosts, pieces = self._pieces.hosts, state.get("pieces", [state])
         if len(pieces) != len(hosts):
             raise ValueError(
                 f"the state of {len(pieces)} workers does not fit {len(hosts)}: make the environments with "
                 f"workers={len(pieces)}."
             )
-        for host, piece in zip(hosts, pieces):
-            host.load_state({self._name: piece})
+        before = [host.state(self._name) for host in hosts]
+        changed: list[int] = []
+        try:
+            for index, piece in enumerate(pieces):
+                hosts[index].load_state({self._name: piece})
+                changed.append(index)
+        except Exception:
+            for index in changed:
+                hosts[index].load_state(before[index])
+            raise
 
     def _states_of(self, mode: str) -> list[dict[str, Any]]:
         return [host.state(mode)[mode] for host in self._pieces.hosts]

@@ -9,6 +9,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+import torch
 from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 
@@ -66,7 +67,7 @@ def log_prob_of_sample(space: gymnasium.Space[Any], element: Any) -> np.ndarray[
 
     Returns:
         [B] float64. The elements of a Box are uniform if bounded on both sides, exponential with mean 1 if bounded on one side,
-        else standard normal.
+        else standard normal. Integers are such numbers, rounded down from the lower bound, or up from the upper one.
     """
     parts = subspaces(space)
     if parts is not None:
@@ -84,14 +85,29 @@ def log_prob_of_sample(space: gymnasium.Space[Any], element: Any) -> np.ndarray[
     return density
 
 
+_UNIT = math.log1p(-math.exp(-1))
+"""Log-probability that an exponential number with mean 1 is less than 1."""
+
+
 def _box_log_density(space: spaces.Box, element: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Log-density of each element, [B, *shape]; for integers, the log-probability."""
     below, above = space.bounded_below, space.bounded_above
     low, high = space.low.astype(np.float64), space.high.astype(np.float64)
-    values = high - low + 1 if np.issubdtype(space.dtype, np.integer) else high - low
+    is_whole = space.dtype is not None and space.dtype.kind in "iub"
+    values = high - low + 1 if is_whole else high - low
     with np.errstate(invalid="ignore", divide="ignore"):  # in elements that are not selected
         uniform, rising, falling = -np.log(values), low - element, element - high
     uniform = np.where(low == high, 0.0, uniform)  # only one value
-    normal = -0.5 * (element**2 + math.log(2 * math.pi))
+    if is_whole:
+        rising, falling = rising + _UNIT, falling + _UNIT
+    normal = _log_of_floored_normal(element) if is_whole else -0.5 * (element**2 + math.log(2 * math.pi))
     density: np.ndarray[Any, Any] = np.select([below & above, below, above], [uniform, rising, falling], normal)
     return density
+
+
+def _log_of_floored_normal(element: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Log-probability that a standard normal number, rounded down, is this integer."""
+    nearest = np.where(element >= 0, element, -element - 1)  # the same probability, on the side where logarithms are exact
+    lower, upper = (torch.special.log_ndtr(torch.from_numpy(-(nearest + more))).numpy() for more in (0, 1))
+    found: np.ndarray[Any, Any] = lower + np.log1p(-np.exp(upper - lower))
+    return found

@@ -84,6 +84,7 @@ class RecurrentState:
         restarted = self._env.restarted
         if not self.state:
             return
+        self._env.acted_by = self
         if self._env.stepped_by is not self and not self._has_warned:
             self._warn_of_gap(restarted)
         if restarted is None or not restarted.any():
@@ -162,7 +163,7 @@ class RecurrentState:
 
     def observe_step(self, action: Any, reward: np.ndarray[Any, Any]) -> None:
         """Store the actions [B, ...] and rewards [B] of the last step."""
-        self._env.stepped_by, self._is_loaded = self, False
+        self._env.stepped_by, self._env.acted_by, self._is_loaded = self, None, False
         if self.previous:
             kept = map_leaves(lambda leaf, like: np.array(leaf, like.dtype), action, allocate(self._action_spec, 0))
             self._env.last = kept, np.array(reward, np.float32)

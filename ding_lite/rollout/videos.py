@@ -21,10 +21,12 @@ from ding_lite.basics import move_aside, remove_leftovers, seed_of, temporary_be
 from ding_lite.engine import WorkCancelled
 from ding_lite.envs import EpisodeResult, make_envs
 from ding_lite.envs.episode_seeds import episode_seed
+from ding_lite.envs.infos import MeanInfo
 from ding_lite.policy import EvalMode
 from ding_lite.rollout.collection import LocalWorker
 from ding_lite.rollout.video_files import FilmedEnv, VideoWriter
 
+_MEAN_INFO = f"{MeanInfo.__module__}:{MeanInfo.__name__}"
 _NO_ENV = -1  # an index of no environment, so that the seeds of videos are unique
 _OF_VECTORS = ("num_envs", "vectorization_mode", "vector_kwargs")  # what gymnasium.make_vec() leaves in a spec
 
@@ -182,18 +184,12 @@ def _maker(env: Any) -> Callable[..., Any]:
             )
         return partial(make_envs, env)
     bare = copy.deepcopy(env)
-    # Wrappers of this library do not change observations or actions.
-    bare.additional_wrappers = tuple(it for it in bare.additional_wrappers if not it.entry_point.startswith("ding_lite.envs."))
-    for wrapper in bare.additional_wrappers:
-        if wrapper.kwargs is None:
-            raise ValueError(
-                f"the spec of {env.id} has the wrapper {wrapper.name}, but not its arguments: pass VideoRecorder(folder, "
-                "factory) "
-                'with a function that returns the wrapped environment, made with render_mode="rgb_array".'
-            )
+    # MeanInfo, which log_info adds, changes only infos. Other wrappers may change observations or actions, and are needed.
+    bare.additional_wrappers = tuple(it for it in bare.additional_wrappers if it.entry_point != _MEAN_INFO)
     kwargs, bare.kwargs = {name: it for name, it in bare.kwargs.items() if name not in _OF_VECTORS}, {}
     wrappers = kwargs.pop("wrappers", ())
     kwargs |= {"render_mode": "rgb_array", "disable_env_checker": True}
+    _require_wrappers(bare, kwargs)
 
     def make() -> gymnasium.Env[Any, Any]:
         made = gymnasium.make(bare, **kwargs)
@@ -202,6 +198,27 @@ def _maker(env: Any) -> Callable[..., Any]:
         return made
 
     return partial(make_envs, make)
+
+
+def _require_wrappers(spec: EnvSpec, kwargs: dict[str, Any]) -> None:
+    """Raise an error if the spec has a wrapper without its arguments, unless the environment comes with this wrapper.
+
+    Raises:
+        ValueError: naming the wrapper.
+    """
+    lacking = next((wrapper for wrapper in spec.additional_wrappers if wrapper.kwargs is None), None)
+    if lacking is None:
+        return
+    try:
+        gymnasium.make(spec, **kwargs).close()
+    except ValueError as error:
+        raise ValueError(
+            f"the spec of {spec.id} has the wrapper {lacking.name}, but not its arguments: pass VideoRecorder(folder, factory) "
+            'with a function that returns the wrapped environment, made with render_mode="rgb_array". For environments of '
+            'make_envs(), that is with_render_mode(envs.factory, "rgb_array") of ding_lite.envs.'
+        ) from error
+    except Exception:  # noqa: BLE001  videos that cannot be recorded are a warning
+        return
 
 
 def _copied(policy: EvalMode, index: int) -> EvalMode:

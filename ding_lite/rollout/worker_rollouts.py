@@ -83,7 +83,7 @@ class SplitWorker(PieceWorkers):
         self, count: int | Sequence[int], random: bool = False, unit: EpisodeUnit = "episodes", **kwargs: Any
     ) -> list[Any]:
         """Begin `collect_episodes`. Returns the request, for `take_episodes` or `drop`; call these in the order of requests."""
-        return self._submit(_collect_episodes, [(*share, random, unit, kwargs) for share in self._shares(count)])
+        return self._submit(_collect_episodes, [(*share, random, unit, kwargs) for share in self._shares(count, unit)])
 
     def take_episodes(self, asked: list[Any]) -> EpisodeRollout:
         """Wait for the requested episodes."""

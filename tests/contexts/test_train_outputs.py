@@ -125,3 +125,37 @@ def test_a_value_set_by_name_is_that_of_each_step():
     output["mine"] = empty["mine"] = 3.0
 
     assert (output["mine"], [step["mine"] for step in output], empty) == (3.0, [3.0, 3.0], [{"mine": 3.0}])
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        float,
+        int,
+        np.float32,
+        np.float64,
+        np.int64,
+        np.uint8,
+        lambda value: np.array([value], np.float32),
+        lambda value: np.array(value),
+        lambda value: torch.tensor([value], dtype=torch.uint8),
+        lambda value: torch.tensor(float(value)),
+    ],
+)
+def test_a_number_of_any_type_is_averaged(number):
+    output = TrainOutput([{"loss": number(200)}, {"loss": number(100)}, {"loss": number(150)}])
+    assert float(output["loss"]) == 150
+
+    output.num_steps = [{"loss": 3}, {}, {}]
+    assert float(output["loss"]) == pytest.approx(170)
+
+
+@pytest.mark.parametrize("flag", [bool, np.bool_, torch.tensor])
+def test_the_mean_of_truth_values_is_the_fraction_of_true_ones(flag):
+    assert float(TrainOutput([{"is_clipped": flag(value)} for value in (True, True, False, True)])["is_clipped"]) == 0.75
+
+
+@pytest.mark.parametrize("value", [np.ones(3), torch.ones(3), "text", None, np.array(["text"]), [1.0]])
+def test_of_what_is_no_number_it_is_the_last_value(value):
+    output = TrainOutput([{"priority": 2.0}, {"priority": value}])
+    assert output["priority"] is value

@@ -118,11 +118,33 @@ class TestWrapper:
         assert obs["action_mask"].tolist() == [1, 0, 0, 1, 1]
 
     @pytest.mark.parametrize(
+        "mask",
+        [
+            [1, 0, 0, 1, 1],
+            [np.array([1, 0]), np.array([0, 1, 1])],
+            [[1, 0], [0, 1, 1]],
+            ([1, 0], [0, 1, 1]),
+            [np.int8(1), 0, 0, 1, 1],
+        ],
+    )
+    def test_a_list_is_a_mask_or_holds_masks_that_are_joined(self, mask):
+        class Listed(gymnasium.Env):
+            observation_space, action_space = OBS, spaces.MultiDiscrete([2, 3])
+
+            def reset(self, *, seed=None, options=None):
+                return np.zeros(2, np.float32), {"action_mask": mask}
+
+        assert ActionMask(Listed()).reset()[0]["action_mask"].tolist() == [1, 0, 0, 1, 1]
+
+    @pytest.mark.parametrize(
         ("info", "message"),
         [
             ({"mask": 1}, r"from reset\(\) has no 'action_mask', it has \['mask'\].*--env.action-mask"),
             ({"action_mask": np.ones(3)}, "expected an array of 5 numbers 0 or 1"),
             ({"action_mask": np.full(5, 0.5)}, "expected an array of 5 numbers 0 or 1"),
+            ({"action_mask": [1, [0, 1], [1]]}, "expected an array of 5 numbers 0 or 1"),
+            ({"action_mask": ()}, "expected an array of 5 numbers 0 or 1"),
+            ({"action_mask": [np.ones(2), np.ones(2)]}, "expected an array of 5 numbers 0 or 1"),
             ({"action_mask": None}, "expected an array of 5 numbers 0 or 1"),
         ],
     )

@@ -13,7 +13,7 @@ from gymnasium.wrappers.vector import RecordEpisodeStatistics
 from ding_lite.config import DQNConfig
 from ding_lite.contexts import OnlineRLContext
 from ding_lite.data.trees import map_leaves
-from ding_lite.envs import EnvDataError, SpaceError, make_envs
+from ding_lite.envs import EnvDataError, SpaceError, make_envs, stepper
 from ding_lite.envs.autoreset import VectorEnvAdapter
 from ding_lite.envs.spaces import space_spec
 from ding_lite.middleware import StepCollector
@@ -382,3 +382,92 @@ def test_gymnasiums_own_vectorised_cartpole_gives_steps_of_cartpole():
     ends = sum(int((rollout.columns["terminated"] | rollout.columns["truncated"])[:-1].sum()) for rollout in rollouts)
     assert ends > 10
     assert count == sum(map(len, rollouts))
+
+
+class OwnArrays(VectorEnv):
+    """Returns its own arrays, which `reset` changes in place; environment i has episodes of 3 + i steps."""
+
+    metadata = {"autoreset_mode": AutoresetMode.DISABLED}
+
+    def __init__(self):
+        self.num_envs = 2
+        self.single_observation_space, self.single_action_space = spaces.Box(0, 9, (1,), np.float32), spaces.Discrete(2)
+        self.observation_space, self.action_space = (
+            batch_space(space, 2) for space in (self.single_observation_space, self.single_action_space)
+        )
+        self.steps, self.reward = np.zeros(2, np.int64), np.zeros(2, np.float32)
+        self.terminated, self.truncated, self.score = np.zeros(2, bool), np.zeros(2, bool), np.zeros((2, 1))
+
+    def reset(self, *, seed=None, options=None):
+        begun = (options or {}).get("reset_mask", np.ones(2, bool))
+        for part in (self.steps, self.reward, self.terminated, self.score):
+            part[begun] = 0
+        return self.steps[:, None].astype(np.float32), {}
+
+    def step(self, actions):
+        self.steps += 1
+        self.reward[:], self.score[:, 0], self.terminated[:] = 10 * self.steps, self.steps, self.steps == [3, 4]
+        infos = {"score": self.score, "_score": np.ones(2, bool), "nested": {"score": self.score[:, 0]}}
+        return self.steps[:, None].astype(np.float32), self.reward, self.terminated, self.truncated, infos
+
+
+def test_an_environment_may_change_what_it_returned_in_place_when_it_is_reset():
+    env = OwnArrays()
+    stepper(env).record_infos(("score",))
+    trajectories, episodes = LocalWorker(env, random_policy(env).collect_mode).collect(7)
+    batch = trajectories.batch
+
+    assert batch.next_obs[:, 0, 0].tolist() == [1, 2, 3, 1, 2, 3, 1]
+    assert batch.reward[:, 0].tolist() == [10, 20, 30, 10, 20, 30, 10]
+    assert batch.terminated[:, 0].tolist() == [False, False, True] * 2 + [False]
+    assert batch.info.score[:, 0, 0].tolist() == [1, 2, 3, 1, 2, 3, 1]
+    found = [(one.env, one.return_, one.length, one.info["score"].tolist(), one.info["nested"]) for one in episodes]
+    first, second = (0, 60.0, 3, [3.0], {"score": 3.0}), (1, 100.0, 4, [4.0], {"score": 4.0})
+    assert found == [first, second, first]
+
+
+class Nesting(gymnasium.Env):
+    """Its infos have nested values, in the last step of an episode only, and not in each episode."""
+
+    observation_space, action_space = spaces.Box(0, 9, (1,), np.float32), spaces.Discrete(2)
+    episode = -1
+
+    def reset(self, *, seed=None, options=None):
+        self.steps, self.episode = 0, self.episode + 1
+        return np.zeros(1, np.float32), {"begin": {"steps": 0}}
+
+    def step(self, action):
+        self.steps += 1
+        is_last = self.steps == 3
+        info = {"result": {"success": 1.0, "part": {"length": 3}}} if is_last and self.episode % 2 == 0 else {}
+        return np.full(1, self.steps, np.float32), 1.0, is_last, False, info
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_nested_values_of_the_last_info_belong_to_the_episode(mode):
+    env = SyncVectorEnv([Nesting] * 2, autoreset_mode=mode)
+    episodes = LocalWorker(env, random_policy(env).collect_mode).collect(8).episodes
+
+    assert len(episodes) == 4
+    for episode in episodes:
+        result = {"result": {"success": 1.0, "part": {"length": 3}}}
+        assert episode.info == (result if episode.number % 2 == 0 else {})
+
+
+@pytest.mark.parametrize("kind", ["sync", "async", "async without shared memory"])
+@pytest.mark.parametrize("mode", MODES)
+def test_beginning_anew_while_another_episode_is_about_to_end_marks_each_reset(vector, mode, kind, counting_env, rule_policy):
+    factories = [partial(counting_env, index, [(3 + index, "terminated")]) for index in range(2)]
+    env = vector(f"{kind} {mode.value}", factories)
+    try:
+        worker = LocalWorker(env, rule_policy(env).collect_mode)
+        worker.collect(3)  # the episode of environment 0 has ended, that of environment 1 ends in the next step
+        worker.begin()
+        trajectories, episodes = worker.collect(9)
+    finally:
+        env.close()
+    rows = trajectories.rows()
+
+    assert (rows["next_obs"][:, 1:] - rows["obs"][:, 1:]).tolist() == [[0, 1]] * len(rows["obs"])
+    assert all(episode.length == 3 + episode.env for episode in episodes)
+    assert {episode.env for episode in episodes} == {0, 1}

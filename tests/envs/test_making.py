@@ -1,5 +1,6 @@
 """make_envs() and stepper(): what they make, and what they say of what they cannot use."""
 
+import itertools
 import subprocess
 import sys
 from functools import partial
@@ -277,3 +278,64 @@ def test_an_id_with_a_module_imports_it_and_ends_at_its_threshold(tmp_path, monk
     assert (envs.env_name, env.id, env.stop_value) == ("OfModule-v0", "of_a_module:OfModule-v0", 40)
     with pytest.raises(ModuleNotFoundError, match="no_such_module"):
         make_envs("no_such_module:OfModule-v0")
+
+
+def test_wrappers_and_names_may_come_from_a_generator():
+    wrappers = (wrapper for wrapper in [partial(TransformReward, func=lambda reward: 100 * reward)])
+    envs = make_envs("CartPole-v1", 2, wrappers=wrappers, log_info=(name for name in ["speed"]), info_columns=iter(["x"]))
+    envs.reset()
+
+    assert envs.step([0, 0])[1].tolist() == [100, 100]
+    assert envs.info_columns == ("x",)
+
+
+@pytest.mark.parametrize(
+    ("wrappers", "words"),
+    [
+        (
+            TimeLimit,
+            r"make_envs\(wrappers=<class .*\) wants several wrappers, got one: write wrappers=\[TimeLimit\].",
+        ),
+        (partial(TimeLimit, max_episode_steps=5), r"wants several wrappers, got one: write wrappers=\[wrapper\]."),
+        (3, r"make_envs\(wrappers=3\) wants several wrappers, got one: pass a list of them."),
+    ],
+)
+def test_one_wrapper_instead_of_several_is_refused(wrappers, words):
+    with pytest.raises(TypeError, match=words):
+        make_envs("CartPole-v1", wrappers=wrappers)
+
+
+class Closing(gymnasium.Env):
+    """Number `fails` of those that are made cannot be made, or cannot be closed."""
+
+    observation_space, action_space = spaces.Box(0, 1, (1,), np.float32), spaces.Discrete(2)
+
+    def __init__(self, closed, made, fails, fault):
+        self.number, self.closed, self.fails, self.fault = next(made), closed, fails, fault
+        if self.number == fails and fault == "make":
+            raise OSError("no such level")
+        if self.number == fails and fault == "space":
+            self.action_space = spaces.Discrete(3)
+
+    def close(self):
+        if self.number in (self.fails, self.fails + 1) and self.fault == "close":
+            raise OSError(f"cannot close {self.number}")
+        self.closed.append(self.number)
+
+
+@pytest.mark.parametrize(("fault", "error", "closed"), [("make", OSError, [0, 1]), ("space", SpaceError, [0, 1, 2, 3])])
+def test_environments_that_were_made_are_closed_if_another_one_fails(fault, error, closed):
+    found = []
+    with pytest.raises(error):
+        make_envs(partial(Closing, found, itertools.count(), 2, fault), 4)
+    assert found == closed
+
+
+def test_an_environment_that_cannot_be_closed_does_not_keep_others_open():
+    found = []
+    envs = make_envs(partial(Closing, found, itertools.count(), 1, "close"), 4)
+    with pytest.raises(OSError, match="cannot close 1") as raised:
+        envs.close()
+
+    assert found == [0, 3]
+    assert "another environment could not be closed either: OSError: cannot close 2" in raised.value.__notes__

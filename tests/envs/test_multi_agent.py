@@ -469,3 +469,25 @@ def test_an_agent_that_has_left_may_stay_listed_until_all_have():
     expected, found = play(drifting(), 30), play(env, 30)
 
     assert [len(it[2]) for it in found] == [len(it[2]) for it in expected]
+
+
+@pytest.mark.parametrize("fault", ["make", "close"])
+def test_one_that_fails_leaves_no_other_open(fault):
+    made = []
+
+    class Failing(Drifting):
+        def __init__(self):
+            super().__init__()
+            self.number = len(made)
+            if (self.number, fault) == (2, "make"):
+                raise OSError("no such level")
+            made.append(self)
+
+        def close(self):
+            if (self.number, fault) == (0, "close"):
+                raise OSError("cannot close")
+            super().close()
+
+    with pytest.raises(OSError, match="no such level|cannot close"):
+        make_agent_envs(Failing, 3).close()
+    assert [one.closed for one in made] == ([1, 1] if fault == "make" else [0, 1, 1])

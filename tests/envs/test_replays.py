@@ -13,8 +13,8 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from ding_lite.engine import save_checkpoint
-from ding_lite.envs import EnvLocation, ReplayError, make_envs, replay_error, save_env_error
+from ding_lite.engine import load_checkpoint, save_checkpoint
+from ding_lite.envs import EnvDataError, EnvLocation, ReplayError, make_envs, replay_error, save_env_error
 from ding_lite.envs.autoreset import VectorEnvAdapter
 from ding_lite.envs.episode_seeds import episode_seed
 
@@ -164,6 +164,71 @@ def test_an_error_of_a_reset_is_replayed(tmp_path):
     path = save_env_error(error_of(make_envs(partial(BrokenReset, "second"), 1, seed=3)), tmp_path)
     where = replay_error(path, BrokenReset)  # of another kind, so that there is no error
     assert (where.episode, where.step) == (1, None)
+
+
+class Telling(Sim):
+    """In step 2 of each episode but the first one, its info has a value of another kind, or it raises an error if `fault`."""
+
+    def __init__(self, fault=False):
+        super().__init__(limit=np.inf)
+        self.fault, self.episodes = fault, 0
+
+    def reset(self, **kwargs):
+        self.steps, self.episodes = 0, self.episodes + 1
+        return super().reset(**kwargs)
+
+    def step(self, action):
+        self.steps += 1
+        obs, reward, _, _, _ = super().step(action)
+        is_wrong = self.steps == 3 and self.episodes > 1
+        if is_wrong and self.fault:
+            raise OSError("no more steps")
+        return obs, reward, self.steps == 4, False, {"forces": np.zeros(3), "speed": np.ones(2) if is_wrong else 1.0}
+
+
+def fault_of(envs, records):
+    envs.reset()
+    try:
+        for _ in range(9):
+            envs.advance(np.zeros(envs.num_envs, np.int64), envs.new_obs())
+            if records:
+                envs.step_info()
+    except (EnvDataError, OSError) as error:
+        return error
+    pytest.fail("no error was raised")
+
+
+def restarted():
+    """The environment in its second episode, as a replay needs, because it counts its episodes."""
+    env = Telling()
+    env.episodes = 1
+    return env
+
+
+def test_an_error_of_a_column_of_infos_is_replayed(tmp_path):
+    error = fault_of(make_envs(Telling, 2, seed=3, info_columns=("forces", "speed")), records=True)
+    with pytest.raises(EnvDataError, match=r"'speed' is array.*, expected a number, as in the first step") as again:
+        replay_error(save_env_error(error, tmp_path), restarted)
+
+    assert again.value.args == error.args
+    one, other = error.env_location, again.value.env_location
+    assert (one.episode, one.step) == (other.episode, other.step) == (1, 2)
+
+
+def test_the_columns_of_infos_are_not_checked_in_a_replay_of_another_error(tmp_path):
+    envs = make_envs(partial(Telling, fault=True), 2, seed=3, info_columns=("forces", "spede"))
+    path = save_env_error(fault_of(envs, records=False), tmp_path)
+    assert load_checkpoint(path)["info_columns"] is None
+    assert replay_error(path, restarted).step == 2  # of another kind, so that there is no error
+
+
+def test_files_of_earlier_versions_without_columns_are_replayed(tmp_path):
+    path = save_env_error(error_of(make_envs(Sim, 1, seed=3)), tmp_path)
+    saved = load_checkpoint(path)
+    del saved["info_columns"]
+    save_checkpoint(saved, path)
+    with pytest.raises(OSError, match="the state is"):
+        replay_error(path, Sim)
 
 
 def test_other_errors_are_not_saved(tmp_path):

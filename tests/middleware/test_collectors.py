@@ -1,12 +1,14 @@
 """StepCollector, inferencer and rolloutor: what lands in the context, and what is counted."""
 
+import warnings
+
 import gymnasium
 import numpy as np
 import pytest
 import torch
 
 from ding_lite import PipelineError, Task
-from ding_lite.config import DQNConfig, PPOConfig
+from ding_lite.config import DQNConfig, PPOConfig, R2D2Config
 from ding_lite.contexts import OnlineRLContext
 from ding_lite.data import ReplayBuffer
 from ding_lite.envs import SpaceError, make_envs
@@ -18,7 +20,7 @@ from ding_lite.middleware import (
     inferencer,
     rolloutor,
 )
-from ding_lite.policy import DQNPolicy, Policy, PPOPolicy
+from ding_lite.policy import DQNPolicy, Policy, PPOPolicy, R2D2Policy
 
 
 def made(num_envs=3, n_sample=8, policy=DQNPolicy, config=DQNConfig, env="CartPole-v1"):
@@ -165,6 +167,31 @@ def test_step_by_step_and_in_one_go_are_the_same_rollout():
     for name, column in whole.trajectories.columns.items():
         stepwise = np.concatenate([ctx.trajectories.columns[name] for ctx in steps])
         np.testing.assert_allclose(stepwise, column, rtol=1e-6, err_msg=name)
+
+
+def test_step_by_step_a_recurrent_policy_acts_as_in_one_go_without_a_warning():
+    settings = {"policy": R2D2Policy, "config": R2D2Config}
+    cfg, envs, policy = made(num_envs=2, n_sample=80, **settings)
+    envs.reset(seed=5)
+    (whole,) = run([StepCollector(cfg, policy.collect_mode, envs)], 1)
+    _, envs, policy = made(num_envs=2, n_sample=80, **settings)
+    envs.reset(seed=5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        steps = run([inferencer(0, policy.collect_mode, envs), rolloutor(policy.collect_mode, envs)], 40)
+
+    for name, column in whole.trajectories.columns.items():
+        stepwise = np.concatenate([ctx.trajectories.columns[name] for ctx in steps])
+        np.testing.assert_allclose(stepwise, column, rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+def test_a_recurrent_state_that_lacks_a_step_between_inferencer_and_rolloutor_is_warned_of():
+    cfg, envs, policy = made(num_envs=2, policy=R2D2Policy, config=R2D2Config)
+    parts = [inferencer(0, policy.collect_mode, envs), rolloutor(policy.collect_mode, envs)]
+    run(parts, 2)
+    envs.step([0, 0])
+    with pytest.warns(UserWarning, match="R2D2Policy has a recurrent state, but acts in episodes that it did not begin"):
+        run(parts, 1)
 
 
 def test_a_middleware_may_change_the_action_between_inferencer_and_rolloutor():

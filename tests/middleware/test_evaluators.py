@@ -468,6 +468,59 @@ def test_a_run_that_breaks_does_not_wait_for_its_film_and_leaves_nothing_of_it(t
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
+class Rendered(Paid):
+    """An environment with masks of its actions, which is filmed if it is made for it."""
+
+    metadata = {"render_modes": ["rgb_array"]}
+    action_space = gymnasium.spaces.Discrete(3)
+
+    def __init__(self, render_mode=None):
+        self.render_mode = render_mode
+
+    def reset(self, **kwargs):
+        return super().reset(**kwargs)[0], {"action_mask": np.array([0, 1, 0], np.int8)}
+
+    def step(self, action):
+        *results, _ = super().step([action])
+        return *results, {"action_mask": np.array([0, 1, 0], np.int8)}
+
+
+def no_mode():
+    return gymnasium.make("CartPole-v1")
+
+
+@pytest.mark.parametrize(
+    ("make", "settings"),
+    [
+        (Rendered, {"action_mask": True}),
+        (Rendered, {"action_mask": True, "workers": 2}),
+        (Rendered, {"action_mask": True, "log_info": ("nothing",), "max_episode_steps": 4}),
+        ("CartPole-v1", {"wrappers": [lambda env: gymnasium.wrappers.TransformReward(env, float)], "max_episode_steps": 4}),
+        (no_mode, {"max_episode_steps": 4}),
+        (lambda: Rendered("rgb_array"), {"action_mask": True}),
+    ],
+)
+def test_the_videos_are_of_environments_like_those_of_the_evaluation(make, settings, tmp_path):
+    cfg = config(eval_freq=1)
+    cfg.exp_name, cfg.log.video_every = str(tmp_path), 1
+    envs = make_envs(make, 2, **settings)
+    policy = DQNPolicy(cfg.policy, envs.single_observation_space, envs.single_action_space)
+    interaction_evaluator(cfg, policy.eval_mode, envs)(OnlineRLContext())
+
+    assert [(it["length"], it["return"]) for it in details(tmp_path)] == [(4, 4.0)]
+
+
+def test_the_videos_of_an_atari_game_have_its_preprocessing(tmp_path):
+    pytest.importorskip("ale_py")
+    cfg = config(eval_freq=1)
+    cfg.exp_name, cfg.log.video_every = str(tmp_path), 1
+    envs = make_envs("ALE/Pong-v5", 1, max_episode_steps=5)
+    policy = DQNPolicy(cfg.policy, envs.single_observation_space, envs.single_action_space)
+    interaction_evaluator(cfg, policy.eval_mode, envs)(OnlineRLContext())
+
+    assert [it["length"] for it in details(tmp_path)] == [5]
+
+
 @pytest.mark.parametrize("is_wrapped", [False, True])
 def test_environments_that_tell_nothing_of_their_making_want_a_recorder(is_wrapped):
     cfg = config(eval_freq=1)

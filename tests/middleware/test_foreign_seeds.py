@@ -72,3 +72,37 @@ def test_what_the_worker_began_with_a_seed_keeps_it():
         worker.begin()
     assert begun == gymnasium.make_vec("CartPole-v1", 2, vectorization_mode="sync").reset(seed=8)[0].tolist()
     assert worker.env.current.tolist() != begun
+
+
+class DrawsWhenMade(gymnasium.Env):
+    """Draws a random number in its constructor, before any reset."""
+
+    observation_space, action_space = gymnasium.spaces.Box(0, 1, (2,), np.float32), gymnasium.spaces.Discrete(2)
+
+    def __init__(self):
+        self.level = self.np_random.integers(3)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.np_random.random(2).astype(np.float32), {}
+
+
+def begun(seed, reset=None):
+    spec = gymnasium.envs.registration.EnvSpec("DrawsWhenMade-v0", entry_point=DrawsWhenMade)
+    envs = gymnasium.vector.SyncVectorEnv([lambda: gymnasium.make(spec)] * 2)
+    if reset is not None:
+        envs.reset(seed=reset)
+    cfg = PPOConfig().override({"seed": seed})
+    worker = LocalWorker(envs, PPOPolicy(cfg.policy, envs.single_observation_space, envs.single_action_space).collect_mode)
+    worker.begin()
+    return worker.env.current.tolist()
+
+
+def test_environments_that_draw_random_numbers_when_they_are_made_are_seeded():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        first = begun(seed=3)
+        assert begun(seed=3) == first
+        assert begun(seed=4) != first
+    with pytest.warns(UserWarning, match="was reset before the run"):
+        begun(seed=3, reset=8)

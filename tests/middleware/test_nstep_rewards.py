@@ -146,6 +146,25 @@ def test_whole_episodes_are_enhanced_one_by_one():
     np.testing.assert_allclose(buffer.state_dict()["scaled"] - 1e-6, rows["action"], atol=1e-12)
 
 
+def test_an_episode_that_does_not_end_before_the_next_one_is_refused_by_name():
+    rollout, ctx = rollout_of(**TWO_ENVS), OnlineRLContext()
+    rows = {**rollout.rows(), "terminated": np.arange(10) == 2, "truncated": np.zeros(10, bool)}
+    ctx.episodes = Episodes(rows, [3, 4, 3])
+    with pytest.raises(ValueError, match="in which episode 1 is neither terminated nor truncated in its last step"):
+        nstep_reward_enhancer(cfg_of(3))(ctx)
+
+    ctx.episodes = Episodes({**rows, "truncated": np.arange(10) == 6}, [3, 4, 3])  # the last one may go on
+    nstep_reward_enhancer(cfg_of(3))(ctx)
+    assert ctx.episodes[1].reward.tolist() == [64 + 2 + 32, 4 + 64 + 2, 128 + 4, 8]
+
+
+def test_priorities_need_no_ends_of_episodes():
+    rollout, ctx = rollout_of(**TWO_ENVS), OnlineRLContext()
+    ctx.episodes = Episodes({**rollout.rows(), "terminated": np.zeros(10, bool), "truncated": np.zeros(10, bool)}, [3, 7])
+    priority_calculator(lambda rollout: [1.0 for _ in rollout])(ctx)
+    assert ctx.episodes.lengths.tolist() == [3, 7]
+
+
 def test_a_configuration_without_nstep_is_refused():
     with pytest.raises(TypeError, match=r"nstep_reward_enhancer wants a configuration with policy.nstep, such as DQNConfig"):
         nstep_reward_enhancer(PPOConfig())

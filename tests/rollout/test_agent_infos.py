@@ -69,8 +69,8 @@ def kind_of(agent):
     return agent.partition("_")[0]
 
 
-def made(names=NAMES, count=2, odd=None, **settings):
-    return make_agent_envs(partial(Early, odd), count, info_columns=names, **settings)
+def made(names=NAMES, count=2, odd=None, kind=Early, **settings):
+    return make_agent_envs(partial(kind, odd), count, info_columns=names, **settings)
 
 
 def modes_for(env):
@@ -165,3 +165,45 @@ def test_the_collector_records_the_names_in_the_configuration():
 def test_one_string_is_refused():
     with pytest.raises(TypeError, match="make_agent_envs.* wants several names"):
         make_agent_envs(Early, 2, info_columns="place")
+
+
+class InPlace(Early):
+    """Keeps the dicts that it returned, and changes them in place, also in resets, and the infos of agents that have left."""
+
+    def __init__(self, odd=None):
+        super().__init__(odd)
+        self.parts, self.infos = [{}, {}, {}, {}], {agent: {} for agent in self.possible_agents}
+
+    def kept(self, rewards, terminations, truncations):
+        for info in self.infos.values():
+            info["place"] = self.t
+        infos = {agent: self.infos[agent] for agent in rewards}
+        for part, values in zip(self.parts, (rewards, terminations, truncations, infos)):
+            part.clear()
+            part.update(values)
+        return self.parts
+
+    def reset(self, seed=None, options=None):
+        obs, _ = super().reset(seed, options)
+        rewards, no = dict.fromkeys(self.agents, 0.0), dict.fromkeys(self.agents, False)
+        return obs, self.kept(rewards, no, no)[3]
+
+    def step(self, actions):
+        obs, _, terminations, truncations, _ = super().step(actions)
+        return obs, *self.kept(dict.fromkeys(actions, float(self.t)), terminations, truncations)
+
+
+@pytest.mark.parametrize("settings", [{}, {"workers": 2}])
+def test_an_environment_may_change_what_it_returned_in_place(settings):
+    env = made(("place",), **settings, kind=InPlace)
+    rollout = make_agent_worker(env, modes_for(env), kind_of).collect(9)
+    fish, cats = (rollout.trajectories[name].batch for name in ("fish", "cat"))
+
+    assert fish.reward[:, 0].tolist() == [1, 2, 3, 4, 1, 2, 3, 4, 1]
+    assert fish.truncated[:, 0].tolist() == [False, False, False, True] * 2 + [False]
+    assert fish.info.place[:, 0].tolist() == [1, 2, 3, 4, 1, 2, 3, 4, 1]
+    assert cats.reward[:, 0].tolist() == [1, 2, 0, 0, 1, 2, 0, 0, 1]
+    assert cats.truncated[:, 0].tolist() == [False, True, False, False] * 2 + [False]
+    assert len(rollout.episodes) == 4
+    for episode in rollout.episodes:
+        assert episode.info["info"] == {"cat_0": {"place": 2}, "cat_1": {"place": 3}, "fish": {"place": 4}}

@@ -2,6 +2,7 @@
 
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from ding_lite.envs import make_envs
 from ding_lite.policy import Policy, PolicyConfig
-from ding_lite.rollout import LocalWorker, play_episodes
+from ding_lite.rollout import LocalWorker, make_worker, play_episodes
 
 KINDS = ["ours", "sync NextStep", "sync SameStep", "sync Disabled"]
 
@@ -94,3 +95,42 @@ def test_environments_in_place_of_a_worker_are_refused(counting_env, rule_policy
     words = r"wants a worker, got a LocalVectorEnv: pass LocalWorker\(envs, policy.eval_mode\)"
     with pytest.raises(TypeError, match=words):
         play_episodes(envs, rule_policy(envs).eval_mode, 10)
+
+
+def worker_of(rule_policy, counting_env, workers=1):
+    envs = make_envs(partial(counting_env, 0, [(3, "terminated")]), 2, workers=workers)
+    return make_worker(envs, rule_policy(envs).collect_mode)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(
+    ("count", "error", "message"),
+    [
+        (-1, ValueError, "expected a number of episodes, 0 or more, or one for each of the 2 environments, got -1."),
+        ([1, -1], ValueError, r"0 or more, or one for each of the 2 environments, got \[1, -1\]."),
+        ([1], ValueError, r"one for each of the 2 environments, got \[1\], of length 1."),
+        ([1, 1, 1], ValueError, r"one for each of the 2 environments, got \[1, 1, 1\], of length 3."),
+        (2.0, TypeError, "got 2.0 of type float: pass integers."),
+        ("2", TypeError, "got '2' of type str: pass integers."),
+        ([1, 0.5], TypeError, r"got \[1, 0.5\] of type list: pass integers."),
+        (None, TypeError, "got None of type NoneType: pass integers."),
+    ],
+)
+def test_a_count_that_the_environments_cannot_share_is_refused(counting_env, rule_policy, count, error, message, workers):
+    worker = worker_of(rule_policy, counting_env, workers)
+    with pytest.raises(error, match=message):
+        worker.play_episodes(count)
+    with pytest.raises(error, match=message):
+        worker.collect_episodes(count)
+    with pytest.raises(error, match=message.replace("episodes", "steps")):
+        worker.collect_episodes(count, unit="steps")
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(
+    ("count", "played"),
+    [(3, [0, 0, 1]), (np.int64(3), [0, 0, 1]), (0, []), ([0, 2], [1, 1]), (np.array([2, 1]), [0, 0, 1]), ((1, 1), [0, 1])],
+)
+def test_integers_of_numpy_are_numbers_of_episodes_too(counting_env, rule_policy, count, played, workers):
+    worker = worker_of(rule_policy, counting_env, workers)
+    assert [episode.env for episode in worker.play_episodes(count)] == played

@@ -238,3 +238,82 @@ def test_arrays_that_differ_between_workers_are_refused_by_name(forces):
     with pytest.raises(EnvDataError, match="the column 'forces' of infos"):
         envs.step_info()
     envs.close()
+
+
+class InPlace(gymnasium.Env):
+    """Returns the same info object in each step, as SyncVectorEnv allows; the reset changes it too."""
+
+    observation_space, action_space = spaces.Box(0, 9, (1,), np.float32), spaces.Discrete(2)
+
+    def __init__(self):
+        self.info = {"step": 0, "pair": np.zeros(2, np.float32), "nested": {"step": 0}, "list": [0]}
+
+    def told(self):
+        self.info["step"] = self.info["nested"]["step"] = self.info["list"][0] = self.steps
+        self.info["pair"][:] = self.steps
+        return np.full(1, self.steps, np.float32), self.info
+
+    def reset(self, *, seed=None, options=None):
+        self.steps = 0
+        return self.told()
+
+    def step(self, action):
+        self.steps += 1
+        obs, info = self.told()
+        return obs, 1.0, self.steps == 3, False, info
+
+
+@pytest.mark.parametrize("settings", [{}, {"workers": 2}, {"log_info": ("step",)}])
+def test_an_environment_may_change_its_info_in_place(settings):
+    envs = make_envs(InPlace, 2, 0, info_columns=("step", "pair"), **settings)
+    rollout = make_worker(envs, policy_for(envs).collect_mode).collect(7, eps=0.5)
+    batch = rollout.trajectories.batch
+
+    assert (batch.info.step == batch.next_obs[..., 0]).all()
+    assert (batch.info.pair == batch.next_obs).all()
+    mean = 2.0 if "log_info" in settings else 3
+    assert len(rollout.episodes) == 4
+    for episode in rollout.episodes:
+        info = episode.info
+        assert (info["step"], info["pair"].tolist(), info["nested"], info["list"]) == (mean, [3, 3], {"step": 3}, [3])
+
+
+@pytest.mark.parametrize("settings", [{}, {"workers": 2, "backend": "process"}])
+def test_a_column_has_the_values_of_the_steps_also_if_log_info_adds_means_of_the_same_name(settings):
+    envs = make_envs(Telling, 2, 0, info_columns=("step",), log_info=("step",), **settings)
+    rollout = make_worker(envs, policy_for(envs).collect_mode).collect(7, eps=0.5)
+    envs.close()
+
+    assert rollout.trajectories.batch.info.step[:, 0].tolist() == [1, 2, 3, 4, 5, 1, 2]
+    assert [episode.info["step"] for episode in rollout.episodes] == [3.0, 3.0]  # the means
+
+
+def test_whole_episodes_have_columns_of_arrays_that_infos_of_resets_hold_in_another_shape():
+    class Other(Telling):
+        def reset(self, **kwargs):
+            return super().reset(**kwargs)[0], {"forces": np.zeros(0), "step": "none yet"}
+
+    lengths = iter([1, 2, 4])
+    envs = make_envs(lambda: Other(ends=next(lengths)), 3, 0, info_columns=("forces", "step"))
+    rows = LocalWorker(envs, policy_for(envs).collect_mode).collect_episodes(3, eps=0.5).transitions.rows()
+
+    assert rows["info"]["step"].tolist() == [1, 1, 2, 1, 2, 3, 4]
+    np.testing.assert_array_equal(rows["info"]["forces"][:, 0], rows["next_obs"][:, 0])
+
+
+def test_an_integer_that_is_too_large_for_a_float_is_infinite():
+    class Large(Telling):
+        def step(self, action):
+            *results, info = super().step(action)
+            return *results, {"step": 10**400 if self.steps == 2 else self.steps}
+
+    envs = make_envs(Large, 2, 0, info_columns=("step",))
+    batch = LocalWorker(envs, policy_for(envs).collect_mode).collect(3, eps=0.5).trajectories.batch
+    assert batch.info.step[:, 0].tolist() == [1, np.inf, 3]
+
+
+def test_names_may_come_from_a_generator():
+    envs = make_envs(Telling, 2, 0, info_columns=(name for name in ("step", "speed")))
+    batch = LocalWorker(envs, policy_for(envs).collect_mode).collect(2, eps=0.5).trajectories.batch
+    assert envs.info_columns == ("step", "speed")
+    assert batch.info.step[:, 0].tolist() == [1, 2]

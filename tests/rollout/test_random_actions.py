@@ -119,3 +119,16 @@ def test_a_recurrent_policy_goes_on_while_actions_are_random():
     rollout = LocalWorker(envs, policy.collect_mode).collect(4, random=True).trajectories
 
     assert rollout.columns["count"][:, 0].tolist() == rollout.columns["state_in_0"][:, 0].tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(("low", "high"), [(2, INF), (-INF, 5), (-INF, INF), (-2, 1)])
+def test_integers_of_open_sides_have_the_probabilities_that_gymnasium_draws_with(low, high):
+    space = spaces.Box(np.array([low]), np.array([high]), dtype=np.int32)
+    values = np.arange(max(low, -40), min(high, 40) + 1)[:, None]
+    probabilities = np.exp(log_prob_of_sample(space, values))
+    samples = drawn(space, 20_000)
+
+    assert probabilities.sum() == pytest.approx(1)
+    for value, probability in zip(values[:, 0], probabilities):
+        assert (samples == value).mean() == pytest.approx(probability, abs=0.015)
+    assert np.isfinite(log_prob_of_sample(space, values)).all()

@@ -19,8 +19,9 @@ import torch
 from gymnasium import spaces
 
 from ding_lite.basics import temporary_beside
-from ding_lite.envs import make_envs
-from ding_lite.policy import Policy, PolicyConfig
+from ding_lite.envs import make_envs, with_render_mode
+from ding_lite.envs.partial_observations import CARTPOLE_POSITIONS
+from ding_lite.policy import DQNPolicy, Policy, PolicyConfig
 from ding_lite.rollout import LocalWorker, VideoRecorder
 from ding_lite.rollout.videos import capped_cubic_video_schedule
 
@@ -310,6 +311,72 @@ def test_a_machine_without_a_display_films_without_a_word(tmp_path):
     )
 
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+class Seesaw(gymnasium.Env):
+    """Allows only action 1 in odd steps and action 0 in even ones, by a mask in its infos."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 5}
+    observation_space, action_space = gymnasium.spaces.Discrete(9), gymnasium.spaces.Discrete(2)
+
+    def __init__(self, render_mode=None):
+        self.render_mode = render_mode
+
+    def told(self):
+        return self.t, {"action_mask": np.eye(2, dtype=np.int8)[self.t % 2]}
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.t = 0
+        return self.told()
+
+    def step(self, action):
+        assert action == self.t % 2
+        self.t += 1
+        obs, info = self.told()
+        return obs, float(action), self.t == 7, False, info
+
+    def render(self):
+        return np.full((16, 16, 3), self.t, np.uint8)
+
+
+SEESAW = gymnasium.envs.registration.EnvSpec("Seesaw-v0", entry_point=Seesaw)
+
+
+@pytest.fixture
+def seesaw(monkeypatch):
+    monkeypatch.setitem(gymnasium.registry, SEESAW.id, SEESAW)
+    return SEESAW.id
+
+
+@pytest.mark.few
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"action_mask": True},
+        {"action_mask": True, "wrappers": [partial(gymnasium.wrappers.TransformReward, func=float)]},
+        {"action_mask": True, "log_info": ("nothing",)},
+    ],
+)
+def test_environments_with_masks_are_filmed_by_their_factory(seesaw, settings, tmp_path):
+    envs = make_envs(seesaw, 2, **settings)
+    policy = DQNPolicy(None, envs.single_observation_space, envs.single_action_space)
+    path = record(recorder(tmp_path, with_render_mode(envs.factory, "rgb_array")), policy)
+
+    assert (details(path)["length"], details(path)["return"]) == (7, 3)
+
+
+def test_a_spec_with_a_wrapper_of_this_library_that_changes_observations_is_refused(seesaw, tmp_path):
+    with pytest.raises(ValueError, match=r"the wrapper ActionMask, but not its arguments: .*with_render_mode\(envs.factory, "):
+        VideoRecorder(tmp_path, make_envs(seesaw, 2, action_mask=True).spec)
+
+
+def test_the_spec_of_an_environment_that_comes_with_a_wrapper_is_enough(tmp_path):
+    for envs in make_envs(CARTPOLE_POSITIONS, **SHORT), gymnasium.make_vec(CARTPOLE_POSITIONS, 1, "sync", **SHORT):
+        policy = DQNPolicy(None, envs.single_observation_space, envs.single_action_space)
+        path = record(recorder(tmp_path, envs.spec), policy)
+        assert details(path)["length"] == 7
+        envs.close()
 
 
 # Trouble.

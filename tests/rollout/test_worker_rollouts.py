@@ -219,6 +219,24 @@ def test_a_state_of_another_number_of_workers_is_refused_with_the_mend(dqn_case)
 
 
 @both
+def test_a_state_that_a_later_worker_refuses_changes_no_earlier_one(recurrent_case, backend, digest):
+    envs = recurrent_case.envs(2, backend)
+    worker = make_worker(envs, recurrent_case.policy().collect_mode)
+    worker.collect(3)
+    older = worker.state_dict()
+    worker.collect(3)
+    before = worker.state_dict()
+    assert digest(before) != digest(older)
+    state = {"pieces": [older["pieces"][0], {**older["pieces"][1], "memory": {"state": [], "last": None}}]}
+    with pytest.raises(ValueError, match="the saved recurrent state has elements for"):
+        worker.load_state_dict(state)
+
+    assert digest(worker.state_dict()) == digest(before)
+    worker.load_state_dict(older)
+    assert digest(worker.state_dict()) == digest(older)
+
+
+@both
 def test_an_evaluation_that_nobody_waits_for_is_broken_off(dqn_case, backend):
     envs = dqn_case.envs(2, backend)
     worker = make_worker(envs, dqn_case.policy().eval_mode)
