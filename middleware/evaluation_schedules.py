@@ -136,6 +136,10 @@ class ScheduledEvaluator:
             self._write(self._evaluate(_counters(ctx)), ctx)
             self._finish_if_reached(ctx)
 
+    def begin_run(self) -> None:
+        """Forget in which iteration an earlier run of the process has ended. The task calls it."""
+        self._reached_in = -1
+
     def end_run(self, ctx: OnlineRLContext | OfflineRLContext) -> None:
         """Evaluate the final weights, if anything was learned since the last evaluation; see `interaction_evaluator`."""
         task = own_run()

@@ -210,8 +210,9 @@ class RunLogger:
         """Step of the last row in the files."""
         self._rows = 0
         """Number of rows in the files."""
-        self._saved_rows: int | None = None
-        """Number of rows in the files at the time of the state that was loaded; None if none was."""
+        self._kept: tuple[float | None, int | None] = None, None
+        """What stays of existing files when the run begins: rows up to this step, and at most this number if it is not None.
+        Without a step, the files are new."""
         self._every_iter = train_show_freq
         every_s = self._log.show_every_s if show_every_s is None else show_every_s
         self._console = make_console(every_s) if is_first_rank() else make_console(math.inf, io.StringIO())
@@ -283,6 +284,8 @@ class RunLogger:
 
     def _enter(self, task: Task) -> None:
         self._processed = task.stage_seconds()["process"], self._iterations
+        if getattr(task.ctx, "train_iter", 0) < self._written_iter:  # this logger was in an earlier run of the process
+            self._written_iter = -1
         if self._task is None:
             step = next((getattr(task.ctx, name) for name in self._steps if hasattr(task.ctx, name)), 0)
             self._began, self._began_at = time.monotonic(), time.time()
@@ -372,15 +375,17 @@ class RunLogger:
         self._processed = self._processed[0], 0
         sinks: list[Sink] = []
         if self._after is None and task.resumed_from is not None:  # it was saved before its first row
-            self._after, self._saved_rows = -1, 0
+            self._after, self._kept = -1, (-1, 0)
+        kept, rows = self._kept
+        self._kept = math.inf, None  # a later run with this logger continues the files, and removes nothing
         if self._folder is not None:
-            files: Any = {"after": self._after, "step": self._step, "rows": self._saved_rows}
+            files: Any = {"after": kept, "step": self._step, "rows": rows}
             # Written again, because an evaluator created after this logger may have changed the environment's name.
             self._keep("the configuration", "config.json", self._write_config)
             sinks += [JsonLines(self._folder / "metrics.jsonl", **files), Csv(self._folder / "metrics.csv", **files)]
             self._keep("the picture of the pipeline", "pipeline.svg", task.draw)
             if self._log.tensorboard:
-                sinks.append(TensorBoard(self._folder / "tensorboard", self._step, after=self._after))
+                sinks.append(TensorBoard(self._folder / "tensorboard", self._step, after=kept))
             if self._log.wandb != "disabled":
                 config = self._cfg.to_dict() if self._cfg else {}
                 sinks.append(
@@ -407,6 +412,8 @@ class RunLogger:
         return self._earlier_s + (0.0 if self._task is None else time.monotonic() - self._began)
 
     def _show(self, ctx: OnlineRLContext | OfflineRLContext) -> None:
+        if not self._row:  # a run that goes on after its end has written no row yet
+            self._row = self._made(ctx, end=False)
         row, (done, left) = self._row, self._outlook()
         now, step = time.monotonic(), row[self._step]
         shown_at, shown_step = self._shown
@@ -446,7 +453,7 @@ class RunLogger:
             at = getattr(ctx, "last_eval_iter", -1)
             self._evaluated = now, at if at >= 0 else None
         elif self._evaluated[0] is None and (earlier := getattr(ctx, "last_eval_value", -float("inf"))) > -float("inf"):
-            self._evaluated = earlier, ctx.last_eval_iter
+            self._evaluated = earlier, ctx.last_eval_iter if ctx.last_eval_iter >= 0 else None
         return self._evaluated
 
     def _say_goodbye(self, ctx: OnlineRLContext | OfflineRLContext) -> None:
@@ -525,6 +532,6 @@ class RunLogger:
         self._aggregator.load_state_dict(state["tally"])
         self._earlier_s, self._written_iter = state["time_s"], state["written_iter"]
         self._is_behind = state.get("is_behind", False)
-        if self._sinks is None:
-            self._after, self._saved_rows = state["after"], state.get("rows")  # older states do not have the number
-            self._rows = self._saved_rows or 0
+        if self._task is None:
+            self._after, rows = state["after"], state.get("rows")  # older states do not have the number
+            self._kept, self._rows = (self._after, rows), rows or 0

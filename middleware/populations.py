@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -64,13 +65,14 @@ def population_stepper(population: SteppedPopulation) -> Callable[[PopulationCon
         stage="collect",
     )
     def step(ctx: PopulationContext) -> None:
-        before = population_counts(known)
         results = population.advance()
+        for name in known.keys() - results.keys():  # it has failed; a new member by this name begins at 0
+            del known[name]
         for name, result in results.items():
+            before = known.get(name, {})
             known[name] = {counter: int(result.get(counter, 0)) for counter in ("env_step", "train_iter")}
-        after = population_counts(known)
-        ctx.env_step += max(0, after["env_step"] - before["env_step"])
-        ctx.train_iter += max(0, after["train_iter"] - before["train_iter"])
+            ctx.env_step += _more(known[name]["env_step"], before.get("env_step", 0))
+            ctx.train_iter += _more(known[name]["train_iter"], before.get("train_iter", 0))
         scores = population.scores(results)
         ctx.member_results, ctx.scores = results, scores
         if scores:
@@ -78,21 +80,25 @@ def population_stepper(population: SteppedPopulation) -> Callable[[PopulationCon
             ctx.eval_value = ctx.last_eval_value = order[0]
             ctx.last_eval_iter = ctx.train_iter
             metrics.log_value("best", order[0] * population.sign, reduce="item")
-            metrics.log_value("median", order[len(order) // 2] * population.sign, reduce="item")
+            metrics.log_value("median", statistics.median(order) * population.sign, reduce="item")
             for name, score in scores.items():
                 metrics.log_value(("score", name), score.value, reduce="item")
             ctx.eval_metrics = [*ctx.eval_metrics, metrics.reduce()]
         if population.is_finished:
             current_task().finish_because("every member has finished")
 
-    step.__dict__.update(state_dict=lambda: {"known": known}, load_state_dict=lambda state: known.update(state["known"]))
+    def load_state_dict(state: Mapping[str, Any]) -> None:
+        known.clear()
+        known.update({name: dict(counts) for name, counts in state["known"].items()})
+
+    step.__dict__.update(state_dict=lambda: {"known": known}, load_state_dict=load_state_dict)
     step.__qualname__ = "population_stepper.<locals>.step"
     return step
 
 
-def population_counts(known: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
-    """The counters of members, summed."""
-    return {counter: sum(counts[counter] for counts in known.values()) for counter in ("env_step", "train_iter")}
+def _more(now: int, before: int) -> int:
+    """The steps of a member since its last result. A smaller counter is that of a new member, which begins at 0."""
+    return now - before if now >= before else now
 
 
 def population_exploiter(population: SteppedPopulation) -> Callable[[PopulationContext], None]:

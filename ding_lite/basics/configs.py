@@ -33,6 +33,7 @@ def ranged_field(
     *,
     finite: bool = True,
     default_factory: Any = dataclasses.MISSING,
+    least: int = 0,
 ) -> Any:
     """A dataclass field whose numbers must be in [low, high], also inside lists and tuples.
 
@@ -41,6 +42,7 @@ def ranged_field(
         low, high: limits; None for no limit. Integers must always fit into 64 bits.
         finite: whether infinite numbers are an error.
         default_factory: function that returns the default, for lists.
+        least: minimum number of values in a list.
 
     Example:
         >>> @dataclasses.dataclass
@@ -51,7 +53,7 @@ def ranged_field(
             ...
         ding_lite.basics.configs.ConfigError: Learn.batch_size = 0 is out of range: it is at least 1.
     """
-    metadata = {"low": low, "high": high, "finite": finite}
+    metadata = {"low": low, "high": high, "finite": finite, "least": least}
     if default_factory is not dataclasses.MISSING:
         return dataclasses.field(default_factory=default_factory, metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
@@ -305,6 +307,8 @@ def _seed(value: Any, where: str) -> int:
 
 def _check_numbers(metadata: Mapping[str, Any], value: Any, where: str) -> None:
     if isinstance(value, (list, tuple)):
+        if len(value) < metadata.get("least", 0):
+            raise ConfigError(f"{where} = {value!r} has too few values: give it at least {metadata['least']}.")
         for position, item in enumerate(value):
             _check_numbers(metadata, item, f"{where}[{position}]")
     elif isinstance(value, numbers.Real) and not isinstance(value, bool):

@@ -44,7 +44,7 @@ class PopulationConfig(Config):
     resample_probability: float = ranged_field(0.25, low=0, high=1)
     """Probability that a setting of a member that copies another one is drawn anew, instead of being perturbed."""
 
-    perturbation_factors: list[float] = ranged_field(default_factory=lambda: [1.2, 0.8], low=0)
+    perturbation_factors: list[float] = ranged_field(default_factory=lambda: [1.2, 0.8], low=0, least=1)
     """Factors for perturbed numbers, of which one is drawn."""
 
     burn_in: int = ranged_field(0, low=0)
@@ -113,12 +113,12 @@ class PBTConfig(PPOConfig):
         """The configuration of each member: the settings above, with seeds of their own, and without a stop_value.
 
         Args:
-            changes: values by dotted name, for the first members; further members repeat them in order.
+            changes: values by dotted name, for the first members; further members repeat them in order. Empty for none.
         """
         values = self.to_dict()
         del values["population"]
         found = []
         for number in range(self.population.num_members):
             own = {"seed": 100 * self.seed + 2 * number, "resume": None, "env.stop_value": None}
-            found.append(PPOConfig.from_dict(values).override({**own, **changes[number % len(changes)]}))
+            found.append(PPOConfig.from_dict(values).override({**own, **(changes[number % len(changes)] if changes else {})}))
         return found

@@ -15,7 +15,8 @@ from ding_lite.basics.signatures import signature_of
 
 @dataclasses.dataclass(frozen=True)
 class Range:
-    """All numbers from `low` to `high`. Perturbed values are clipped to it; whole numbers stay whole, if it holds any.
+    """All numbers from `low` to `high`; whole ones only, if both are whole numbers. Perturbed values are clipped to it; whole
+    numbers stay whole, if it holds any.
 
     Args:
         low, high: limits.
@@ -37,14 +38,17 @@ class Range:
 
     @property
     def _is_whole(self) -> bool:
-        return isinstance(self.low, int) and isinstance(self.high, int) and not self.log
+        return isinstance(self.low, int) and isinstance(self.high, int)
 
     def draw(self, rng: np.random.Generator) -> Any:
         """A random value."""
+        if self.log:
+            end = self.high + 1 if self._is_whole else self.high  # cut to a whole number, each gets its share
+            drawn = math.exp(rng.uniform(math.log(self.low), math.log(end)))
+            clipped = min(max(drawn, self.low), self.high)
+            return int(clipped) if self._is_whole else float(clipped)
         if self._is_whole:
             return int(rng.integers(int(self.low), int(self.high) + 1))
-        if self.log:
-            return float(min(max(math.exp(rng.uniform(math.log(self.low), math.log(self.high))), self.low), self.high))
         return float(rng.uniform(self.low, self.high))
 
     def perturb(self, value: Any, factors: Sequence[float], rng: np.random.Generator) -> Any:
@@ -59,7 +63,7 @@ class Range:
 
 @dataclasses.dataclass(frozen=True)
 class Choices:
-    """Some values. A perturbed value is a neighbour in this order.
+    """Some values. A perturbed value is a neighbour in this order; the first and the last value stay half of the time.
 
     Args:
         values: the values.
@@ -79,7 +83,7 @@ class Choices:
         return self.values[int(rng.integers(len(self.values)))]
 
     def perturb(self, value: Any, factors: Sequence[float], rng: np.random.Generator) -> Any:
-        """The value before or after this one; a random value, if this one is not among them."""
+        """The value before or after this one, or this one where there is none; a random value, if it is not among them."""
         if value not in self.values:
             return self.draw(rng)
         place = list(self.values).index(value) + (1 if rng.random() < 0.5 else -1)

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ding_lite.basics import ConfigError, add_note, did_you_mean, require_extra, write_atomically
+from ding_lite.basics import ConfigError, add_note, did_you_mean, move_aside, require_extra, write_atomically
 from ding_lite.config import PopulationConfig
 from ding_lite.data.random_generators import require_generator_state
 from ding_lite.distributed.exploring import as_mutation, drawn_values, explored
@@ -377,12 +377,13 @@ class Population:
                              f"{', '.join(self.names)}: make it with the same number of members.")  # fmt: skip
         require_generator_state("the state's ['rng']", state["rng"], self._rng.bit_generator)
         for name in self.names:
-            config = type(self._configs[name]).from_dict(state["configs"][name])
             is_made_anew = state["generations"][name] != self._generations[name] or name in self.failed
+            if is_made_anew:  # also for a failed member, because the seed of the next one depends on it
+                own = {"exp_name": self._configs[name].exp_name}  # the folder may have moved
+                self._configs[name] = type(self._configs[name]).from_dict(state["configs"][name]).override(own)
             if name in state["failed"]:
                 release_hosts([self._hosts[name]], for_good=True)
             elif is_made_anew:
-                self._configs[name] = config
                 release_hosts([self._hosts[name]], for_good=True)
                 self._begin_member(name)
                 self._hosts[name].result()
@@ -455,7 +456,8 @@ def _host_maker(cfg: PopulationConfig, count: int) -> Callable[[str], Host]:
 
 
 class _Log:
-    """The decisions as lines of JSON. The file begins anew with the first line, unless `cut` was called."""
+    """The decisions as lines of JSON. Unless `cut` was called, the first line begins a new file, and that of an earlier run is
+    renamed."""
 
     def __init__(self, path: Path) -> None:
         self._path, self.count, self._goes_on = path, 0, False
@@ -463,14 +465,20 @@ class _Log:
     def write(self, decision: Mapping[str, Any]) -> None:
         line = json.dumps({**decision, "time": time.time()}) + "\n"
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        with self._path.open("a" if self._goes_on else "w", encoding="utf-8") as file:
+        if not self._goes_on:
+            move_aside(self._path)
+        with self._path.open("a", encoding="utf-8") as file:
             file.write(line)
             file.flush()
             os.fsync(file.fileno())
         self._goes_on, self.count = True, self.count + 1
 
     def cut(self, count: int) -> None:
-        """Keep the first lines of the file, those of a saved state."""
+        """Keep the first lines of the file, those of a saved state. With none, the file may be that of an earlier run, and
+        stays as it is until the first line."""
+        if not count:
+            self._goes_on, self.count = False, 0
+            return
         lines = self._path.read_text(encoding="utf-8").splitlines(keepends=True) if self._path.exists() else []
         write_atomically(self._path, "".join(lines[:count]).encode())
         self._goes_on, self.count = True, count

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ding_lite.basics import ConfigError, RunFiles, did_you_mean, require_extra
+from ding_lite.basics import Config, ConfigError, RunFiles, did_you_mean, require_extra
 from ding_lite.distributed.members import Member, PipelineBuilder
 from ding_lite.policy_base import FixedSettingError
 from ding_lite.run_configs import RunConfig
@@ -144,7 +145,7 @@ class Trial:
             values: the values of the search space.
             folder: folder of the trial.
         """
-        wanted, now = _flat(self._configured(values).to_dict()), _flat(self.member.cfg.to_dict())
+        wanted, now = _settings(self._configured(values)), _settings(self.member.cfg)
         changes = {name: value for name, value in wanted.items() if now[name] != value and name != "exp_name"}
         writes_files = any(hasattr(fn, "note_error") for fn in self.member.task.middleware)
         try:
@@ -159,10 +160,11 @@ class Trial:
         self._begin(values, folder)
 
 
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested values by dotted name; empty dicts are values."""
+def _settings(config: Config, prefix: str = "") -> dict[str, Any]:
+    """All settings by dotted name. A dict that is the value of one, such as env.env_config, stays whole."""
     found: dict[str, Any] = {}
-    for name, value in values.items():
-        is_section = isinstance(value, Mapping) and prefix + name != "env.env_config"
-        found |= _flat(value, f"{prefix}{name}.") if is_section else {f"{prefix}{name}": value}
+    values = config.to_dict()
+    for field in dataclasses.fields(config):
+        value, name = getattr(config, field.name), f"{prefix}{field.name}"
+        found |= _settings(value, f"{name}.") if isinstance(value, Config) else {name: values[field.name]}
     return found

@@ -59,6 +59,10 @@ class StatsBase(abc.ABC):
     def merge(self, incoming_stats: Sequence[Any]) -> None:
         """Merge other statistics of the same kind and settings, in this order."""
 
+    def merge_own(self, incoming_stats: Sequence[Any]) -> None:
+        """Merge statistics that count as logged here, see `MetricsLogger.aggregate`; like `merge`, if nothing else is said."""
+        self.merge(incoming_stats)
+
     @property
     def is_empty(self) -> bool:
         """Whether there are no values for `aggregate`."""
@@ -126,11 +130,21 @@ def plain_number(value: Any) -> float | None:
 
 
 def off_device(value: Any) -> Any:
-    """A tensor as a numpy array, or as a number if it has one element; anything else unchanged."""
+    """A tensor as a numpy array, or as a number if it has no dimension; anything else unchanged.
+
+    Numbers of a type that numpy lacks, such as bfloat16, become float32. A tensor that is no array, such as a sparse one, is
+    unchanged.
+    """
     if not hasattr(value, "detach"):
         return value
     tensor = value.detach().cpu()
-    return tensor.numpy() if tensor.ndim else tensor.item()
+    if not tensor.ndim:
+        return tensor.item()
+    try:
+        return tensor.numpy(force=True)
+    except TypeError:
+        is_array = tensor.is_floating_point() and "strided" in str(tensor.layout)
+        return tensor.float().numpy() if is_array else tensor
 
 
 def fetched(values: Iterable[Any]) -> list[Any]:

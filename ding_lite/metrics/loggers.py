@@ -270,7 +270,7 @@ class MetricsLogger:
             if is_wanted:
                 values[path] = value
             rate = rate_of(path)
-            if is_wanted and clock is not None and joined(rate) not in self._tree.written:
+            if is_wanted and clock is not None and joined(rate) not in self._tree.written and rate not in self._tree:
                 values[rate] = clock.of_cycle(stats.peek())
         self._cycle_begun = perf_counter()
         return dict(unflatten(values))
@@ -290,8 +290,11 @@ class MetricsLogger:
         """
         together = list(matched([one for one in stats_dicts if one], path_of(key)))
         new = {path: found[0] for path, found in together}
+        added = StatsTree()
         for path, stats in new.items():
             self._require_mergeable(path, stats, as_own)
+            if path not in self._stats:
+                added.add(path, stats)  # raises ValueError if two new names clash
             self._require_own_rate(path, stats, new)
         self._latest = {}
         for path, found in together:
@@ -338,7 +341,7 @@ class MetricsLogger:
                 self._merged.add(path)
         stats.owner = found[0].owner
         self._latest[path] = found
-        self._guarded(path, partial(stats.merge, found))
+        self._guarded(path, partial(stats.merge_own if as_own else stats.merge, found))
 
     def _guarded(self, path: Path, call: Callable[[], Any], otherwise: Callable[[], Any] | None = None) -> Any:
         """The result of the call, or NaN if it raises, so that one bad value does not affect the others."""

@@ -111,9 +111,12 @@ def _is_complex(value: Any) -> bool:
 
 def _mean(value: Any) -> Any:
     tensor = torch.as_tensor(value)  # raises for text and objects
+    if tensor.dtype == torch.float32 and not hasattr(value, "dtype"):  # a list, whose numbers may need all their digits
+        tensor = torch.as_tensor(value, dtype=torch.float64)
     if not tensor.numel():  # no value: NaN is left out of means
         return math.nan
     if tensor.is_complex():
         raise TypeError("a list of complex numbers")
-    tensor = tensor.detach() if tensor.dtype == torch.float64 else tensor.detach().to(torch.float32)
+    is_wide = tensor.dtype == torch.float64 or not tensor.is_floating_point()  # float32 holds integers up to 2 ** 24
+    tensor = tensor.detach().to(torch.float64 if is_wide and tensor.device.type != "mps" else torch.float32)
     return (tensor / tensor.numel()).sum()  # the plain sum may overflow

@@ -109,7 +109,8 @@ class EmaStats(NumberStats):
 
     An infinite value stays in the average, except with `c = 1`, which is the newest value. The average is kept across cycles. A
     component without values in a cycle is not aggregated. When merged, each component is weighted by its number of values in
-    the cycle.
+    the cycle. Of components that work in place of this one, the latest average of each counts. Tensors on other devices are
+    fetched by `reduce`, because the next cycle continues from them.
     """
 
     stats_cls_identifier = "ema"
@@ -121,6 +122,11 @@ class EmaStats(NumberStats):
         self._coeff: float = coeff
         self._others = 1 - coeff  # the weight of the earlier values
         self._value: float | None = None
+        self._theirs: list[list[float]] = []
+        """Of components that work in place of this one: the latest average of each, and its number of values in the cycle."""
+        self._kept: float | None = None
+        """The average with that of these components, in the last cycle that had any; None if a later one had own values."""
+        self._count = 0
         super().__init__(ema_coeff=coeff)
         del self.settings["window"]
 
@@ -136,10 +142,19 @@ class EmaStats(NumberStats):
 
     @property
     def is_empty(self) -> bool:
-        return not (self._count or self._has_any or self._waiting)
+        return not (self._count or self._has_any or self._waiting or self._theirs)
+
+    def reduce(self, compile: bool = True) -> Any:
+        self._settle()
+        return super().reduce(compile)
 
     def _begin(self) -> None:
+        if self._theirs:
+            self._kept = self._average()[0]
+        elif self._count:
+            self._kept = None
         self._count, self._merged, self._merged_power = 0, 0.0, 0
+        self._theirs = []
 
     def _add(self, value: float) -> None:
         self._has_any = True
@@ -150,17 +165,37 @@ class EmaStats(NumberStats):
 
     def peek(self, compile: bool = True) -> Any:
         self._settle()
-        value = math.nan if self._value is None else self._value
+        found = self._average()[0] if self._count or self._kept is None or self._theirs else self._kept
+        value = math.nan if found is None else found
         return value if compile else [value]
+
+    def merge_own(self, incoming_stats: Sequence[EmaStats]) -> None:
+        for other in incoming_stats:
+            other._settle()
+        before = [count for _, count in self._theirs] if len(self._theirs) == len(incoming_stats) else [0] * len(incoming_stats)
+        averages = [other._average() for other in incoming_stats]
+        self._theirs = [[math.nan if it is None else it, count + more] for (it, count), more in zip(averages, before)]
+
+    def _average(self) -> tuple[float | None, int]:
+        """The average, and its number of values in this cycle."""
+        if not self._theirs:
+            return self._value, self._count
+        total, power, total_count = 0.0, 0, 0
+        for value, count in (*self._theirs, (self._value, self._count)):
+            if count and value is not None:
+                total, power = added(total, power, *times(float(value), int(count)))
+                total_count += int(count)
+        return (share(total, power, total_count) if total_count else self._value), total_count
 
     def merge(self, incoming_stats: Sequence[EmaStats]) -> None:
         merged, count = self._merged, self._count
         for other in incoming_stats:
             if other._waiting:
                 other._settle()
-            if other._count and other._value is not None:
-                merged += float(other._value) * other._count
-                count += other._count
+            value, its_count = other._average()
+            if its_count and value is not None:
+                merged += float(value) * its_count
+                count += its_count
         if merged - merged == 0 and not self._merged_power:  # almost always
             self._merged, self._count = merged, count
         else:
@@ -171,10 +206,10 @@ class EmaStats(NumberStats):
 
     def _merge_wide(self, incoming_stats: Sequence[EmaStats]) -> None:
         for other in incoming_stats:
-            if other._count and other._value is not None:
-                theirs = times(float(other._value), other._count)
-                self._merged, self._merged_power = added(self._merged, self._merged_power, *theirs)
-                self._count += other._count
+            value, count = other._average()
+            if count and value is not None:
+                self._merged, self._merged_power = added(self._merged, self._merged_power, *times(float(value), count))
+                self._count += count
 
 
 class SumStats(NumberStats):

@@ -219,7 +219,7 @@ class PolicyState(PolicyWeights):
             "train_iter": self.train_iter,
             "version": self.version,
             "learn": self.generator_state(),
-            "metrics": self.hook_metrics.get_state(),
+            "metrics": self.hook_metrics.state_dict(),
             "attached": {**copy.deepcopy(self._loaded), **{name: _state_of(it) for name, it in self.attachments.items()}},
             **({"networks": networks} if (networks := [*self._networks()]) else {}),
             "made_with": self.made_with,

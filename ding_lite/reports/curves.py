@@ -144,10 +144,16 @@ def moving_mean(y: Numbers, window: int) -> Numbers:
     """The mean of each value and up to `window - 1` values before it."""
     if window <= 1 or not len(y):
         return y
-    total: Numbers = np.cumsum(np.concatenate([[0.0], y]))
-    end = np.arange(1, len(y) + 1)
-    begin = np.maximum(end - window, 0)
-    mean: Numbers = (total[end] - total[begin]) / (end - begin)
+    # Sums from both ends of sections of `window` values. A window lies in two of them, so that its sum has no value of another
+    # one: a difference of running totals would lose small values behind a large one.
+    size = min(window, len(y))
+    sections = np.concatenate([y, np.zeros(-len(y) % size)]).reshape(-1, size)
+    until = np.cumsum(sections, axis=1).ravel()
+    since = np.cumsum(sections[:, ::-1], axis=1)[:, ::-1].ravel()
+    last = np.arange(len(y))
+    first = last - size + 1
+    total = until[last] + np.where((first > 0) & (first % size != 0), since[first], 0.0)
+    mean: Numbers = total / np.minimum(last + 1, size)
     return mean
 
 

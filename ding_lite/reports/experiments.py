@@ -18,10 +18,13 @@ SCORE = "evaluate/score"
 RETURNS = ("evaluate/episode_return_mean", SCORE, "collect/episode_return_mean")
 """Default metrics of curves; the first available one is used."""
 
-_OF_A_SEED = ("seed", "policy.seed", "exp_name", "storage_path")
+_OF_A_SEED = ("seed", "policy.seed", "exp_name", "storage_path", "resume")
 _OF_NO_RESULT = (
-    *("log.", "env.backend", "env.restart", "env.ray_", "env.num_cpus_", "env.num_gpus_", "env.worker_r"),
+    *("log.", "watchdog_s", "env.backend", "env.restart", "env.ray_", "env.num_cpus_", "env.num_gpus_", "env.worker_r"),
     "env.vectorization",
+    *("policy.learners.backend", "policy.learners.restart", "policy.learners.ray_", "policy.learners.num_cpus_"),
+    *("policy.learners.num_gpus_", "policy.learners.learner_r", "policy.learners.timeout_s"),
+    *("backend", "restart", "timeout_s", "ray_address", "num_cpus_per_member", "num_gpus_per_member"),  # of a population
 )
 """Beginnings of options that do not change results."""
 _WORDS = re.compile(r"([/_\-.\s]*)([^/_\-.\s]+)")  # each word, with the separators before it
@@ -48,7 +51,7 @@ class Experiment:
 
     @property
     def stop_value(self) -> float | None:
-        """The mean return of an evaluation that ends a run."""
+        """The mean return, or score, of an evaluation that ends a run."""
         value = self.options.get("env.stop_value")
         return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
@@ -63,7 +66,7 @@ class Experiment:
 
     def reached(self, run: Run) -> bool:
         """Whether the last evaluation of this run reached its stop_value."""
-        last = run.columns.last(SCORE if SCORE in run.columns else RETURNS[0])
+        last = run.columns.last(goal_metric(run))
         return self.stop_value is not None and last is not None and last >= self.stop_value
 
     def curve(self, metric: str, x: str, points: int = 300, smooth: int = 1) -> Curve | None:
@@ -73,9 +76,14 @@ class Experiment:
         return aggregate_seeds(series, held=held, points=points, smooth=smooth)
 
 
+def goal_metric(run: Run) -> str:
+    """The metric that is compared with stop_value: the score if the run has one, else the mean return of evaluations."""
+    return SCORE if SCORE in run.columns else RETURNS[0]
+
+
 def group_runs(runs: Sequence[Run]) -> list[Experiment]:
-    """Group runs with the same configuration, except for `seed`, `policy.seed`, `exp_name`, and options that do not change
-    results, such as `log`.
+    """Group runs with the same configuration, except for `seed`, `policy.seed`, `exp_name`, `resume`, and options that do not
+    change results, such as `log`.
 
     A run without a configuration is an experiment by itself. The name of an experiment is the common part of the names of its
     runs, without the folders that all have in common. If two have the same name, options in which they differ are added.

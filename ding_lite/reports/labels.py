@@ -77,11 +77,12 @@ def readable(value: float | None) -> str:
 
 
 def format_value(value: Any) -> str:
-    """The value of an option as in a configuration file."""
+    """The value of an option as in a configuration file; different values have different texts."""
     if value is None:
         return "none"
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, list):
         return f"[{', '.join(map(format_value, value))}]"
-    return f"{value:g}" if isinstance(value, float) and value == round(value, 6) else str(value)
+    short = f"{value:g}" if isinstance(value, float) else ""
+    return short if short and float(short) == value else str(value)

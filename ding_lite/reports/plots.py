@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ding_lite.basics import did_you_mean, printable, warn_caller, write_atomically
 from ding_lite.reports.charts import Line, Panel, draw, write
-from ding_lite.reports.experiments import RETURNS, Experiment, group_runs, metrics_of
+from ding_lite.reports.experiments import RETURNS, SCORE, Experiment, goal_metric, group_runs, metrics_of
 from ding_lite.reports.runs import ReportError, find_runs
 
 KINDS = (".png", ".svg", ".pdf")
@@ -81,11 +81,17 @@ def panels_of(experiments: Sequence[Experiment], metric: str, x: str, points: in
         inside = [(place, experiment) for place, experiment in enumerate(experiments) if experiment.env == env]
         curves = [(place, experiment, experiment.curve(metric, x, points, smooth)) for place, experiment in inside]
         lines = [Line(experiment.name, curve, place) for place, experiment, curve in curves if curve is not None]
-        goals = {experiment.stop_value for _, experiment in inside}
-        goal = goals.pop() if metric in RETURNS and len(goals) == 1 else None
+        goals = {_goal(experiment, metric) for _, experiment, curve in curves if curve is not None}
+        goal = goals.pop() if len(goals) == 1 else None
         if lines:
             panels.append(Panel(lines, metric, x, env if len(environments) > 1 else "", goal))
     return panels
+
+
+def _goal(experiment: Experiment, metric: str) -> float | None:
+    """The stop_value of an experiment, if it is one for this metric; that of a mean return is also drawn for collection."""
+    by_score = {goal_metric(run) == SCORE for run in experiment.runs if metric in run.columns}
+    return experiment.stop_value if metric in RETURNS and by_score == {metric == SCORE} else None
 
 
 def _listed(known: Sequence[str]) -> str:

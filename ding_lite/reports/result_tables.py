@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ding_lite.reports.curves import bootstrap_band, iqm
-from ding_lite.reports.experiments import RETURNS, Experiment
+from ding_lite.reports.experiments import RETURNS, Experiment, goal_metric
 from ding_lite.reports.labels import NOTHING, readable
 from ding_lite.reports.runs import Run
 from ding_lite.sinks import format_duration
@@ -81,8 +81,8 @@ def _goal(experiment: Experiment, steps: str) -> Cell:
 
 
 def _first_at(run: Run, goal: float, x: str) -> float | None:
-    xs, returns = run.series(RETURNS[0], x)
-    reached = np.flatnonzero(returns >= goal)
+    xs, values = run.series(goal_metric(run), x)
+    reached = np.flatnonzero(values >= goal)
     return float(xs[reached[0]]) if len(reached) else None
 
 

@@ -86,16 +86,25 @@ def missing(path: Path) -> str:
 
 
 def search(path: Path) -> Iterator[Path]:
-    """The folders of runs, this one or those below it, in the order of their names."""
+    """The folders of runs, this one or those below it, in the order of their names; links are followed after all folders."""
     if not path.is_dir():
         if path.exists():
             raise ReportError(f"{path} is a file, expected a folder: pass the folder of this file.")
         raise ReportError(missing(path))
-    for folder, inner, files in os.walk(path):
-        inner.sort(key=natural)
-        if METRICS in files:
-            inner.clear()  # folders in a run belong to it
-            yield Path(folder)
+    seen: set[str] = set()
+    waiting = [str(path)]
+    while waiting:
+        begin = waiting.pop(0)
+        for folder, inner, files in os.walk(begin):
+            if (place := os.path.realpath(folder)) in seen:
+                inner.clear()
+                continue
+            seen.add(place)
+            inner.sort(key=natural)
+            if METRICS in files:
+                inner.clear()  # folders in a run belong to it
+                yield Path(folder)
+            waiting += [link for name in inner if os.path.islink(link := os.path.join(folder, name))]
 
 
 def natural(name: str) -> list[tuple[int, str]]:

@@ -227,7 +227,8 @@ def history(values: Numbers, width: int) -> str:
         >>> history(np.array([0.0, 1.0, 2.0, 7.0]), 10), history(np.array([0.0, 2.0, 5.0, 9.0]), 2)
         ('▁▂▃█', '▁█')
     """
-    return sparkline([float(part.mean()) for part in np.array_split(values, min(width, len(values))) if len(part)])
+    parts = [part for part in np.array_split(values, min(width, len(values))) if len(part)]
+    return sparkline([float((part / len(part)).sum()) for part in parts])  # divided first, because the sum may overflow
 
 
 def _waiting(folder: Path, was_there: bool) -> str:

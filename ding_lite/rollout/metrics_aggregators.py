@@ -166,11 +166,11 @@ class MetricsAggregator:
     def state_dict(self) -> dict[str, Any]:
         """The metrics so far."""
         self._aggregate()
-        return {"root": self._root.get_state(), "episodes": self._episodes.state_dict()}
+        return {"root": self._root.state_dict(), "episodes": self._episodes.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a saved state."""
-        self._root.set_state(state["root"])
+        self._root.load_state_dict(state["root"])
         self._episodes.load_state_dict(state["episodes"])
 
 

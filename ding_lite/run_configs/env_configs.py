@@ -88,8 +88,9 @@ class EnvConfig(Config):
     """Episodes per evaluation."""
 
     stop_value: float | None = None
-    """Mean return of an evaluation that ends the run; None to run until max_step. By default, gymnasium's reward threshold of
-    the environments for evaluation, if there is one."""
+    """Mean return of an evaluation that ends the run; None to run until max_step. A configuration made as EnvConfig("name") has
+    None. It becomes gymnasium's reward threshold, if there is one, when another id is set later, or when the environments for
+    evaluation have another name than id."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> EnvConfig:
         self = super().__new__(cls, *args, **kwargs)

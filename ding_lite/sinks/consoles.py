@@ -19,6 +19,7 @@ _GROUPS = ("counters", "evaluate", "collect", "learn", "time", "system")
 _BARS = "▁▂▃▄▅▆▇█"
 _MARGIN = 10  # characters for the name of a group
 _SLOT = 30  # characters for most names with their values
+_LARGEST = sys.float_info.max
 
 
 def make_console(every_s: float = 1.0, stream: TextIO | None = None) -> Console:
@@ -237,6 +238,7 @@ def sparkline(values: Sequence[float]) -> str:
         >>> sparkline([0.0, 1.0, 2.0, 7.0])
         '▁▂▃█'
     """
+    values = [min(max(value, -_LARGEST), _LARGEST) for value in values]
     low, high = min(values, default=0.0), max(values, default=0.0)
     if math.isinf(high - low):  # overflow
         return sparkline([value / 4 for value in values])

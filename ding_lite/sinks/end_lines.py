@@ -48,7 +48,7 @@ def result_line(env_id: str, value: float, target: float | None, reason: object 
         >>> result_line("CartPole-v1", 481.25, 475.0, None, "runs/dqn")
         'CartPole-v1: mean return 481.2 at the last evaluation, stop_value 475 reached. Everything is in runs/dqn/'
     """
-    found = f"mean return {value:.1f} at the last evaluation" if value > -float("inf") else "no evaluation"
+    found = f"mean return {value:.1f} at the last evaluation" if value != -float("inf") else "no evaluation"
     wanted = "" if target is None else f", stop_value {target:g} {'reached' if value >= target else 'not reached'}"
     why = "" if reason is None else f" The run ended because {reason}."
     where = "" if folder is None else f" Everything is in {folder}/"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
@@ -62,7 +63,7 @@ def _row(line: bytes) -> dict[str, Any] | None:
 class _Lines(ABC):
     """A file to which whole lines are appended, and from which rows after a step can be removed."""
 
-    def __init__(self, path: str | PathLike[str], after: int | None, step: str, rows: int | None) -> None:
+    def __init__(self, path: str | PathLike[str], after: float | None, step: str, rows: int | None) -> None:
         self.path = Path(path)
         with writing(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -83,7 +84,7 @@ class _Lines(ABC):
         """The value of this column in the line, or None; called for the lines in order. Raises ValueError for an invalid
         line."""
 
-    def _cut(self, after: int, step: str, rows: int | None) -> None:
+    def _cut(self, after: float, step: str, rows: int | None) -> None:
         """Remove rows after this step, and those behind the first `rows`, atomically."""
         *lines, _ = self.path.read_bytes().split(b"\n")  # after the last line break, there is nothing or an unfinished line
         kept, count = [], 0
@@ -112,7 +113,7 @@ class JsonLines(_Lines):
     Args:
         path: path of the file; its folder is created.
         after: continue the existing file after this step: rows of later steps, and an unfinished last line, are removed, so
-            that no step appears twice. None for a new file.
+            that no step appears twice. None for a new file; infinite to keep all rows.
         step: column of the step; rows without it are kept.
         rows: with `after`, the number of rows to keep at most, because the last step may have several; None for all.
 
@@ -122,7 +123,7 @@ class JsonLines(_Lines):
     """
 
     def __init__(
-        self, path: str | PathLike[str], after: int | None = None, step: str = "env_step", rows: int | None = None
+        self, path: str | PathLike[str], after: float | None = None, step: str = "env_step", rows: int | None = None
     ) -> None:
         super().__init__(path, after, step, rows)
 
@@ -155,7 +156,7 @@ class Csv(_Lines):
     """
 
     def __init__(
-        self, path: str | PathLike[str], after: int | None = None, step: str = "env_step", rows: int | None = None
+        self, path: str | PathLike[str], after: float | None = None, step: str = "env_step", rows: int | None = None
     ) -> None:
         self._names: dict[str, None] = {}
         super().__init__(path, after, step, rows)
@@ -183,7 +184,7 @@ class Csv(_Lines):
         except csv.Error as error:
             raise ValueError(str(error)) from error
         if not self._names:
-            self._names = dict.fromkeys(cells)
+            self._names = dict.fromkeys(map(_name_of, cells))
             return None
         if len(cells) != len(self._names):
             raise ValueError(f"expected {len(self._names)} cells, got {len(cells)}")
@@ -231,6 +232,14 @@ def _number_of(value: Any) -> Any:
 def _cell(value: Any) -> Any:
     needs_json = isinstance(value, (list, dict)) or (isinstance(value, str) and not value.isprintable())
     return json.dumps(_spelt(value), allow_nan=False) if needs_json else value
+
+
+def _name_of(cell: str) -> str:
+    """The name of a column in its cell: the inverse of `_cell`."""
+    with contextlib.suppress(ValueError):
+        if cell.startswith('"') and isinstance(name := json.loads(cell), str) and _cell(name) == cell:
+            return name
+    return cell
 
 
 def _csv_line(cells: Iterable[Any]) -> bytes:

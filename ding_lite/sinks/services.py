@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import os
 import socket
 import time
@@ -25,12 +26,12 @@ class TensorBoard:
         folder: folder of the event file; created with the first row.
         step: column of the step; `train_iter` for rows without it.
         after: continue a run after this step: TensorBoard hides later steps of earlier event files in the folder. None for a
-            new run, which hides all of them.
+            new run, which hides all of them; infinite to hide none.
     """
 
     takes_images = True
 
-    def __init__(self, folder: str | PathLike[str], step: str = "env_step", *, after: int | None = None) -> None:
+    def __init__(self, folder: str | PathLike[str], step: str = "env_step", *, after: float | None = None) -> None:
         self.folder, self._step, self._after = Path(folder), step, after
         self._path: Path | None = None
 
@@ -66,8 +67,10 @@ class TensorBoard:
             self.folder.mkdir(parents=True, exist_ok=True)
         seconds, nanoseconds = divmod(time.time_ns(), 10**9)
         path = self.folder / f"events.out.tfevents.{seconds}.{socket.gethostname()}.{os.getpid()}.{nanoseconds:09}"
-        first = 0 if self._after is None else self._after + 1
-        start = _record(step=first, session_log=SessionLog(status=SessionLog.START))
+        start = b""
+        if self._after != math.inf:
+            first = 0 if self._after is None else int(self._after) + 1
+            start = _record(step=first, session_log=SessionLog(status=SessionLog.START))
         append_whole(path, _record(file_version="brain.Event:2") + start)
         return path
 

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import math
 import pickle
 import warnings
 
@@ -190,6 +191,8 @@ def test_the_verdict_names_only_a_folder_that_exists_and_says_that_there_was_no_
     assert first.startswith("CartPole-v1: no evaluation, stop_value 475 not reached.")
     assert "Everything is in" not in first
     assert second.endswith(f"Everything is in {tmp_path}/")
+    cfg.report_and_exit_code(math.nan)
+    assert "mean return nan at the last evaluation, stop_value 475 not reached" in capsys.readouterr().out
 
 
 def test_a_configuration_and_its_copy_know_apart_what_was_set():

@@ -1,5 +1,6 @@
 """Populations: who copies whom, what comes with it, and that the same seed gives the same decisions."""
 
+import copy
 import functools
 import json
 import os
@@ -13,7 +14,7 @@ import torch
 from member_pipelines import learned, ppo, ppo_config, same
 
 from ding_lite.basics import ConfigError
-from ding_lite.config import PopulationConfig
+from ding_lite.config import PBTConfig, PopulationConfig
 from ding_lite.contexts import PopulationContext
 from ding_lite.distributed import Choices, Population, PopulationError, Range, Score, explored, member_configs
 from ding_lite.engine import Task, contract
@@ -163,6 +164,24 @@ class TestExploring:
     def test_the_last_word_has_a_function(self):
         rng, mutations = np.random.default_rng(0), {"x": lambda rng: np.float32(5.0)}
         assert explored({"x": 1.0}, mutations, rng, 1.0, custom_explore_fn=lambda new: {"x": new["x"] + 1}) == {"x": 6.0}
+
+    def test_between_whole_limits_values_are_whole_also_on_a_logarithmic_scale(self):
+        rng = np.random.default_rng(0)
+        drawn = [Range(1, 7, log=True).draw(rng) for _ in range(3000)]
+        assert {*map(type, drawn)} == {int}
+        assert {*drawn} == {1, 2, 3, 4, 5, 6, 7}
+        for low, high in ((1, 1), (2, 3), (4, 7)):  # each is as long as the others on this scale
+            assert sum(low <= it <= high for it in drawn) == pytest.approx(1000, abs=130)
+        assert isinstance(Range(2.0, 512, log=True).draw(rng), float)
+        sizes = member_configs(ppo_config(), 3, {"policy.learn.batch_size": Range(4, 64, log=True)})
+        assert {type(one.policy.learn.batch_size) for one in sizes} == {int}
+
+    def test_at_an_end_a_choice_stays_half_of_the_time(self):
+        rng, choices = np.random.default_rng(0), Choices([1, 2, 3])
+        found = [choices.perturb(3, (1.0,), rng) for _ in range(1000)]
+        assert {*found} == {2, 3}
+        assert found.count(3) == pytest.approx(500, abs=80)
+        assert {choices.perturb(2, (1.0,), rng) for _ in range(100)} == {1, 3}
 
     @pytest.mark.parametrize("wrong", [lambda: Range(2, 1), lambda: Range(0, 1, log=True), lambda: Choices([])])
     def test_wrong_ones_are_refused(self, wrong):
@@ -543,3 +562,102 @@ def test_a_metric_that_nothing_logs_is_a_warning_and_nobody_takes_over(make):
     with pytest.warns(UserWarning, match=r"no member has the metric 'learn/entropi' .*did you mean 'learn/entropy'"):
         assert turn(population) == []
     assert turn(make(burn_in=1)) == []
+
+
+class FakeHost:
+    """A host whose member is only its configuration."""
+
+    starts, works_in_background, span = 1, False, None
+
+    def __init__(self, name):
+        self.request = None
+
+    def submit(self, fn, *args, **options):
+        self.request = fn.__name__, args
+        return self.request
+
+    def result(self, is_stopping=None, request=None):
+        name, args = self.request
+        if name == "_take_over":
+            return dict(args[-1]), 0, ""
+        return "weights" if name == "_learned" else None
+
+    def state(self, *names):
+        return {"member": {}}
+
+    def load_state(self, state):
+        pass
+
+    def begin_release(self, at_once=False):
+        pass
+
+    def release(self, is_stopping=None):
+        pass
+
+    close = release
+
+
+@pytest.mark.filterwarnings("ignore:member_. has failed")
+class TestReplacedMembers:
+    def made(self, make, folder):
+        return make(make_host=FakeHost, folder=folder)
+
+    def fail_and_replace(self, population):
+        population._fail("member_0", RuntimeError("broken"))
+        population.evolve(given(population, [1.0, 2.0, 3.0]))
+
+    def configs(self, population):
+        return {name: (one.seed, one.exp_name) for name, one in population._configs.items()}
+
+    def test_one_that_failed_again_is_replaced_after_a_resume_as_in_an_unbroken_run(self, make, tmp_path):
+        whole = self.made(make, tmp_path / "run")
+        self.fail_and_replace(whole)
+        whole._fail("member_0", RuntimeError("broken"))
+        state = copy.deepcopy(whole.state_dict())
+        whole.evolve(given(whole, [1.0, 2.0, 3.0]))
+        resumed = self.made(make, tmp_path / "run")
+        resumed.load_state_dict(state)
+        resumed.evolve(given(resumed, [1.0, 2.0, 3.0]))
+
+        assert self.configs(whole) == self.configs(resumed)
+        assert self.configs(whole)["member_0"][0] == 2 * 1_000_003
+
+    def test_in_a_folder_that_has_moved_it_writes_to_the_new_place(self, make, tmp_path):
+        first = self.made(make, tmp_path / "run")
+        self.fail_and_replace(first)
+        moved = self.made(make, tmp_path / "moved")
+        moved.load_state_dict(copy.deepcopy(first.state_dict()))
+
+        for name, (_, folder) in self.configs(moved).items():
+            assert folder == str(tmp_path / "moved/members" / name)
+        assert [seed for seed, _ in self.configs(moved).values()] == [1_000_003, 1, 2, 3]
+
+    def test_a_new_run_keeps_the_decisions_of_an_earlier_one_and_a_resumed_one_continues_its_own(self, make, tmp_path):
+        folder = tmp_path / "run"
+        first = self.made(make, folder)
+        empty = copy.deepcopy(first.state_dict())
+        self.fail_and_replace(first)
+        state, before = copy.deepcopy(first.state_dict()), lines(folder)
+        resumed = self.made(make, folder)
+        resumed.load_state_dict(state)
+        self.fail_and_replace(resumed)
+        whole = lines(folder)
+        assert whole[: len(before)] == before
+        assert [it.name for it in folder.iterdir()] == ["decisions.jsonl"]
+
+        new = self.made(make, folder)
+        new.load_state_dict(empty)  # as saved by a run without decisions
+        assert lines(folder) == whole
+        self.fail_and_replace(new)
+        assert [json.loads(line) for line in (folder / "decisions.1.jsonl").read_text().splitlines()] == whole
+        assert len(lines(folder)) == len(before)
+
+
+def test_factors_and_changes_of_members_may_be_few_but_factors_not_none():
+    with pytest.raises(ConfigError, match=r"perturbation_factors = \[\] has too few values: give it at least 1"):
+        PopulationConfig(perturbation_factors=[])
+    assert PopulationConfig(perturbation_factors=[1.1]).perturbation_factors == [1.1]
+    cfg = PBTConfig()
+    assert [one.to_dict() for one in cfg.members([])] == [one.to_dict() for one in cfg.members([{}])]
+    rates = [one.policy.learn.learning_rate for one in cfg.members([{"policy.learn.learning_rate": it} for it in (0.1, 0.2)])]
+    assert rates == [0.1, 0.2, 0.1, 0.2]

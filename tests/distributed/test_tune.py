@@ -61,6 +61,12 @@ class TestTrials:
         assert (rate_of(again), rate_of(other)) == (0.01, 0.003)
         assert other.member.task.ctx.env_step == 48
 
+    def test_dicts_are_settings_too(self, trial, tmp_path):
+        reused, name = trial({RATE: 0.01}), "policy.learners.learner_resources"
+        for values in ({name: {"sim": 1.0}}, {name: {"gpu": 1.0}, RATE: 0.5}, {}):
+            reused.reset(values, str(tmp_path))
+            assert reused.member.cfg.policy.learners.learner_resources == values.get(name, {})
+
     @pytest.mark.slow
     def test_a_reused_trial_is_as_a_new_one(self, trial, tmp_path):
         reused, new = trial({RATE: 0.01}), trial({RATE: 0.002, SIZE: 4})

@@ -493,6 +493,17 @@ def test_of_what_is_refused_nothing_is_taken_in():
     assert root.peek("x", latest_merged_only=True) == 1.0
 
 
+def test_of_names_that_clash_with_each_other_nothing_is_taken_in():
+    for first, second in (("a/b", ("a", "b")), ("a", ("a", "b"))):
+        one, other, root = MetricsLogger(), MetricsLogger(), MetricsLogger(root=True)
+        one.log_value("before", 1.0)
+        one.log_value(first, 1.0)
+        other.log_value(second, 2.0)
+        with pytest.raises(ValueError, match="the same name|is a value in one component"):
+            root.aggregate([one.reduce(), other.reduce()])
+        assert root.peek() == {}
+
+
 @pytest.mark.parametrize(
     ("first", "second"),
     [("my/score", ("my", "score")), (("my", "score"), "my/score"), (("a", 1), ("a", "1")), ("a/1", ("a", 1))],
@@ -604,3 +615,105 @@ def test_an_item_of_another_type_is_the_object_itself():
     logger, value = MetricsLogger(), object()
     logger.log_value("x", value, reduce="item")
     assert logger.peek("x") is value
+
+
+def test_an_average_over_cycles_has_the_values_of_a_device_too():
+    here, there = MetricsLogger(), MetricsLogger()
+    for cycle in ([0.0, 0.0], [10.0], [2.0, 4.0]):
+        for value, far in zip(cycle, elsewhere(*cycle)):
+            here.log_value("x", value, reduce="ema", ema_coeff=0.5)
+            there.log_value("x", far, reduce="ema", ema_coeff=0.5)
+        assert here.reduce()["x"].peek() == there.reduce()["x"].peek()
+    assert there.peek("x") == 0.5 * (0.5 * 5.0 + 0.5 * 2.0) + 0.5 * 4.0
+
+
+def test_a_device_that_only_counts_in_this_cycle_is_not_waited_for_by_reduce():
+    before = Elsewhere.waits
+    for kind in ("mean", "sum", "max"):
+        logged(elsewhere(1, 2), reduce=kind).reduce()
+    assert Elsewhere.waits == before
+
+
+class TestAveragesInPlaceOfOthers:
+    """`aggregate(as_own=True)` of an "ema", as a policy with learners does after each batch."""
+
+    def ema(self, values, logger=None, coeff=0.5):
+        logger = logger or MetricsLogger()
+        for value in values:
+            logger.log_value("x", value, reduce="ema", ema_coeff=coeff)
+        return logger
+
+    def test_one_component_gives_its_own_average_however_often_it_is_merged(self):
+        script, learner, own = MetricsLogger(), MetricsLogger(), MetricsLogger()
+        for batch in ([0.0], [10.0, 4.0], [2.0]):
+            self.ema(batch, script)
+            own.aggregate([self.ema(batch, learner).reduce()], as_own=True)
+            assert own.peek("x") == script.peek("x")
+        root, other = MetricsLogger(root=True), MetricsLogger(root=True)
+        root.aggregate([own.reduce()])
+        other.aggregate([script.reduce()])
+        assert root.peek("x") == other.peek("x") == own.peek("x") == script.peek("x")
+        assert own.reduce() == {}
+        own.aggregate([self.ema([6.0], learner).reduce()], as_own=True)
+        assert own.peek("x") == self.ema([6.0], script).peek("x")
+
+    def test_values_logged_here_count_with_their_number(self):
+        own, learner = self.ema([1.0] * 10), self.ema([1.0] * 10)
+        own.aggregate([learner.reduce()], as_own=True)
+        assert own.peek("x") == 1.0
+        own, learner = self.ema([8.0]), self.ema([2.0, 2.0, 2.0])
+        for _ in range(2):  # the second merge replaces the first one
+            own.aggregate([learner.reduce()], as_own=True)
+            assert own.peek("x") == (8.0 + 3 * 2.0) / 4
+            self.ema([2.0, 2.0, 2.0], learner).reduce()
+        assert own.reduce()["x"].peek() == (8.0 + 3 * 2.0) / 4
+        assert self.ema([4.0], own).peek("x") == 6.0  # its own average continues
+
+    def test_several_components_are_weighted_by_their_values_in_the_cycle(self):
+        learners, own = [MetricsLogger(), MetricsLogger()], MetricsLogger()
+        for batches in (([0.0], [4.0]), ([0.0, 0.0], [4.0])):
+            own.aggregate([self.ema(batch, learner).reduce() for batch, learner in zip(batches, learners)], as_own=True)
+        assert own.peek("x") == (3 * 0.0 + 2 * 4.0) / 5
+
+    def test_a_saved_state_goes_on(self):
+        own = self.ema([8.0])
+        own.aggregate([self.ema([2.0]).reduce()], as_own=True)
+        again = MetricsLogger()
+        again.load_state_dict(json.loads(json.dumps(own.state_dict())))
+        assert again.peek("x") == own.peek("x") == 5.0
+        for logger in (own, again):
+            logger.reduce()
+            self.ema([4.0], logger)
+        assert again.peek("x") == own.peek("x") == 6.0
+
+
+@pytest.mark.parametrize("kind", ["item", "item_series"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fn])
+def test_numbers_of_a_type_that_numpy_lacks_are_kept(kind, dtype):
+    for read in (lambda it: it.compile()["x"], lambda it: it.reduce()["x"].peek(), lambda it: restored(it).peek("x")):
+        found = read(logged([torch.tensor([1.0, 2.0]).to(dtype)], reduce=kind))
+        assert np.asarray(found).ravel().tolist() == [1.0, 2.0]
+    half = logged([torch.ones(2, dtype=torch.float16)], reduce=kind).compile()["x"]
+    assert np.asarray(half).dtype == np.float16
+
+
+def restored(logger):
+    again = MetricsLogger()
+    again.load_state_dict(logger.state_dict())
+    return again
+
+
+def test_a_tensor_that_is_no_array_stays_one():
+    sparse = torch.eye(2).to_sparse()
+    assert (logged([sparse], reduce="item").reduce()["x"].peek().to_dense() == torch.eye(2)).all()
+
+
+def test_a_group_with_the_name_of_a_throughput_stays():
+    logger, root = MetricsLogger(), MetricsLogger(root=True)
+    logger.log_value("a", 1, reduce="sum", with_throughput=True)
+    logger.log_value("b", 1, reduce="sum", with_throughput=True)
+    logger.log_value(("a_throughput", "x"), 5.0)
+    root.aggregate([logger.reduce()])
+    found = root.compile()
+    assert (found["a"], found["a_throughput"]) == (1, {"x": 5.0})
+    assert found["b_throughput"] > 0

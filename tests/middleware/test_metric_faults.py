@@ -6,21 +6,29 @@ import math
 import os
 import pickle
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from file_faults import Faults
 
-from ding_lite import Context, Task
+from ding_lite import Context, Task, contract
 from ding_lite.config import DQNConfig
 from ding_lite.contexts import OnlineRLContext, TrainOutput
 from ding_lite.data import ReplayBuffer
-from ding_lite.engine import WorkCancelled
+from ding_lite.engine import WorkCancelled, load_checkpoint, save_checkpoint
 from ding_lite.envs import EpisodeResult, make_envs
 from ding_lite.metrics import MetricsLogger
 from ding_lite.metrics.outputs import Outputs
-from ding_lite.middleware import OffPolicyLearner, StepCollector, data_pusher, interaction_evaluator, online_logger
+from ding_lite.middleware import (
+    CkptSaver,
+    OffPolicyLearner,
+    StepCollector,
+    data_pusher,
+    interaction_evaluator,
+    online_logger,
+)
 from ding_lite.policy import DQNPolicy
 from ding_lite.policy_check import HookError
 from ding_lite.rollout.metrics_aggregators import MetricsAggregator
@@ -555,3 +563,43 @@ def test_if_any_operation_on_files_fails_the_run_continues_and_loses_at_most_one
 
     assert sum(lost) >= 8
     print(f"{fail_at - 1} operations on files, each of which failed in one run: {sum(lost)} rows are lost, none is half there")
+
+
+@pytest.mark.parametrize("value", [Path("x"), {1, 2}, object(), torch.ones(2, dtype=torch.bfloat16), "text", None, {"a": 1}])
+def test_a_run_that_logs_any_object_can_be_resumed(value, tmp_path):
+    policy, logger = policy_of(), MetricsLogger()
+
+    @contract(may_read=("learn_metrics",), may_write=("learn_metrics",), uses=(logger,), stage="learn")
+    def log(ctx):
+        logger.log_value("thing", value, reduce="item")
+        logger.log_value("seen", 1, reduce="lifetime_sum")
+        ctx.learn_metrics = [*ctx.learn_metrics, logger.reduce()]
+
+    def go(max_step, resume=None):
+        task, rows = Task(), Rows()
+        cfg = DQNConfig(exp_name=tmp_path).override({"log.every_s": 1e9})
+        with task.start(ctx=OnlineRLContext(), resume=resume), warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            task.use(log).use(CkptSaver(policy, tmp_path, train_freq=100)).use(online_logger(cfg, sinks=[rows]))
+            task.run(max_step)
+        return rows[-1], [str(one.message) for one in caught if "a checkpoint cannot hold" in str(one.message)]
+
+    _, told = go(2)
+    assert len(told) == isinstance(value, (Path, set)) + (type(value) is object)
+    assert all("learn/thing" in one and "cannot be resumed" not in one for one in told)
+    assert go(5, resume=tmp_path)[0]["learn/seen"] == 5
+
+
+def test_objects_that_the_hooks_of_a_policy_log_do_not_keep_it_from_being_saved(tmp_path):
+    policy, other = policy_of(), policy_of()
+    policy.hook_metrics.log_value("thing", Path("x"), reduce="item")
+    policy.hook_metrics.log_value("number", 3.0)
+    with pytest.warns(UserWarning, match=r"a checkpoint cannot hold, .*: thing \("):
+        save_checkpoint(policy.state_dict(), tmp_path / "policy.pt")
+    other.load_state_dict(load_checkpoint(tmp_path / "policy.pt"))
+    assert other.hook_metrics.peek() == {"number": 3.0}
+
+
+def policy_of():
+    envs = make_envs("CartPole-v1", 1, seed=0)
+    return DQNPolicy(DQNConfig().policy, envs.single_observation_space, envs.single_action_space)

@@ -312,6 +312,32 @@ def test_a_logger_goes_on_from_its_saved_state(tmp_path):
     assert times[3] >= state["time_s"] - 0.001  # rounded
 
 
+def test_a_logger_that_is_used_again_removes_no_row(tmp_path):
+    def go(logger, steps, ctx):
+        def collect(ctx):
+            ctx.env_step, ctx.train_iter = ctx.env_step + 10, ctx.train_iter + 1
+
+        task = Task()
+        with task.start(ctx=ctx):
+            task.use(collect).use(logger).run(max_step=steps)
+        return [row["env_step"] for row in map(json.loads, (tmp_path / "run/metrics.jsonl").read_text().splitlines())]
+
+    def made():
+        return online_logger(DQNConfig(exp_name=tmp_path / "run"), show_every_s=1e9, train_show_freq=1)
+
+    first = made()
+    assert go(first, 3, OnlineRLContext()) == [10, 20, 30]
+    second = made()
+    second.load_state_dict(first.state_dict())
+    assert go(second, 2, OnlineRLContext(env_step=30, train_iter=3)) == [10, 20, 30, 40, 50]
+    state = second.state_dict()
+    assert go(second, 1, OnlineRLContext(env_step=50, train_iter=5)) == [10, 20, 30, 40, 50, 60]
+    assert go(second, 2, OnlineRLContext()) == [10, 20, 30, 40, 50, 60, 10, 20]  # its counters begin anew
+    assert go(second, 1, OnlineRLContext(env_step=20, train_iter=2))[5:] == [60, 10, 20, 30]
+    second.load_state_dict(state)  # the rows after it are those of another future
+    assert go(second, 1, OnlineRLContext(env_step=50, train_iter=5)) == [10, 20, 30, 40, 50, 60]
+
+
 def test_the_time_of_a_run_is_that_of_all_its_parts_without_the_breaks(tmp_path, monkeypatch, capsys):
     now = [0.0]
     clock = SimpleNamespace(monotonic=lambda: now[0], time=time.time)

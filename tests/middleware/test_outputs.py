@@ -166,3 +166,13 @@ def test_an_empty_array_is_no_value_in_a_mean_over_minibatches():
 
     assert found["x"] == 4.0
     assert found["y"].isnan()
+
+
+@pytest.mark.parametrize("make", [torch.tensor, np.array, list])
+@pytest.mark.parametrize(("numbers", "mean"), [([2**24 + 1] * 2, 2**24 + 1.0), ([True, False], 0.5), ([0.1, 0.1], 0.1)])
+def test_the_mean_of_several_numbers_has_all_their_digits(make, numbers, mean):
+    metrics = MetricsLogger()
+    Outputs(metrics).log([{"x": make(numbers)}])
+    single = make is torch.tensor and isinstance(numbers[0], float)  # torch's own type of 0.1
+
+    assert metrics.peek("x") == pytest.approx(mean, rel=1e-6 if single else 1e-15)

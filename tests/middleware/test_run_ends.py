@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import warnings
 
 import gymnasium
 import numpy as np
@@ -151,6 +152,43 @@ def test_a_run_that_its_evaluator_ended_is_not_evaluated_once_more(mode, tmp_pat
     assert len([row for row in run.rows if "evaluate/episodes" in row]) == 1
     assert run.task.end_reason.words.startswith("stop_value 5 was reached: interaction_evaluator found ")
     assert run.task.end_reason.words.endswith(" in CartPole-v1")
+
+
+def test_a_finished_run_can_be_resumed_though_its_evaluator_evaluates_nothing_again(tmp_path, capsys):
+    @contract(reads=("env_step",), writes=("eval_value", "last_eval_value", "env_step"), stage="evaluate")
+    def evaluate(ctx):
+        ctx.eval_value = ctx.last_eval_value = 1.0
+        ctx.env_step += 10
+
+    def go(resume):
+        run = Run(tmp_path, changes={"env.stop_value": None})
+        with run.task.start(ctx=OnlineRLContext(), resume=resume), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # best.pt is not written
+            run.task.use(evaluate).use(CkptSaver(run.policy, tmp_path, train_freq=100))
+            run.task.use(online_logger(run.cfg, show_every_s=1e9)).run(max_step=2)
+        return run.rows
+
+    assert go(None) == go(tmp_path)
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert "ended after 20 environment steps" in last
+    assert "The last evaluation found 1.0. It made no gradient step." in last
+
+
+def test_the_final_weights_are_evaluated_though_an_earlier_run_of_the_evaluator_ended_in_this_iteration(tmp_path):
+    run = Run(tmp_path, changes={"env.stop_value": 5.0})
+    cfg, policy, task, scores = run.cfg, run.policy, run.task, [10.0]
+    evaluator = interaction_evaluator(cfg, policy.eval_mode, run.tests, score=lambda episode: scores[-1])
+
+    def go(max_step):
+        with task.start(ctx=OnlineRLContext()):
+            task.use(evaluator).use(eps_greedy_handler(cfg)).use(StepCollector(cfg, policy.collect_mode, run.envs))
+            task.use(data_pusher(cfg, run.buffer)).use(OffPolicyLearner(cfg, policy.learn_mode, run.buffer)).run(max_step)
+        return task.ctx.last_eval_iter, task.ctx.train_iter
+
+    assert go(50) == (0, 3)
+    assert "stop_value 5 was reached" in task.end_reason.words
+    scores.append(0.0)
+    assert go(1) == (3, 3)
 
 
 SCRIPT = """

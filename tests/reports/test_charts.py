@@ -1,5 +1,6 @@
 """Charts: what is in the file, whoever the user is and whatever things are called."""
 
+import math
 import re
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import pytest
 
 from ding_lite.reports import aggregate_seeds
 from ding_lite.reports.charts import PALETTE, Line, Panel, draw, inline_svg, style_of, write
-from ding_lite.reports.labels import label_of, tick, time_unit
+from ding_lite.reports.labels import format_value, label_of, tick, time_unit
 
 
 def panel(*names, x="env_step", metric="learn/loss", length=50, **settings):
@@ -148,3 +149,11 @@ def test_labels_have_units_and_ticks_are_short():
         "my/own_mb (MB)",
     ]
     assert [tick(value) for value in (-1500, 0.30000000000000004, 2e9, 1e-7)] == ["\u22121.5k", "0.3", "2G", "1e\u221207"]
+
+
+def test_different_options_have_different_texts():
+    values = [12.345678, 12.345671, 1234567.0, 1234568.0, 1e-7, 0.5, 100.00025, math.nan, True, None, [0.1, 1 / 3]]
+    found = [format_value(value) for value in values]
+    assert found[:2] == ["12.345678", "12.345671"]
+    assert found[4:] == ["1e-07", "0.5", "100.00025", "nan", "true", "none", "[0.1, 0.3333333333333333]"]
+    assert len({*found}) == len(values)

@@ -172,6 +172,13 @@ def test_smoothing_is_the_mean_of_a_row_and_those_before_it(window):
     np.testing.assert_allclose(moving_mean(y, window), expected, rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.parametrize("window", [2, 3, 5])
+def test_a_spike_leaves_no_trace_behind_its_window(window):
+    y = np.array([1.0] * 4 + [1e17] + [1.0] * 20)
+
+    assert moving_mean(y, window)[4 + window :].tolist() == [1.0] * (21 - window)
+
+
 def test_thinning_loses_neither_end_nor_peak():
     y = np.zeros(10_000)
     y[3333], y[7777] = 50, -50

@@ -31,6 +31,14 @@ def test_what_changes_no_result_makes_no_other_experiment(tmp_path, write_run):
     assert sorted(len(experiment.runs) for experiment in group_runs(find_runs([tmp_path]))) == [1, 3]
 
 
+def test_a_seed_that_was_resumed_or_watched_is_still_one_of_its_experiment(tmp_path, write_run):
+    changes = ({}, {"resume": "runs/1"}, {"watchdog_s": 60.0}, {"policy.learners.backend": "ray"})
+    for seed, change in enumerate((*changes, {"policy.learners.num_learners": 2})):
+        write_run(tmp_path / str(seed), seed=seed, iterations=1, changes=change)
+
+    assert sorted(named(tmp_path).values()) == [["0", "1", "2", "3"], ["4"]]
+
+
 @pytest.mark.parametrize(
     ("names", "shared"),
     [

@@ -5,7 +5,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from ding_lite.reports import ReportError, plot_runs
+from ding_lite.reports import ReportError, find_runs, group_runs, plot_runs
+from ding_lite.reports.plots import panels_of
 
 
 def texts(path):
@@ -52,6 +53,26 @@ def test_every_environment_has_axes_of_its_own(tmp_path, write_run):
     write_run(tmp_path / "b", iterations=20, changes={"env.id": "Acrobot-v1"})
 
     assert {"CartPole-v1", "Acrobot-v1", "a", "b", "stop value"} <= texts(plot_runs([tmp_path], out=tmp_path / "c.svg"))
+
+
+def test_the_goal_is_drawn_for_the_metric_that_is_compared_with_it(tmp_path, write_run):
+    def drawn(metric, *folders):
+        (panel,) = panels_of(group_runs(find_runs([tmp_path / it for it in folders])), metric, "env_step")
+        return panel.threshold == 475.0
+
+    mean, collected, score = "evaluate/episode_return_mean", "collect/episode_return_mean", "evaluate/score"
+    folder = write_run(tmp_path / "scored", iterations=20)
+    values = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps({**row, score: 470.0}) + "\n" for row in values))
+    write_run(tmp_path / "plain", iterations=20, changes={"policy.learn.batch_size": 3})
+
+    assert drawn(score, "scored")
+    assert not drawn(mean, "scored")
+    assert not drawn(collected, "scored")
+    assert drawn(mean, "plain")
+    assert drawn(collected, "plain")
+    assert not drawn(mean, "plain", "scored")
+    assert drawn(score, "plain", "scored")
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from ding_lite.reports import find_runs, group_runs
+from ding_lite.reports import find_runs, group_runs, load_run
 from ding_lite.reports.result_tables import summarize
 
 EVALUATED = "evaluate/episode_return_mean"
@@ -62,3 +62,16 @@ def test_an_offline_run_counts_gradient_steps(tmp_path, write_run):
     cells = summary(tmp_path, "train_iter")
     assert cells["gradient steps"] == ("300", "")
     assert cells["steps to goal"] == ("300", "475 by 1 of 1, in 3.0 s")
+
+
+def test_the_goal_is_compared_with_the_score_of_runs_that_have_one(tmp_path, write_run):
+    values = [{"env_step": 100 * i, "time_s": i, "evaluate/score": 0.2 * i, EVALUATED: -15.0 + i} for i in range(6)]
+    rows(write_run(tmp_path / "her", changes={"env.stop_value": 0.9}), *values)
+    rows(write_run(tmp_path / "dqn", changes={"env.stop_value": -12.0}), *({**row, "evaluate/score": None} for row in values))
+
+    her, dqn = ({cell.column: cell for cell in summarize(it)} for it in group_runs([load_run(tmp_path / it) for it in RUNS]))
+    assert (her["steps to goal"].text, her["steps to goal"].aside) == ("500", "0.9 by 1 of 1, in 5.0 s")
+    assert (dqn["steps to goal"].text, dqn["steps to goal"].aside) == ("300", "-12 by 1 of 1, in 3.0 s")
+
+
+RUNS = ("her", "dqn")

@@ -93,3 +93,13 @@ def test_options_are_found_by_their_dotted_name(tmp_path, write_run):
     assert run.option("env.id") == "CartPole-v1"
     assert run.option("env.no_such") is None
     assert run.option("seed.deeper") is None
+
+
+def test_runs_behind_links_are_found_once_and_circles_end(tmp_path, write_run):
+    folder = write_run(tmp_path / "elsewhere" / "dqn_2", iterations=2)
+    inside = write_run(tmp_path / "runs" / "dqn_1", iterations=2)
+    for name, target in (("a_latest", inside), ("linked", folder), ("up", tmp_path / "runs"), ("gone", tmp_path / "none")):
+        (tmp_path / "runs" / name).symlink_to(target)
+
+    assert [run.folder for run in find_runs([tmp_path / "runs"])] == [inside, tmp_path / "runs" / "linked"]
+    assert [run.folder.name for run in find_runs([tmp_path])] == ["dqn_2", "dqn_1"]

@@ -252,3 +252,8 @@ def test_a_sparkline_is_low_where_the_values_are_low(seed):
     assert bars[int(values.argmax())] == "█"
     assert len(history(np.repeat(values, 50), 30)) == 30
     assert history(np.ones(3), 30) == "▁▁▁"
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_history_of_the_largest_numbers_is_drawn():
+    assert history(np.array([1.7e308] * 60 + [0.0] * 60), 4) == "██▁▁"

@@ -2,6 +2,7 @@
 
 import fcntl
 import io
+import math
 import os
 import pty
 import re
@@ -132,6 +133,7 @@ def test_numbers_of_any_size_are_shown():
     assert terminal.finish() == 0
     assert any("episode_return 1.7e+308 " in line for line in terminal.screen)
     assert sparkline([-1.7e308, 0.0, 1.7e308]) == "▁▅█"
+    assert sparkline([math.inf, 1.0, -math.inf]) == "█▅▁"
 
 
 @pytest.mark.parametrize("kind", [Console, LiveConsole])

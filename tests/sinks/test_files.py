@@ -190,6 +190,24 @@ def test_going_on_cuts_what_lies_beyond_and_a_line_that_was_never_finished(make,
     assert [one.name for one in path.parent.iterdir()] == [path.name]
 
 
+def test_going_on_may_keep_all_rows(make, path):
+    for steps in ((10, 20), (5,)):
+        sink = make(path, after=math.inf)
+        for step in steps:
+            sink.write({"env_step": step})
+    assert [row["env_step"] for row in rows_of(path)] == [10, 20, 5]
+
+
+@pytest.mark.parametrize("name", ["a\u00a0metric", "two\nlines", '"quoted"', '"', "π", "[1]", "12"])
+def test_a_table_that_is_gone_on_with_has_each_name_once(tmp_path, name):
+    path = tmp_path / "metrics.csv"
+    Csv(path).write({"env_step": 1, name: 1.0})
+    Csv(path, after=1).write({"env_step": 2, name: 2.0})
+    with open(path, newline="") as file:
+        names, *rows = csv.reader(file)
+    assert (len(names), rows) == (2, [["1", "1.0"], ["2", "2.0"]])
+
+
 def test_going_on_without_a_file_begins_one(make, path):
     make(path, after=100).write({"env_step": 101})
     assert rows_of(path) == [{"env_step": 101}]

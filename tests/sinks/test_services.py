@@ -1,6 +1,7 @@
 """TensorBoard and Weights & Biases, read back with what they bring themselves."""
 
 import json
+import math
 import os
 import resource
 import warnings
@@ -79,6 +80,9 @@ class TestTensorBoard:
         for step in (25, 35):
             again.write({"env_step": step, "loss": 1.0})
         assert self.scalars(tmp_path)["loss"] == [(10, 0.0), (20, 0.0), (25, 1.0), (35, 1.0)]
+
+        TensorBoard(tmp_path, after=math.inf).write({"env_step": 5, "loss": 3.0})  # hides none
+        assert self.scalars(tmp_path)["loss"] == [(10, 0.0), (20, 0.0), (25, 1.0), (35, 1.0), (5, 3.0)]
 
         TensorBoard(tmp_path).write({"env_step": 10, "loss": 2.0})  # a new run in the folder
         assert self.scalars(tmp_path)["loss"] == [(10, 2.0)]
