@@ -55,7 +55,7 @@ class EpsilonGreedy:
         """
         if not self._rows or eps != self._eps or len(action) != self._drawn.shape[1]:
             if not 0 < eps <= 1:
-                raise _no_probability(eps)
+                raise ValueError(_no_probability(eps))
             self._eps = float(eps)
             self._prepare(self.rng.random((_AHEAD, len(action))))
         is_random, any_action = self._rows.pop()
@@ -112,18 +112,18 @@ def _number(eps: Any) -> float:
     """A probability that may be a scalar of numpy or torch, as a float.
 
     Raises:
-        ValueError: it is not a single number.
+        TypeError: it is not a single number.
     """
     try:
         if np.ndim(eps) == 0 and not isinstance(eps, (str, bytes)):
             return float(eps)
     except (TypeError, ValueError, RuntimeError):
         pass
-    raise _no_probability(eps)
+    raise TypeError(_no_probability(eps))
 
 
-def _no_probability(eps: Any) -> ValueError:
-    return ValueError(f"eps is {eps!r:.80}, expected a probability, a number in [0, 1], or -1 for no exploration.")
+def _no_probability(eps: Any) -> str:
+    return f"eps is {eps!r:.80}, expected a probability, a number in [0, 1], or -1 for no exploration."
 
 
 FOR_RECORDED_BOX_ACTIONS = (
