@@ -163,8 +163,8 @@ def sequence_pusher(cfg: RunConfig, buffer_: ReplayBuffer) -> Callable[[OnlineRL
             if not has_steps.all():
                 rows = {name: map_leaves(lambda leaf: leaf[has_steps], column) for name, column in rows.items()}
             if "priority" in rows:
-                learned = torch.from_numpy(rows["priority"][:, learn.burn_in :].T)
-                rows["priority"] = sequence_priority(learned, learn.priority_eta)
+                learned, valid = (torch.from_numpy(rows[name][:, learn.burn_in :].T) for name in ("priority", "valid"))
+                rows["priority"] = sequence_priority(learned, learn.priority_eta, valid)
             if has_steps.any():
                 buffer_.push(rows)
 

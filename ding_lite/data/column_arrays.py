@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import torch
 
-from ding_lite.data.trees import map_leaves
+from ding_lite.data.trees import flatten, map_leaves
 
 
 class LeafSpec(NamedTuple):
@@ -47,8 +47,46 @@ def _leaf_like(array: np.ndarray[Any, Any], lead: int) -> LeafSpec:
 
 
 def as_array(leaf: Any, dtype: Any = None) -> Any:
-    """Numbers, or a tensor from any device without its gradient, as an array."""
-    return np.asarray(leaf.numpy(force=True) if isinstance(leaf, torch.Tensor) else leaf, dtype)
+    """Numbers, or a tensor from any device without its gradient, as an array; a tensor of bfloat16 as one of float32, which
+    holds the same numbers."""
+    return np.asarray(tensor_to_array(leaf) if isinstance(leaf, torch.Tensor) else leaf, dtype)
+
+
+def tensor_to_array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+    """The numbers of a tensor from any device, without its gradient; floats that numpy does not have become float32."""
+    try:
+        return tensor.numpy(force=True)
+    except TypeError:
+        if not tensor.dtype.is_floating_point:
+            raise
+        return tensor.float().numpy(force=True)
+
+
+def require_sampled(spec: Spec) -> None:
+    """Check that columns of this spec can become tensors.
+
+    Raises:
+        ValueError: naming the first leaf whose dtype torch does not have.
+    """
+    for path, leaf in flatten(spec):
+        if leaf.dtype.hasobject:
+            continue
+        try:
+            torch.from_numpy(np.empty(0, leaf.dtype))
+        except (TypeError, ValueError):
+            fix = "an array of numbers, such as float32 or int64, or of objects"
+            if leaf.dtype.kind in "biufc":
+                fix = f"{'/'.join(path)}.astype(np.{_torch_dtype(leaf.dtype)})"
+            raise ValueError(
+                f"a replay buffer got {'/'.join(path)} of dtype {leaf.dtype}, which is no dtype of tensors, so batches of it "
+                f"cannot be sampled: pass {fix}."
+            ) from None
+
+
+def _torch_dtype(dtype: np.dtype[Any]) -> str:
+    """The name of the nearest dtype in the byte order of this machine that tensors have."""
+    native = dtype.newbyteorder("=")
+    return {"f": "float64", "c": "complex128"}.get(native.kind, "int64") if native.itemsize > 8 else native.name
 
 
 def write_rows(columns: Iterable[Any], rows: Iterable[Any], where: slice | np.ndarray[Any, Any]) -> None:

@@ -211,7 +211,7 @@ class FrameColumn:
         """Store rows [N, *lead, *shape] at these positions."""
         frames = np.ascontiguousarray(rows, self.dtype).reshape(-1, *self.pool.shape)
         if len(frames):
-            old, numbers = self.index[where], self.pool.add(frames)
+            old, numbers = self.index[where].copy(), self.pool.add(frames)  # a slice gives a view
             self.index[where] = numbers.reshape(old.shape)
             self.pool.release(old[old >= 0])
 

@@ -13,7 +13,7 @@ import torch
 
 from ding_lite.basics import base_state
 from ding_lite.basics.signatures import passed_signature_of
-from ding_lite.data.column_arrays import require_held
+from ding_lite.data.column_arrays import as_array, require_held
 from ding_lite.data.replay import ReplayBuffer
 from ding_lite.data.restoring import require_integer, require_state, state_error
 from ding_lite.data.trees import Tree, holds_objects, nested, tree
@@ -236,7 +236,7 @@ class JoinedSampler(Sampler):
 
     def update_priority(self, batch: Tree, priority: Any) -> None:
         """Update the priorities of rows from prioritised buffers."""
-        index, priority = batch.index.numpy(force=True), torch.as_tensor(priority).numpy(force=True)
+        index, priority = batch.index.numpy(force=True), as_array(priority)
         for buffer, offset in zip(self.buffers, self._offsets):
             if _takes_priorities(buffer):
                 own = (index >= offset) & (index < offset + buffer.capacity)

@@ -17,6 +17,7 @@ from ding_lite.data.column_arrays import (
     available_bytes,
     may_lose,
     require_held,
+    require_sampled,
     spec_bytes,
     spec_like,
     write_rows,
@@ -135,6 +136,7 @@ class ReplayBuffer:
         return shared_bytes(spec, self.capacity) if self.share_frames else spec_bytes(spec) * self.capacity
 
     def _allocate(self, spec: Spec) -> None:
+        require_sampled(spec)
         self._require_memory(spec)
         self._spec = spec
         if not self.share_frames:
@@ -174,7 +176,7 @@ class ReplayBuffer:
 
         Raises:
             ValueError: leaves differ in name, shape, length or kind of dtype from the stored ones, a leaf is a single value, or
-                the stored dtype cannot hold a number. Nothing is added.
+                has a dtype that tensors do not have, or the stored dtype cannot hold a number. Nothing is added.
             TypeError: a list holds something other than transitions.
         """
         self._store(named_rows(batch))

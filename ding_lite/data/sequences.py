@@ -101,6 +101,9 @@ class SequenceWindow:
     def prepend(self, trajectories: Trajectories) -> Trajectories | None:
         """This rollout after the `overlap` steps before it, as one rollout of `overlap + T` steps.
 
+        If an environment begins an episode in this rollout although the one before has not ended, for example after a reset of
+        the environments between two runs, the last step before it is marked as truncated.
+
         Returns:
             None while there are fewer than `overlap` earlier steps. With a stride, then the last overlap + k * stride steps,
             with k as large as possible, so that the sequences of the next rollout follow; None if k is 0.
@@ -109,7 +112,7 @@ class SequenceWindow:
             ValueError: the leaves or the number of environments differ from the rollout before.
         """
         kept, self._kept = self._kept, None
-        joined = trajectories if kept is None else _joined(kept, trajectories)
+        joined = trajectories if kept is None else _joined(_cut_short(kept, trajectories.begins), trajectories)
         self._kept = _last(joined, self.overlap)
         if joined.num_steps >= trajectories.num_steps + self.overlap:
             return joined
@@ -169,6 +172,28 @@ def _joined(earlier: Trajectories, later: Trajectories) -> Trajectories:
         return Trajectories(columns)
     valid = [np.ones((one.num_steps, one.num_envs), np.bool_) if one.valid is None else one.valid for one in (earlier, later)]
     return Trajectories(columns, np.concatenate(valid))
+
+
+def _cut_short(kept: Trajectories, begins: np.ndarray[Any, Any] | None) -> Trajectories:
+    """Steps whose last ones are truncated in environments that begin an episode after them.
+
+    A last row that is only a reset needs no mark: the step after it is the first of an episode in any case.
+
+    Args:
+        kept: the steps.
+        begins: [B] bool, see `Trajectories.begins`.
+    """
+    if begins is None or not {"terminated", "truncated"} <= kept.columns.keys():
+        return kept
+    terminated, truncated = kept.columns["terminated"], kept.columns["truncated"]
+    is_cut = begins & ~terminated[-1] & ~truncated[-1]
+    if kept.valid is not None:
+        is_cut &= kept.valid[-1]
+    if not is_cut.any():
+        return kept
+    truncated = truncated.copy()  # after `load_state_dict`, it may be an array of the loaded state
+    truncated[-1] |= is_cut
+    return Trajectories({**kept.columns, "truncated": truncated}, kept.valid)
 
 
 def _behind(before: np.ndarray[Any, Any], after: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -13,7 +13,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from ding_lite.data import flatten, nested
-from ding_lite.data.column_arrays import stack_rows
+from ding_lite.data.column_arrays import stack_rows, tensor_to_array
 from ding_lite.data.trees import map_leaves
 from ding_lite.envs.spaces import subspaces, to_nested
 
@@ -35,7 +35,11 @@ def to_arrays(output: Any) -> Any:
     if type(output) is np.ndarray:
         return output.astype(object) if output.dtype.kind in "US" else output
     if isinstance(output, Tensor):
-        return output.numpy() if output.device.type == "cpu" and not output.requires_grad else output.detach().cpu().numpy()
+        try:
+            is_plain = output.device.type == "cpu" and not output.requires_grad
+            return output.numpy() if is_plain else output.detach().cpu().numpy()
+        except TypeError:  # numpy has no bfloat16
+            return tensor_to_array(output)
     if isinstance(output, (int, float, np.generic)):
         return np.asarray(output)
     if isinstance(output, (list, tuple)):

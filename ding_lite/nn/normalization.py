@@ -96,7 +96,7 @@ class RunningNorm(nn.Module):
 def make_normalizer(space: gymnasium.Space[Any], limit: float = 10.0) -> nn.Module:
     """Make a module that normalises observations of this space, with a method `update(obs)` for its statistics.
 
-    Each number of a float Box is normalised by its own statistics. Images, uint8 values and discrete parts are unchanged. Dict
+    Each number of a float Box is normalised by its own statistics. Images, integer Boxes and discrete parts are unchanged. Dict
     and Tuple spaces are normalised part by part; a part `action_mask` is unchanged.
 
     Args:

@@ -201,9 +201,9 @@ class IMPALAPolicy(RecurrentActorCriticMixin, ActorCriticLearning, Policy):
             if envs == num_envs:
                 steps.append(self.gradient_step(tree(mixed)))
                 continue
-            by_env = {name: map_leaves(lambda leaf: leaf.transpose(0, 1), nested(leaf)) for name, leaf in mixed.items()}
+            by_env = {name: map_leaves(lambda leaf: leaf.swapaxes(0, 1), nested(leaf)) for name, leaf in mixed.items()}
             for part in minibatches(by_env, envs, self.generator):
-                steps.append(self.gradient_step(map_leaves(lambda leaf: leaf.transpose(0, 1), part)))
+                steps.append(self.gradient_step(map_leaves(lambda leaf: leaf.swapaxes(0, 1), part)))
         if self._replay is not None and self._skipped == skipped:  # otherwise it may hold numbers that are not finite
             self._replay.push(columns)
         return {**mean_stats(steps), **self.stats(batch)}

@@ -14,7 +14,9 @@ from torch import Tensor
 
 from ding_lite.basics import ranged_field
 from ding_lite.data import Tree, minibatches
+from ding_lite.data.trees import has_leaf
 from ding_lite.functional import ppo_policy_loss, ppo_value_loss
+from ding_lite.nn import get_action_mask, masked
 from ding_lite.policy_base import EpochsLearnConfig, OnPolicyConfig, Policy, next_step
 from ding_lite.policy_parts import (
     ActorCriticLearning,
@@ -229,8 +231,11 @@ class PPOPolicy(RecurrentActorCriticMixin, ActorCriticLearning, KLCoeffMixin, Po
 
     def clipped_loss(self, logit: Tensor, value: Tensor, batch: Tree) -> tuple[Tensor, dict[str, Tensor]]:
         """`loss` for logit [N, width] and value [N] of `batch.obs` that were computed before, for example from features that
-        another loss uses too."""
+        another loss uses too. The `action_mask` of `batch.obs` masks the logit, if it has not yet."""
         learn = self.cfg.learn
+        mask = get_action_mask(batch.obs) if has_leaf(batch, "obs") else None
+        if mask is not None and mask.shape == logit.shape:  # a distribution of the script may have another width
+            logit = masked(logit, batch.obs)
         log_prob, entropy = self.model.distribution.evaluate(logit, batch.action)
         advantage = self.advantages(batch.advantage)
         policy_loss, log_ratio = ppo_policy_loss(log_prob, batch.log_prob, advantage, clip_ratio=learn.clip_ratio)

@@ -11,12 +11,13 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from ding_lite.basics import ranged_field
+from ding_lite.basics import ranged_field, warn_caller
 from ding_lite.data import nested
 from ding_lite.data.trees import first_leaf
-from ding_lite.nn import CategoricalHead, EncoderAndHead, NoisyMLP, make_network, noisy_weights, normalized_inputs
+from ding_lite.nn import CategoricalHead, EncoderAndHead, NoisyLinear, NoisyMLP, make_network, noisy_weights, normalized_inputs
 from ding_lite.policy.c51 import C51ModelConfig, C51Policy, C51PolicyConfig
 from ding_lite.policy_parts import HeadModelConfig, PriorityConfig
 from ding_lite.run_configs import RunConfig
@@ -79,6 +80,19 @@ class RainbowPolicy(C51Policy):
         advantage = NoisyMLP([*widths, actions * model.n_atom], *options)
         network = EncoderAndHead(encoder, CategoricalHead(actions, advantage, value))
         return normalized_inputs(self.observation_space, network, model.normalize_obs)
+
+    def check_model(self, obs: Any) -> None:
+        """Check the shape of the logits, and warn if the model has no noise to explore with."""
+        super().check_model(obs)
+        acts_on_its_own = type(self).compute_actions is not RainbowPolicy.compute_actions
+        if acts_on_its_own or any(isinstance(part, NoisyLinear) for part in self.model.modules()):
+            return
+        if torch.equal(self.model(obs), self.model(obs)):  # otherwise it has noise of its own
+            warn_caller(
+                f"{type(self).__name__}(model=...) got a {type(self.model).__name__} without a NoisyLinear, so it does not "
+                "explore: it always takes the action with the highest value. Use ding_lite.nn.NoisyMLP or NoisyLinear for the "
+                "last layers of the network; or C51Policy, with an eps_greedy_handler in the pipeline."
+            )
 
     def logits(self, network: nn.Module, obs: Any) -> Tensor:
         """The logits of the online or target network in the loss, [B, A, N], with new noise in each call.

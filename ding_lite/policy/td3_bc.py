@@ -24,7 +24,7 @@ class TD3BCModelConfig(OfflineModelConfig):
 
     normalize_obs: bool = True
     """Normalise observations to mean 0 and standard deviation 1, by running statistics of the batches learned from. The paper
-    uses the statistics of the whole dataset, which they approach. Images, uint8 values and discrete parts are not
+    uses the statistics of the whole dataset, which they approach. Images, integer Boxes and discrete parts are not
     normalised."""
 
 

@@ -116,7 +116,7 @@ class ModelConfig(Config):
 
     normalize_obs: bool = False
     """Normalise observations to mean 0 and standard deviation 1, by running statistics of the batches learned from; with
-    replay, these are the sampled batches. Images, uint8 values and discrete parts are not normalised."""
+    replay, these are the sampled batches. Images, integer Boxes and discrete parts are not normalised."""
 
     layer_norm: bool = False
     """Layer normalisation in each hidden layer, before the activation; not in convolutions and LSTMs."""

@@ -30,6 +30,7 @@ from ding_lite.policy_check import changed_by_acting
 from ding_lite.policy_state import (
     StateError,
     all_or_nothing,
+    entries_of_other_settings,
     entry_names,
     identity_of,
     moments_of,
@@ -179,6 +180,12 @@ class PolicyState(PolicyWeights):
         _load(thing, detached_copy(state))  # it may keep the extra states of modules
 
     @property
+    def state_settings(self) -> Mapping[str, Sequence[str]]:
+        """By name of an entry of the state, the settings that give it its first value. A state that was made with another value
+        of one of them does not change the entry."""
+        return {}
+
+    @property
     def attachments(self) -> Mapping[str, Any]:
         """The attached objects by name, and the networks and optimizers outside of the model, as in `networks_of`."""
         return {**self._attached, **self._networks()}
@@ -248,8 +255,8 @@ class PolicyState(PolicyWeights):
         """Load a saved state, or only the weights if the state has nothing else, as in `best.pt`.
 
         The whole state is checked before anything changes. If loading fails after that, all changes are undone. Settings come
-        from this policy's configuration: if the optimizer of the state was made with others, there is a warning. Only values
-        that `reset_config` has set come from the state.
+        from this policy's configuration: if the optimizer of the state, or an entry in `state_settings`, was made with others,
+        there is a warning. Only values that `reset_config` has set come from the state.
 
         Raises:
             TypeError: the state is not a mapping.
@@ -354,7 +361,8 @@ class PolicyState(PolicyWeights):
             raise StateError(f"{type(self).__name__}.load_learned_state wants a result of learned_state().")
         require_alike(self.made_with, policy.cfg, state["made_with"])
         own = self.state_dict()
-        taken = {name: state[name] for name in own if name in state and name not in _OWN}
+        kept = {*_OWN, *entries_of_other_settings(policy, state["made_with"])}
+        taken = {name: state[name] for name in own if name in state and name not in kept}
         attached = {name: it for name, it in state["attached"].items() if name in own["attached"]}
         for name, it in attached.items():
             if isinstance(self.attachments.get(name), Optimizer):

@@ -7,7 +7,7 @@ from ding_lite.policy_check.acting_attributes import AttributesOfActing, changed
 from ding_lite.policy_check.batches import explain_learning, require_shapes, warn_of_misfit
 from ding_lite.policy_check.columns import STANDARD, ColumnError, HookReads, described, map_columns
 from ding_lite.policy_check.dry_run import dummy_elements, try_out
-from ding_lite.policy_check.given_models import require_members, require_output
+from ding_lite.policy_check.given_models import require_members, require_no_memory, require_output
 from ding_lite.policy_check.hook_names import require_declarations, require_methods
 from ding_lite.policy_check.hook_results import (
     HookError,
@@ -67,6 +67,7 @@ __all__ = [
     "require_members",
     "require_methods",
     "require_model",
+    "require_no_memory",
     "require_optimizer",
     "require_output",
     "require_real",

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from torch import Tensor, nn
 
+from ding_lite.basics.origins import is_of_ding_lite
 from ding_lite.policy_check.hook_results import HookError
 
 
@@ -43,6 +44,29 @@ def require_members(policy: object, model: nn.Module, members: Mapping[str, str]
                 f"expected an nn.Module with the parameters of {name}: assign it in __init__, self.{name} = ..., a module with "
                 "the method forward."
             )
+
+
+def require_no_memory(policy: Any, model: nn.Module) -> None:
+    """Check that a model has no recurrent state if the policy does not use one.
+
+    Args:
+        policy: the policy that was called with the model, whose `get_initial_state` is that of `Policy`. If a class of a script
+            overrides `compute_actions`, it may keep the state in another way.
+        model: the model.
+
+    Raises:
+        TypeError: the model has `initial_state`, and the policy would act and learn without memory.
+    """
+    if not callable(getattr(model, "initial_state", None)):
+        return
+    acting = next(kind for kind in type(policy).__mro__ if "compute_actions" in vars(kind))
+    if is_of_ding_lite(acting.__module__):
+        kind = type(policy).__name__
+        raise TypeError(
+            f"{kind}(model=...) got a {type(model).__name__}, which has a recurrent state (initial_state), and {kind} would "
+            "act and learn without it: use PPOPolicy or IMPALAPolicy, or R2D2Policy for Q-values, which support such networks; "
+            "or a network without memory."
+        )
 
 
 def require_output(policy: PolicyWithGivenModel, call: str, output: Any, shape: Sequence[int | None], what: str) -> None:

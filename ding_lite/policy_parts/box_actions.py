@@ -112,10 +112,12 @@ class BoxActing(ParamGroupsMixin):
             raise SpaceError(f"{kind} wants actions in a Box of floats, got {space}: use {self.for_other_actions}.")
         if not np.issubdtype(space.dtype, np.floating):
             raise SpaceError(f"{kind} wants actions in a Box of floats, got {space}: make it a MultiDiscrete space.")
-        if not np.isfinite(space.low).all() or not np.isfinite(space.high).all():
+        with np.errstate(over="ignore"):
+            bounds = np.array([space.low, space.high]).astype(np.float32)  # as the networks compute
+        if not np.isfinite(bounds).all():
             raise SpaceError(
-                f"{kind} wants actions with finite bounds, got {space} with low {space.low.tolist()} and high "
-                f"{space.high.tolist()}: set bounds with gymnasium.wrappers.TransformAction, or use "
+                f"{kind} wants actions with finite bounds, also in float32, got {space} with low {space.low.tolist()} and "
+                f"high {space.high.tolist()}: set bounds with gymnasium.wrappers.TransformAction, or use "
                 f"{self.for_other_actions}."
             )
 

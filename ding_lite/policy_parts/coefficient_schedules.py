@@ -17,7 +17,7 @@ import torch
 from ding_lite.basics import ConfigError
 from ding_lite.data import Tree
 from ding_lite.functional import piecewise_linear
-from ding_lite.policy_base import FixedSettingError, set_up_by_hooks
+from ding_lite.policy_base import SKIPPED_FRACTION, FixedSettingError, set_up_by_hooks
 
 if TYPE_CHECKING:
     from ding_lite.policy_base import Policy as Base
@@ -189,12 +189,18 @@ class EntropyCoeffSchedule(Base):
         if self.entropy_coeff_schedule is not None:
             self.entropy_coeff = piecewise_linear(self.entropy_coeff_schedule, self.train_iter)
 
+    @property
+    def state_settings(self) -> Mapping[str, Sequence[str]]:
+        """The settings of the entries of the state; the weight follows from the schedule, if there is one."""
+        weight = ("learn.entropy_weight",) if self.entropy_coeff_schedule is None else ()
+        return {**super().state_settings, "entropy_coeff": ("learn.entropy_schedule", *weight)}
+
     def state_dict(self) -> dict[str, Any]:
         """The policy's state, including the weight."""
         return {**super().state_dict(), "entropy_coeff": self.entropy_coeff}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a saved state."""
+        """Load a saved state. The policy keeps its own weight if the state was made with another one."""
         super().load_state_dict(state)
         self.entropy_coeff = state.get("entropy_coeff", self.entropy_coeff)
 
@@ -238,7 +244,7 @@ class KLCoeffMixin(Base):
         output = super().learn(batch)
         if self.kl_coeff > 0 and "kl" in output:
             self.update_kl(float(output["kl"]))
-        elif self.kl_coeff > 0 and output and not self._has_warned:
+        elif self.kl_coeff > 0 and output and not self._has_warned and not output.get(SKIPPED_FRACTION):
             self._has_warned = True
             warnings.warn(
                 f"kl_coeff of {type(self).__name__} stays {self.kl_coeff:g}: it is adapted to the KL divergence, and learning "
@@ -255,11 +261,16 @@ class KLCoeffMixin(Base):
             self.kl_coeff *= 0.5
         return self.kl_coeff
 
+    @property
+    def state_settings(self) -> Mapping[str, Sequence[str]]:
+        """The settings of the entries of the state; without a typed configuration, by the short name."""
+        return {**super().state_settings, "kl_coeff": ("learn.kl_coeff", "kl_coeff")}
+
     def state_dict(self) -> dict[str, Any]:
         """The policy's state, including the weight."""
         return {**super().state_dict(), "kl_coeff": self.kl_coeff}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a saved state."""
+        """Load a saved state. The policy keeps its own weight if the state was made with another initial one."""
         super().load_state_dict(state)
         self.kl_coeff = state.get("kl_coeff", self.kl_coeff)

@@ -55,8 +55,8 @@ class EpsilonGreedy:
         """
         if not self._rows or eps != self._eps or len(action) != self._drawn.shape[1]:
             if not 0 < eps <= 1:
-                raise ValueError(f"eps is {eps!r:.80}, expected a probability, a number in [0, 1], or -1 for no exploration.")
-            self._eps = eps
+                raise ValueError(_no_probability(eps))
+            self._eps = float(eps)
             self._prepare(self.rng.random((_AHEAD, len(action))))
         is_random, any_action = self._rows.pop()
         if mask is not None:
@@ -108,6 +108,24 @@ class EpsilonGreedy:
         self._prepare(np.array(drawn, np.float64) if len(drawn) else np.empty((0, 0)))
 
 
+def _number(eps: Any) -> float:
+    """A probability that may be a scalar of numpy or torch, as a float.
+
+    Raises:
+        TypeError: it is not a single number.
+    """
+    try:
+        if np.ndim(eps) == 0 and not isinstance(eps, (str, bytes)):
+            return float(eps)
+    except (TypeError, ValueError, RuntimeError):
+        pass
+    raise TypeError(_no_probability(eps))
+
+
+def _no_probability(eps: Any) -> str:
+    return f"eps is {eps!r:.80}, expected a probability, a number in [0, 1], or -1 for no exploration."
+
+
 FOR_RECORDED_BOX_ACTIONS = (
     "BCPolicy or DecisionTransformerPolicy, which support all spaces, or, for Box actions, IQLPolicy, AWACPolicy, CQLPolicy or "
     "TD3BCPolicy"
@@ -157,6 +175,8 @@ class EpsilonGreedyActing(Base):
             return masked(q_value, obs).argmax(-1) + self.first_action
         # numpy's argmax takes half of the time of torch's for a few rows
         action = to_arrays(masked(q_value, obs)).argmax(-1)
+        if type(eps) is not float:
+            eps = _number(eps)
         if eps not in (0, _MASKED):
             mask = get_action_mask(obs)
             action = self.exploration.mix(action, eps, None if mask is None else to_arrays(mask))

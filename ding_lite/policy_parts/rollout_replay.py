@@ -52,7 +52,7 @@ class RolloutReplay:
             The columns, [T, B + B', ...]. If one of the rollouts has `valid`, so has the result.
 
         Raises:
-            ValueError: a kept rollout has another number of steps.
+            ValueError: a kept rollout has another number of steps, or lacks a column.
         """
         count = int(self._proportion + float(torch.rand((), generator=self._generator)))
         order = torch.randperm(len(self._rollouts), generator=self._generator)[:count]
@@ -62,6 +62,11 @@ class RolloutReplay:
             raise ValueError(
                 f"learn.replay_proportion = {self._proportion:g} wants rollouts of the same number of steps, got {lengths}: "
                 "collect them with a StepCollector, or set replay_proportion to 0."
+            )
+        if lacking := [name for part in parts[1:] for name in columns if name not in part and name != "valid"]:
+            raise ValueError(
+                f"learn.replay_proportion = {self._proportion:g}: a kept rollout lacks the column {lacking[0]!r}, which the "
+                "loss reads. It was saved by a run whose loss does not read it: start a new run, or set replay_proportion to 0."
             )
         if any("valid" in part for part in parts):
             for part in parts:
@@ -104,15 +109,40 @@ class RolloutReplay:
         """Restore a saved state. With fewer slots, the newest rollouts are kept.
 
         Raises:
-            ValueError: a rollout is not a mapping of columns with a reward. Nothing is changed.
+            ValueError: the state has no list of rollouts, or one of them is not a mapping of columns with a reward, the same
+                columns as the others, and tensors of the same steps and environments. Nothing is changed.
         """
         rollouts = state["rollouts"]
-        for rollout in rollouts if isinstance(rollouts, (list, tuple)) else [rollouts]:
-            if not isinstance(rollout, Mapping) or not has_leaf(rollout, "reward"):
-                raise ValueError(f"a kept rollout is a mapping of columns with a reward, got {rollout!r:.60}.")
+        if not isinstance(rollouts, (list, tuple)):
+            raise ValueError(f"the kept rollouts are a list, got {rollouts!r:.60} of type {type(rollouts).__name__}.")
+        loaded = [_checked(rollout) for rollout in rollouts]
+        names = [rollout.keys() - {"valid"} for rollout in loaded]
+        if differing := next((one ^ names[0] for one in names if one != names[0]), None):
+            raise ValueError(f"the kept rollouts have the same columns, got only some with {sorted(differing)[0]!r}.")
         self._generator.set_state(state["generator"].cpu())
         self._rollouts.clear()
-        self._rollouts.extend({name: nested(column) for name, column in rollout.items()} for rollout in rollouts)
+        self._rollouts.extend(loaded)
+
+
+def _checked(rollout: Any) -> dict[str, Any]:
+    """A saved rollout, if it is one.
+
+    Raises:
+        ValueError: it is not.
+    """
+    if not isinstance(rollout, Mapping) or not has_leaf(rollout, "reward"):
+        raise ValueError(f"a kept rollout is a mapping of columns with a reward, got {rollout!r:.60}.")
+    columns = {name: nested(column) for name, column in rollout.items()}
+    shape = tuple(getattr(columns["reward"], "shape", ()))
+    if len(shape) != 2:
+        raise ValueError(f"a kept rollout has a reward [T, B], got {list(shape)}.")
+    for path, leaf in flatten(columns):
+        name, of_state = "/".join(map(str, path)), str(path[0]).startswith("state_in_")
+        if not isinstance(leaf, Tensor):
+            raise ValueError(f"a kept rollout has tensors [T, B, ...], got {leaf!r:.60} as {name!r}.")
+        if tuple(leaf.shape[:2]) not in (shape, *([(1, shape[1])] if of_state else ())):
+            raise ValueError(f"a kept rollout has tensors [{shape[0]}, {shape[1]}, ...], got {list(leaf.shape)} as {name!r}.")
+    return columns
 
 
 def _copied(leaf: Tensor) -> Tensor:

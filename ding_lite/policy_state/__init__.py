@@ -7,6 +7,7 @@ from ding_lite.policy_state.identities import StateError, identity_of, require_a
 from ding_lite.policy_state.leaves import entry_names, require_count, require_like, require_range, tensors_in
 from ding_lite.policy_state.loading import (
     all_or_nothing,
+    entries_of_other_settings,
     misfit,
     require_part,
     require_state,
@@ -27,6 +28,7 @@ from ding_lite.policy_state.random_states import require_random_state, set_torch
 __all__ = [
     "StateError",
     "all_or_nothing",
+    "entries_of_other_settings",
     "entry_names",
     "group_settings",
     "identity_of",

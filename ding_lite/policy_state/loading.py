@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike
 from typing import Any, Protocol
 
@@ -108,6 +108,10 @@ class LoadablePolicy(Protocol):
         """Attributes that `state_dict` saves under their own names."""
 
     @property
+    def state_settings(self) -> Mapping[str, Sequence[str]]:
+        """By name of an entry of the state, the settings that give it its first value."""
+
+    @property
     def attachments(self) -> Mapping[str, Any]:
         """The attached objects by name."""
 
@@ -150,11 +154,18 @@ def all_or_nothing(fn: Callable[..., None]) -> Callable[..., None]:
                 before.pop("optimizer", None)  # a state_dict of a subclass may leave it out
                 state = _with_own_entries(self, before, state)
             require_loadable(self, state, before)
+            kept = entries_of_other_settings(self, state.get("made_with"))
+            state = {**state, **{name: before[name] for name in kept if name in before and name in state}}
+            others = list(dict.fromkeys(difference for name in kept if name in state for difference in kept[name]))
             if "optimizer" in state and self.params:
-                followed, difference = _followed(self, state, state["optimizer"] is not given["optimizer"])
-                state = {**state, "optimizer": followed}
-                if difference:
-                    warnings.warn(difference, stacklevel=2)
+                followed, found = _followed(self, state, state["optimizer"] is not given["optimizer"])
+                state, others = {**state, "optimizer": followed}, [*found, *others]
+            if others:
+                warnings.warn(
+                    f"this {type(self).__name__} learns with the settings of its own configuration, which differ from those of "
+                    f"the loaded state: {'; '.join(others)}. To go on as before, set the former values.",
+                    stacklevel=2,
+                )
             version, changes = self.version, self.count_changes()
             _load_or_undo(self, fn, state, before)
             has_version = self.version != version or state.get("version") == version
@@ -340,9 +351,41 @@ def require_weights(
         raise StateError(f"{misfit(policy)} {error}{differing}") from None
 
 
-def _followed(policy: LoadablePolicy, state: Mapping[str, Any], has_other_groups: bool) -> tuple[Mapping[str, Any], str]:
+def entries_of_other_settings(policy: LoadablePolicy, saved: Mapping[str, Any] | None) -> dict[str, list[str]]:
+    """The entries of a saved state that this policy does not take, because it has other settings for them.
+
+    Args:
+        policy: the policy that loads the state.
+        saved: the identity of the policy that saved it; None if unknown.
+
+    Returns:
+        By name of the entry, descriptions of the settings that differ.
+    """
+    now, then = _settings(policy.made_with), _settings(saved)
+    found = {
+        name: _differences(now, then, [f"{prefix}{setting}" for setting in settings for prefix in ("cfg.policy.", "")])
+        for name, settings in policy.state_settings.items()
+    }
+    return {name: differences for name, differences in found.items() if differences}
+
+
+def _differences(now: Mapping[str, Any], then: Mapping[str, Any], names: Iterable[str]) -> list[str]:
+    """Descriptions of the settings with these names that both have and that differ."""
+    both = [name for name in names if name in now and name in then]
+    return [f"{name} is {now[name]!r}, and was {then[name]!r}" for name in both if now[name] != then[name]]
+
+
+def _settings(identity: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The recorded settings in an identity, by the names that messages use."""
+    found = {f"cfg.policy.{name}": value for name, value in settings_in((identity or {}).get("config", {}))}
+    return {**found, **dict(settings_in((identity or {}).get("settings", {})))}
+
+
+def _followed(
+    policy: LoadablePolicy, state: Mapping[str, Any], has_other_groups: bool
+) -> tuple[Mapping[str, Any], Sequence[str]]:
     """The state of the optimizer in a policy's state, with the policy's own settings where they differ from the saved ones;
-    and a text that names them, empty if there are none.
+    and descriptions of these differences.
 
     Settings that a schedule or a hook has changed are no differences.
 
@@ -351,26 +394,13 @@ def _followed(policy: LoadablePolicy, state: Mapping[str, Any], has_other_groups
         state: the whole state, which fits.
         has_other_groups: whether its optimizer had other parameter groups; see `regrouped`.
     """
-    now, saved = (_optimizer_settings(identity) for identity in (policy.made_with, state.get("made_with")))
-    others = [
-        f"cfg.policy.{name} is {value!r}, and was {saved[name]!r}"
-        for name, value in now.items()
-        if name in saved and value != saved[name]
-    ]
+    now, saved = _settings(policy.made_with), _settings(state.get("made_with"))
+    of_optimizers = [name for name in now if name.startswith("cfg.policy.") and any(part in name for part in _OF_OPTIMIZER)]
+    others = _differences(now, saved, of_optimizers)
     followed, found = with_group_settings(state["optimizer"], policy.optimizer_settings(), not others)
     if has_other_groups:
         found = ["the parameter groups of the optimizer"]
-    text = (
-        f"this {type(policy).__name__} learns with the settings of its own configuration, which differ from those of the "
-        f"loaded state: {'; '.join(others or found)}. To go on as before, set the former values."
-    )
-    return followed, text if found else ""
-
-
-def _optimizer_settings(identity: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The recorded settings of optimizers in an identity, by dotted name."""
-    recorded = settings_in((identity or {}).get("config", {}))
-    return {name: value for name, value in recorded if any(part in name for part in _OF_OPTIMIZER)}
+    return followed, (others or found) if found else ()
 
 
 def misfit(policy: LoadablePolicy) -> str:

@@ -227,7 +227,10 @@ class ExplorationBonus(RewardModel):
 
     @torch.no_grad()
     def estimate(self, batch: Tree) -> Tree:
-        """Add the bonus to the reward of a batch. The one before is kept as raw_reward, unless the batch has this column."""
+        """Add the bonus to the reward of a batch. The one before is kept as raw_reward, unless the batch has this column.
+
+        Before `learn` was called for the first time, the size of errors is unknown, and the bonus is 0.
+        """
         reward = batch.reward
         bonus = self._scaled(self._error(self._rows_of(batch))).reshape(reward.shape).to(reward)
         return with_reward(batch, reward + self.weight * bonus)
@@ -243,4 +246,5 @@ class ExplorationBonus(RewardModel):
         self.mean_square = torch.where(self.mean_square > 0, self.mean_square.lerp(square, 1 - self._bonus.scale_decay), square)
 
     def _scaled(self, error: Tensor) -> Tensor:
-        return error / (self.mean_square.sqrt() + 1e-8)
+        scaled = error / (self.mean_square.sqrt() + 1e-8)
+        return torch.where(self.mean_square > 0, scaled, 0.0)  # no scale before the first batch

@@ -51,9 +51,10 @@ class ICMRewardModel(ExplorationBonus):
         reward  = reward + weight * bonus
 
     The inverse model makes the features say what actions influence, so that random parts of an observation give no bonus.
-    Box actions are clipped to their bounds, as for the environment; Discrete actions are one-hot vectors. Observations and Box
-    actions are normalised by the statistics of all next observations and actions learned from, and clipped at 5 standard
-    deviations.
+    Box actions are clipped to their bounds, as for the environment; Discrete actions are one-hot vectors. The numbers
+    of float Boxes, of observations and of actions, are normalised by the statistics of all next observations and actions
+    learned from, and clipped at 5 standard deviations; images, integer Boxes and discrete parts are unchanged. Before the
+    first `learn`, the bonus is 0.
 
     Args:
         cfg: settings.

@@ -43,7 +43,8 @@ class RNDRewardModel(ExplorationBonus):
         bonus  = error / running root mean square of error
         reward = reward + weight * bonus
 
-    Observations are normalised by the statistics of all observations learned from, and clipped at 5 standard deviations. The
+    Numbers of a float Box are normalised by the statistics of all observations learned from, and clipped at 5 standard
+    deviations; images, integer Boxes and discrete parts are unchanged. Before the first `learn`, the bonus is 0. The
     running root mean square covers about the last 1 / (1 - scale_decay) batches, not the whole past as in the paper. Rows of
     replay are sampled many times, each time with the current bonus; divided by the large errors of the start, all later bonuses
     would be close to 0.

@@ -250,3 +250,14 @@ def test_a_pool_that_outgrows_memory_is_an_error_with_its_reason(monkeypatch):
     with pytest.raises(MemoryError, match="different frames of 256 bytes"):
         other.load_state_dict(buffer.state_dict())
     assert len(other) == 0
+
+
+@pytest.mark.parametrize("where", [slice(0, 2), np.arange(2)])
+def test_frames_that_replace_others_stay_in_use(where):
+    column = frame_columns.FrameColumn(frame_columns.FramePool(SHAPE, np.dtype(np.uint8), 64), 4, ())
+    for number in (1, 2):
+        column[where] = np.full((2, *SHAPE), number, np.uint8)
+        column.pool.add(np.full((1, *SHAPE), 9, np.uint8))
+
+    assert (column.take(np.arange(2)) == 2).all()
+    assert column.pool._uses[:3].tolist() == [0, 2, 2]

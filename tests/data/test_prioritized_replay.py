@@ -228,7 +228,10 @@ def test_where_an_index_comes_twice_the_last_counts():
     assert priorities_of(buffer) == pytest.approx([1, 1, 3])
 
 
-@pytest.mark.parametrize("form", [list, np.asarray, torch.tensor, lambda x: torch.tensor(x, requires_grad=True)])
+FORMS = [list, np.asarray, torch.tensor, lambda x: torch.tensor(x, requires_grad=True), lambda x: torch.tensor(x).bfloat16()]
+
+
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("kind", [list, np.asarray, torch.tensor])
 def test_priorities_may_come_in_any_form(form, kind):
     buffer = of(10, pushed=3)

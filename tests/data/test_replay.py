@@ -712,3 +712,46 @@ def test_what_was_saved_in_pieces_before_versions_came_is_saved_again():
     before = buffer.state_in_pieces()["columns"]
     buffer.push(episode(5, 5, 2))
     assert buffer.state_in_pieces()["columns"].version is not before.version
+
+
+@pytest.mark.parametrize("make", [ReplayBuffer, PrioritizedReplayBuffer])
+def test_bfloat16_is_stored_as_the_same_numbers_of_float32(make):
+    given, buffer = torch.tensor([[0.5, -3.0], [1e30, 0.1]]).bfloat16(), make(10)
+    for _ in range(2):
+        buffer.push({"x": given})
+    batch = buffer.sample(50).x
+
+    assert batch.dtype == torch.float32
+    assert torch.equal(batch.unique(dim=0), given.float().unique(dim=0))
+
+
+@pytest.mark.parametrize(
+    ("leaf", "words"),
+    [
+        (np.zeros(2, ">f4"), r"obs/x of dtype >f4, .* pass obs/x.astype\(np.float32\)"),
+        (np.zeros(2, ">i8"), r"obs/x of dtype >i8, .* pass obs/x.astype\(np.int64\)"),
+        (np.zeros(2, "datetime64[D]"), r"of dtype datetime64\[D\], .* pass an array of numbers, .* or of objects"),
+        (np.zeros(2, [("a", np.int64)]), "pass an array of numbers"),
+        (np.zeros(2, np.longdouble), r"pass obs/x.astype\(np.float64\)"),
+    ],
+)
+@pytest.mark.parametrize("make", [ReplayBuffer, PrioritizedReplayBuffer])
+def test_a_dtype_that_tensors_do_not_have_is_refused_in_push(make, leaf, words):
+    if leaf.dtype == np.float64:
+        pytest.skip("a long double is a float64 on this machine")
+    buffer = make(4)
+    with pytest.raises(ValueError, match=words):
+        buffer.push({"obs": {"x": leaf}})
+    assert len(buffer) == 0
+    buffer.push({"obs": {"x": np.zeros(2, np.float32)}})
+    with pytest.raises(ValueError, match="of dtype"):
+        make(4, spec={"obs": {"x": LeafSpec((), leaf.dtype)}})
+
+
+@pytest.mark.parametrize("dtype", [">f4", np.longdouble])
+def test_such_numbers_are_cast_where_the_column_has_a_dtype_of_tensors(dtype):
+    buffer = ReplayBuffer(4)
+    buffer.push({"x": np.zeros(2, np.float64)})
+    buffer.push({"x": np.array([2, 3], dtype)})
+
+    assert sorted(buffer.sample(99).x.unique().tolist()) == [0, 2, 3]

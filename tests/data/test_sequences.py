@@ -233,3 +233,63 @@ def test_a_state_in_which_no_window_can_be_is_refused_and_changes_nothing(state,
         window.load_state_dict(state)
 
     assert steps(window.prepend(rollout(2, begin=3))) == [0, 1, 2, 3, 4]
+
+
+def with_ends(begin: int, terminated=(), truncated=(), begins=None, valid=None) -> Trajectories:
+    """Three steps of two environments; the last ones end in these environments."""
+    ends = {name: np.zeros((3, 2), np.bool_) for name in ("terminated", "truncated")}
+    for name, envs in (("terminated", terminated), ("truncated", truncated)):
+        ends[name][-1, list(envs)] = True
+    found = Trajectories({"step": np.arange(begin, begin + 3)[:, None].repeat(2, 1), **ends}, valid)
+    found.begins = None if begins is None else np.array(begins)
+    return found
+
+
+@pytest.mark.parametrize("is_saved", [False, True])
+def test_an_episode_that_a_restart_has_cut_short_is_truncated_before_the_next_one(is_saved):
+    window, first = SequenceWindow(2), with_ends(0)
+    window.prepend(first)
+    if is_saved:
+        state, window = window.state_dict(), SequenceWindow(2)
+        window.load_state_dict(state)
+    found = window.prepend(with_ends(3, begins=[True, False]))
+
+    assert found.columns["step"][:, 0].tolist() == [1, 2, 3, 4, 5]
+    assert found.columns["truncated"].tolist() == [[False, False], [True, False], *[[False, False]] * 3]
+    assert not found.columns["terminated"].any()
+    assert not first.columns["truncated"].any()
+    if is_saved:
+        leaves = {tuple(path): leaf for path, leaf in state["columns"]}
+        assert not leaves["truncated",].any()
+
+
+@pytest.mark.parametrize("begins", [None, [False, False], [True, True]])
+def test_episodes_that_have_ended_or_go_on_are_as_they_were(begins):
+    window = SequenceWindow(2)
+    if begins == [True, True]:
+        window.prepend(with_ends(0, terminated=[0], truncated=[1]))
+    else:
+        window.prepend(with_ends(0))
+    found = window.prepend(with_ends(3, begins=begins))
+
+    ended = [[begins == [True, True], False], [False, begins == [True, True]]]
+    assert [found.columns[name][1].tolist() for name in ("terminated", "truncated")] == ended
+    assert not found.columns["truncated"][[0, 2, 3, 4]].any()
+
+
+def test_a_last_row_that_is_only_a_reset_needs_no_mark():
+    window, valid = SequenceWindow(2), np.ones((3, 2), np.bool_)
+    valid[-1, 0] = False
+    window.prepend(with_ends(0, valid=valid))
+    found = window.prepend(with_ends(3, begins=[True, True]))
+
+    assert found.columns["truncated"][1].tolist() == [False, True]
+    assert found.valid[1].tolist() == [False, True]
+
+
+def test_rollouts_without_ends_are_joined_whatever_begins():
+    window, later = SequenceWindow(1), Trajectories({"reward": np.zeros((2, 1))})
+    window.prepend(Trajectories({"reward": np.zeros((2, 1))}))
+    later.begins = np.array([True])
+
+    assert window.prepend(later).num_steps == 3

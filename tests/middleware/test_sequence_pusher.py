@@ -3,10 +3,13 @@
 import numpy as np
 import pytest
 
+from ding_lite import Task
 from ding_lite.config import DQNConfig, R2D2Config
 from ding_lite.contexts import OnlineRLContext
-from ding_lite.data import ReplayBuffer, Trajectories
-from ding_lite.middleware import nstep_reward_enhancer, sequence_pusher
+from ding_lite.data import PrioritizedReplayBuffer, ReplayBuffer, Trajectories
+from ding_lite.envs import make_envs
+from ding_lite.middleware import StepCollector, nstep_reward_enhancer, sequence_pusher
+from ding_lite.policy import R2D2Policy
 
 
 def pushed(*rollouts: Trajectories, burn_in: int = 2, unroll_len: int = 3) -> ReplayBuffer:
@@ -92,3 +95,36 @@ def test_sequences_without_a_step_to_learn_from_are_left_out():
     valid = np.array([[True], [True], [False], [False], [False]])
     buffer_ = pushed(rollout(5, valid=valid), rollout(3, 5))
     assert buffer_.sample(200).number.unique(dim=0).tolist() == [[3, 4, 5, 6, 7]]
+
+
+@pytest.mark.parametrize("is_reset", [False, True])
+def test_a_reset_between_two_runs_ends_the_episode_in_its_sequence(is_reset):
+    cfg = R2D2Config().override({"policy.learn": {"burn_in": 2, "unroll_len": 4}, "policy.collect.n_sample": 4})
+    envs = make_envs("MountainCar-v0", 1, seed=0)
+    policy = R2D2Policy(cfg.policy, envs.single_observation_space, envs.single_action_space)
+    buffer_, seen, task = ReplayBuffer(10), [], Task()
+    with task.start(ctx=OnlineRLContext()):
+        task.use(StepCollector(cfg, policy.collect_mode, envs, collect_kwargs={"eps": 0.0}))
+        task.use(lambda ctx: seen.append(ctx.trajectories.begins.copy()))
+        task.use(sequence_pusher(cfg, buffer_))
+        task.run(max_step=2)
+        if is_reset:
+            envs.reset(seed=5)
+        task.run(max_step=1)
+    envs.close()
+    stored = buffer_.state_dict()["columns"]
+    ends = (stored["terminated"] | stored["truncated"])[-1, :3].tolist()
+
+    assert seen[-1].tolist() == [is_reset]
+    assert ends == [False, is_reset, False]
+
+
+def test_resets_do_not_count_in_the_initial_priority():
+    cfg = R2D2Config().override({"policy.learn": {"burn_in": 1, "unroll_len": 4, "priority_eta": 0.0}})
+    buffer_, ctx = PrioritizedReplayBuffer(10, alpha=1.0, eps=1e-6), OnlineRLContext()
+    valid = np.array([True, True, True, False, True])[:, None]
+    priority = np.array([9.0, 3.0, 1.0, 0.0, 2.0], np.float32)[:, None]
+    ctx.trajectories = rollout(5, valid=valid).with_columns(priority=priority)
+    sequence_pusher(cfg, buffer_)(ctx)
+
+    assert buffer_.state_dict()["scaled"].tolist() == pytest.approx([2.0 + 1e-6])

@@ -61,6 +61,29 @@ def test_the_encoder_runs_once_for_both_losses(base, settings, encoder):
     assert calls.count(True) == 1  # others are of targets, without gradients
 
 
+@pytest.mark.parametrize("action_space", [spaces.Discrete(3), spaces.MultiDiscrete([2, 3])])
+def test_an_action_mask_counts_though_the_features_have_lost_it(action_space):
+    class Clipped(PPOPolicy):
+        def loss(self, batch):
+            return self.clipped_loss(*self.model.from_features(self.model.encode(batch.obs)), batch)
+
+    width = 3 if isinstance(action_space, spaces.Discrete) else 5
+    obs_space = spaces.Dict(x=OBS, action_mask=spaces.MultiBinary(width))
+    both = [kind({"seed": 0, "model.share_encoder": True}, obs_space, action_space) for kind in (Clipped, PPOPolicy)]
+    mask = torch.tensor([[1, 0, 1, 0, 1][:width]] * 8)
+    obs = {"x": torch.randn(8, 3, generator=torch.Generator().manual_seed(0)), "action_mask": mask}
+    action, _, outputs = both[0].collect_mode.forward({name: leaf.numpy() for name, leaf in obs.items()})
+    given = {name: torch.linspace(-1, 1, 8) for name in ("advantage", "value", "return_")}
+    batch = tree({"obs": obs, "action": torch.as_tensor(action), "log_prob": torch.as_tensor(outputs["log_prob"]), **given})
+    losses = [policy.loss(batch) for policy in both]
+    for loss, _ in losses:
+        loss.backward()
+
+    assert torch.equal(losses[0][0], losses[1][0])
+    assert losses[0][1]["kl"].item() == pytest.approx(0, abs=1e-12)
+    assert all(torch.equal(one.grad, other.grad) for one, other in zip(*(policy.params for policy in both)))
+
+
 @pytest.mark.parametrize(
     ("base", "settings"), [(DQNPolicy, {}), (DQNPolicy, {"model.dueling": True}), (PPOPolicy, {"model.share_encoder": True})]
 )

@@ -75,6 +75,13 @@ def test_actions_without_an_end_are_refused_with_what_gives_them_one(kind, low, 
         made(kind, spaces.Box(np.array(low, np.float32), np.array(high, np.float32)))
 
 
+@pytest.mark.filterwarnings("error")
+def test_so_are_bounds_that_are_infinite_in_float32(kind):
+    with pytest.raises(SpaceError, match=f"finite bounds, also in float32.*1e.300.*or use {GENERAL[kind]}Policy"):
+        made(kind, spaces.Box(-1e300, 1e300, (2,), np.float64))
+    made(kind, spaces.Box(-1e38, 1e38, (2,), np.float64))
+
+
 @pytest.mark.few
 @pytest.mark.parametrize(
     "space",

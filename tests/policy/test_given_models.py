@@ -13,6 +13,7 @@ from ding_lite.basics import save_checkpoint
 from ding_lite.nn import (
     ActionCritic,
     EnsembleMLP,
+    NoisyLinear,
     QEnsemble,
     RecurrentFeatures,
     RecurrentQNetwork,
@@ -67,6 +68,17 @@ class Values(nn.Module):
 class Quantiles(Values):
     def forward(self, obs, tau):
         return super().forward(obs).unsqueeze(-1) * tau.expand(len(obs), -1).unsqueeze(-2)
+
+
+class NoisyValues(nn.Module):
+    """Numbers [B, A, N] by a layer whose noise explores."""
+
+    def __init__(self, *shape):
+        super().__init__()
+        self.layer, self.shape = NoisyLinear(3, int(np.prod(shape))), shape
+
+    def forward(self, obs):
+        return self.layer(obs).unflatten(-1, self.shape)
 
 
 class Policies(nn.Module):
@@ -131,7 +143,7 @@ def memory():
 MODELS = {
     DQNPolicy: lambda: Values(2),
     C51Policy: lambda: Values(2, 7),
-    RainbowPolicy: lambda: Values(2, 7),
+    RainbowPolicy: lambda: NoisyValues(2, 7),
     QRDQNPolicy: lambda: Values(2, 5),
     IQNPolicy: lambda: Quantiles(2),
     R2D2Policy: lambda: RecurrentQNetwork(memory(), nn.Linear(5, 2)),
@@ -372,3 +384,53 @@ def test_the_page_says_of_each_policy_what_it_calls():
     kinds = [name for name in policies.__all__ if name.endswith("Policy") and name not in ("Policy", "GreedyPolicy")]
     assert len(kinds) > 15
     assert [name for name in kinds if not any(f"`{name}`" in row for row in rows)] == []
+
+
+def test_a_network_without_noise_for_rainbow_is_a_warning(recwarn):
+    class Dropping(Values):
+        def forward(self, obs):
+            return nn.functional.dropout(super().forward(obs))
+
+    class Acts(RainbowPolicy):
+        def compute_actions(self, obs, state=(), **kwargs):
+            return self.rng.integers(2, size=len(obs)), state, {}
+
+    made(RainbowPolicy, NoisyValues(2, 7)).dry_run()
+    made(RainbowPolicy, nn.Sequential(nn.Linear(3, 3), NoisyValues(2, 7))).dry_run()
+    made(RainbowPolicy, Dropping(2, 7)).dry_run()  # noise of its own
+    made(Acts, Values(2, 7)).dry_run()
+    made(C51Policy, Values(2, 7)).dry_run()
+    assert not [one for one in recwarn if "NoisyLinear" in str(one.message)]
+    words = (
+        r"RainbowPolicy\(model=...\) got a Values without a NoisyLinear, so it does not explore: .* or C51Policy, with an eps"
+    )
+    with pytest.warns(UserWarning, match=words):
+        made(RainbowPolicy, Values(2, 7)).dry_run()
+
+
+@pytest.mark.parametrize("kind", [A2CPolicy, REINFORCEPolicy, BCPolicy, DQNPolicy])
+def test_a_network_with_memory_is_refused_by_policies_that_would_drop_it(kind):
+    with pytest.raises(
+        TypeError, match=rf"got a RecurrentActorCritic, .* and {kind.__name__} would act and learn without it: use"
+    ):
+        made(kind, make_recurrent_actor_critic(OBS, DISCRETE, [4], 3))
+
+
+def test_a_policy_that_has_its_own_way_with_the_memory_takes_it():
+    class Remembers(A2CPolicy):
+        def get_initial_state(self):
+            return self.model.initial_state()
+
+        def compute_actions(self, obs, state=(), *, explore=True, **kwargs):
+            logit, state = self.model.step(obs, state)
+            return self.drawn(logit, state, explore)
+
+    class Restarts(A2CPolicy):
+        def compute_actions(self, obs, state=(), *, explore=True, **kwargs):
+            start = [torch.stack([element] * len(obs)) for element in self.model.initial_state()]
+            return self.drawn(self.model.step(obs, start)[0], state, explore)
+
+    for kind in (Remembers, Restarts):
+        assert made(kind, make_recurrent_actor_critic(OBS, DISCRETE, [4], 3)).collect_mode
+    for kind in (PPOPolicy, IMPALAPolicy):
+        made(kind, make_recurrent_actor_critic(OBS, DISCRETE, [4], 3)).dry_run()

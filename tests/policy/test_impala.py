@@ -410,3 +410,72 @@ def test_a_replay_that_cannot_work_is_refused_by_name(monkeypatch):
     monkeypatch.setattr(rollout_replay, "available_bytes", lambda: 1000)
     with pytest.raises(MemoryError, match=r"learn\.replay_slots = 2 rollouts .* lower replay_slots"):
         replaying(1.0, 2).learn_mode.forward(tree(numbered(0)))
+
+
+@pytest.mark.parametrize(("t", "b"), [(4, 4), (6, 4)])
+@pytest.mark.parametrize("envs", [2, 4])
+def test_a_column_of_objects_stays_beside_its_steps(t, b, envs):
+    seen = []
+
+    class Reads(IMPALAPolicy):
+        def compute_actions(self, obs, state=(), **kwargs):
+            action, state, outputs = super().compute_actions(obs, state, **kwargs)
+            return action, state, {**outputs, "number": np.arange(len(obs)), "word": ["0"] * len(obs)}
+
+        def loss(self, batch):
+            seen.append((np.array(batch.word.tolist()), batch.number.numpy()))
+            return super().loss(batch)
+
+    policy = Reads(IMPALAPolicyConfig().override({"seed": 0, "learn.batch_size": envs * t}), OBS, spaces.Discrete(3))
+    policy.dry_run()
+    number = torch.arange(t * b).reshape(t, b)
+    word = np.array([str(one) for one in range(t * b)], object).reshape(t, b)
+    batch = tree({**rollout(t, b, dtype=torch.float32), "number": number, "word": word})
+    policy.learn_mode.forward(batch)
+
+    assert [words.shape for words, _ in seen[-2:]] == [(t, envs)] * 2
+    assert all((words.astype(int) == numbers).all() for words, numbers in seen[-2:])
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda kept: kept[0], r"the kept rollouts are a list, got \{.* of type dict"),
+        (lambda kept: [{**kept[0], "obs": "text"}, *kept[1:]], r"tensors \[T, B, ...\], got 'text' as 'obs'"),
+        (
+            lambda kept: [{**kept[0], "obs": kept[0]["obs"][:, :2]}, *kept[1:]],
+            r"tensors \[7, 4, ...\], got \[7, 2, 5\] as 'obs'",
+        ),
+        (lambda kept: [{**kept[0], "reward": torch.zeros(7)}, *kept[1:]], r"reward \[T, B\], got \[7\]"),
+        (
+            lambda kept: [kept[0], {name: leaf for name, leaf in kept[1].items() if name != "obs"}],
+            "have the same columns, got only some with 'obs'",
+        ),
+    ],
+)
+def test_kept_rollouts_that_cannot_be_ones_are_refused_and_change_nothing(change, words):
+    policy = replaying(1.0, 2)
+    for number in range(2):
+        policy.learn_mode.forward(tree(numbered(number)))
+    before, broken = policy.state_dict(), policy.state_dict()
+    part = broken["attached"]["rollout_replay"]
+    part["rollouts"] = change(part["rollouts"])
+    with pytest.raises(ValueError, match=words):
+        policy.load_state_dict(broken)
+    with pytest.raises(ValueError, match=words):
+        policy.attachments["rollout_replay"].load_state_dict(part)
+    after = policy.state_dict()["attached"]["rollout_replay"]
+
+    assert [one["reward"].unique().tolist() for one in after["rollouts"]] == [[0.0], [1.0]]
+    assert torch.equal(after["generator"], before["attached"]["rollout_replay"]["generator"])
+
+
+def test_a_kept_rollout_without_a_column_that_the_loss_reads_is_named():
+    policy = replaying(1.0, 2)
+    policy.learn_mode.forward(tree(numbered(0)))
+    state = policy.state_dict()
+    part = state["attached"]["rollout_replay"]
+    part["rollouts"] = [{name: leaf for name, leaf in one.items() if name != "obs"} for one in part["rollouts"]]
+    policy.load_state_dict(state)
+    with pytest.raises(ValueError, match="a kept rollout lacks the column 'obs', which the loss reads"):
+        policy.learn_mode.forward(tree(numbered(1)))

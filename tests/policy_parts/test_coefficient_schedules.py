@@ -1,5 +1,7 @@
 """Schedules and the adapted KL weight: what they do to learning, and that checkpoints hold them."""
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -149,6 +151,19 @@ def test_a_loss_without_a_kl_divergence_is_a_warning_once(recwarn):
 
     words = 'kl_coeff of OnlyLoss stays 0.25: it is adapted to the KL divergence, and learning returns no "kl". Return it from'
     assert [str(it.message)[: len(words)] for it in recwarn] == [words]
+
+
+def test_rollouts_of_which_no_step_is_taken_are_no_loss_without_a_kl_divergence():
+    policy = ppo(**{"learn.kl_coeff": 0.25, "learn.on_nonfinite": "skip"})
+    batch = rollout(policy)
+    batch.advantage = batch.advantage * torch.nan
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("always")
+        output = policy.learn_mode.forward(batch)
+
+    assert output["skipped_fraction"] == 1
+    assert not [it for it in shown if "kl_coeff" in str(it.message)]
+    assert policy.kl_coeff == 0.25
 
 
 def test_a_kl_divergence_with_gradients_adapts_it_in_silence(recwarn):

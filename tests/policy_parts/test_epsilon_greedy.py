@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 
 from ding_lite.engine import load_checkpoint, save_checkpoint
+from ding_lite.policy import DQNPolicy
 from ding_lite.policy_parts import EpsilonGreedy
 
 
@@ -89,3 +91,23 @@ def test_the_seed_decides_the_actions():
 
     assert one == again
     assert one != other
+
+
+@pytest.mark.parametrize("eps", [0.5, np.float32(0.5), np.array(0.5), torch.tensor(0.5), 1, True, torch.tensor(1)])
+def test_eps_may_be_any_single_number_and_its_state_is_loaded_again(eps, tmp_path):
+    obs = np.zeros((20, 4), np.float32)
+    mode, plain = (DQNPolicy({"seed": 0}, spaces.Box(-1, 1, (4,)), spaces.Discrete(3)).collect_mode for _ in range(2))
+    for _ in range(3):
+        np.testing.assert_array_equal(mode.forward(obs, eps=eps)[0], plain.forward(obs, eps=float(eps))[0])
+    path = save_checkpoint({"mode": mode.state_dict()}, tmp_path / "mode.pt")
+    mode.load_state_dict(load_checkpoint(path)["mode"])
+    np.testing.assert_array_equal(mode.forward(obs, eps=eps)[0], plain.forward(obs, eps=float(eps))[0])
+
+
+@pytest.mark.parametrize("eps", ["0.5", None, [0.5], np.array([0.5, 0.5]), torch.tensor([0.5])])
+def test_anything_else_is_named(eps):
+    mode = DQNPolicy({"seed": 0}, spaces.Box(-1, 1, (4,)), spaces.Discrete(3)).collect_mode
+    with pytest.raises(TypeError, match="eps is .*expected a probability, a number in"):
+        mode.forward(np.zeros((2, 4), np.float32), eps=eps)
+    with pytest.raises(ValueError, match="eps is 1.5, expected a probability, a number in"):
+        mode.forward(np.zeros((2, 4), np.float32), eps=torch.tensor(1.5))

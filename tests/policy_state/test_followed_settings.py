@@ -10,7 +10,8 @@ from gymnasium import spaces
 
 from ding_lite.data import tree
 from ding_lite.policy import DQNPolicy, PPOPolicy, SACPolicy
-from ding_lite.policy_parts import LearningRateSchedule
+from ding_lite.policy_base import build_policy
+from ding_lite.policy_parts import KLCoeffMixin, LearningRateSchedule
 from ding_lite.policy_state import StateError
 
 BOX, DISCRETE, CONTINUOUS = spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(3), spaces.Box(-1, 1, (2,), np.float32)
@@ -212,3 +213,82 @@ def test_damaged_settings_are_refused(wrong):
     with pytest.raises(StateError, match=r'"optimizer"\]\["made"\] is .*expected a dict of settings for each of 1 '):
         policy.load_state_dict(state)
     assert groups(policy) == before
+
+
+POINTS, LATER = [[0.0, 0.25], [4.0, 0.0]], [[0.0, 0.5], [4.0, 0.25]]
+WEIGHTS = {
+    "an entropy weight": ("entropy_coeff", "learn.entropy_weight", 0.0, 0.5),
+    "an entropy schedule": ("entropy_coeff", "learn.entropy_schedule", POINTS, LATER),
+    "a schedule where there was none": ("entropy_coeff", "learn.entropy_schedule", None, LATER),
+    "no schedule where there was one": ("entropy_coeff", "learn.entropy_schedule", POINTS, None),
+    "a KL weight": ("kl_coeff", "learn.kl_coeff", 0.25, 0.5),
+    "no KL penalty": ("kl_coeff", "learn.kl_coeff", 0.25, 0.0),
+}
+
+
+@pytest.mark.parametrize(("entry", "name", "was", "own"), WEIGHTS.values(), ids=WEIGHTS)
+def test_a_weight_of_the_loss_stays_that_of_the_configuration_and_a_warning_names_both(entry, name, was, own):
+    saved, other = (made(PPOPolicy, **{name: value}) for value in (was, own))
+    before = getattr(other, entry)
+    (text,) = loaded(other, {**saved.state_dict(), entry: 0.125})
+
+    assert f"cfg.policy.{name} is {own!r}, and was {was!r}" in text
+    assert getattr(other, entry) == before
+
+
+def test_one_warning_names_weights_and_learning_rates():
+    other = made(PPOPolicy, **{"learn.entropy_weight": 0.5, "learn.learning_rate": 0.25})
+    (text,) = loaded(other, made(PPOPolicy).state_dict())
+
+    assert "learn.learning_rate is 0.25, and was 0.001; cfg.policy.learn.entropy_weight is 0.5, and was 0.01. To go on" in text
+
+
+@pytest.mark.parametrize("settings", [{}, {"learn.kl_coeff": 0.25}, {"learn.entropy_schedule": POINTS}])
+def test_with_the_same_configuration_the_weights_are_as_saved(settings):
+    again = made(PPOPolicy, **settings)
+    assert not loaded(again, {**made(PPOPolicy, **settings).state_dict(), "kl_coeff": 0.125, "entropy_coeff": -0.125})
+    assert (again.kl_coeff, again.entropy_coeff) == (0.125, -0.125)
+
+
+def test_beside_the_same_schedule_another_weight_is_no_difference():
+    saved = made(PPOPolicy, **{"learn.entropy_schedule": POINTS})
+    again = made(PPOPolicy, **{"learn.entropy_schedule": POINTS, "learn.entropy_weight": 0.5})
+
+    assert not loaded(again, saved.state_dict())
+
+
+def test_weights_that_reset_config_has_set_survive():
+    saved, again = made(PPOPolicy), made(PPOPolicy, **{"learn.kl_coeff": 0.5, "learn.entropy_weight": 0.5})
+    saved.reset_config({"learn.kl_coeff": 0.25, "learn.entropy_weight": 0.125})
+    saved.update_kl(1.0)
+
+    assert not loaded(again, saved.state_dict())
+    assert (again.kl_coeff, again.entropy_coeff) == (0.375, 0.125)
+
+
+def test_a_state_without_its_configuration_gives_the_weights():
+    saved, other = made(PPOPolicy), made(PPOPolicy, **{"learn.entropy_weight": 0.5})
+    state = {name: part for name, part in saved.state_dict().items() if name != "made_with"}
+    loaded(other, state)
+
+    assert other.entropy_coeff == 0.01
+
+
+def test_a_weight_among_the_settings_of_a_class_made_of_functions_stays_too():
+    kind = build_policy(
+        "WithKL", loss_fn=lambda policy, model, dist_class, batch: model.values(batch.obs).sum(), mixins=[KLCoeffMixin]
+    )
+    other = made(kind, kl_coeff=0.5)
+    (text,) = loaded(other, made(kind, kl_coeff=0.25).state_dict())
+
+    assert "kl_coeff is 0.5, and was 0.25" in text
+    assert other.kl_coeff == 0.5
+
+
+@pytest.mark.parametrize(("own", "expected"), [(0.25, 0.375), (0.5, 0.5)])
+def test_what_another_policy_has_learned_has_its_weight_only_with_the_same_setting(own, expected):
+    source, target = made(PPOPolicy, **{"learn.kl_coeff": 0.25}), made(PPOPolicy, **{"learn.kl_coeff": own})
+    source.update_kl(1.0)
+    target.load_learned_state(source.learned_state())
+
+    assert target.kl_coeff == expected

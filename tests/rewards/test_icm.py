@@ -228,3 +228,11 @@ def test_a_loss_that_is_not_finite_is_an_error_and_leaves_the_networks_as_they_w
 
     assert str(model.networks.state_dict()) == networks
     assert (float(model.mean_square), model.steps) == (usual, 1)
+
+
+def test_before_it_has_learned_the_bonus_is_zero():
+    model, given = made(), batch()
+
+    assert torch.equal(model.estimate(given).reward, given.reward)
+    model.learn(given)
+    assert (model.estimate(given).reward > given.reward).all()

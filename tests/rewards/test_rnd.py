@@ -175,3 +175,13 @@ def test_the_optimizer_follows_the_configuration():
     with pytest.warns(UserWarning, match="RNDRewardModel learns with .*: lr is 0.25, and was 0.0001"):
         other.load_state_dict(saved.state_dict())
     assert (same.optimizer.param_groups[0]["lr"], other.optimizer.param_groups[0]["lr"]) == (0.125, 0.25)
+
+
+def test_before_it_has_learned_the_bonus_is_zero():
+    model, given = made(), batch()
+    estimated = model.estimate(given)
+
+    assert torch.equal(estimated.reward, given.reward)
+    assert torch.equal(estimated.raw_reward, given.reward)
+    model.learn(given)
+    assert (model.estimate(given).reward > given.reward).all()

@@ -257,3 +257,16 @@ def test_a_worker_with_a_state_goes_on_from_a_saved_one(counting_env):
     restored = LocalWorker(restored_envs, Recurrent(restored_envs).collect_mode)
     restored.load_state_dict(state)
     np.testing.assert_array_equal(restored.collect(3).trajectories.columns["seen"], expected["seen"])
+
+
+def test_an_output_of_bfloat16_is_a_column_of_float32(counting_env):
+    class Narrow(Recurrent):
+        def compute_actions(self, obs, state=None, **kwargs):
+            action, state, outputs = super().compute_actions(obs, state, **kwargs)
+            return action, state, {**outputs, "half": (outputs["seen"] + 0.5).bfloat16()}
+
+    env = make_envs(counting_env, 2)
+    columns = LocalWorker(env, Narrow(env).collect_mode).collect(3).trajectories.columns
+
+    assert columns["half"].dtype == np.float32
+    np.testing.assert_array_equal(columns["half"], columns["seen"] + 0.5)
