@@ -148,7 +148,7 @@ class CkptSaver:
         self._record.lock.take_if_exists()
         self._train_freq, self._save_finish, self._keep_last = train_freq, save_finish, keep_last
         self._counters = tuple(dict.fromkeys((*_COUNTERS, *counters)))
-        self._last_iter = 0
+        self._last_iter = self._done = 0
         self._best = -float("inf")
         self._better: tuple[float, dict[str, Any]] | None = None
         """Value and content of a `best.pt` that is not written yet."""
@@ -179,7 +179,8 @@ class CkptSaver:
             yield
         finally:
             self._ctx = None
-        self._record.count(ctx.total_step + 1)
+        self._done = ctx.total_step + 1
+        self._record.count(self._done)
         self._note_best(ctx)
         problem = None if self.run_copy is None else self.run_copy.problem()
         if problem is not None:
@@ -241,11 +242,11 @@ class CkptSaver:
             FolderInUseError: another process writes to the folder.
             StorageError: the storage cannot be written to; the copy is one of another run, or is ahead of the folder.
         """
-        done = own_run().ctx
-        if done.total_step < self._final_step:  # this saver was in an earlier run of the process
-            self._final_step = -1
-        if _count(done) < self._last_iter:
-            self._last_iter = 0
+        if own_run().ctx.total_step < self._done:  # this saver was in an earlier run of the process
+            self._last_iter, self._final_step, self._done = 0, -1, 0
+        self._begin_folder()
+
+    def _begin_folder(self) -> None:
         if self._began_untrained is None and self._is_first:
             self._began_untrained = all(_is_new(one) for one in _things(self._policy))
         copy = self._run_saver.begin(is_continued=self._has_begun)
@@ -257,7 +258,7 @@ class CkptSaver:
     def note_error(self, error: Exception) -> None:
         """Write the error that ends the run to `error.txt`. The task calls it."""
         with contextlib.suppress(FolderInUseError, StorageError):  # the folder, or its copy, belongs to another run
-            self.begin_run()
+            self._begin_folder()
             self._record.note_error(error)
 
     def _begin_record(self, done: int) -> None:

@@ -174,9 +174,12 @@ def _rendered_factory(env: VectorEnv[Any, Any, Any]) -> Callable[[], Any] | None
     if not isinstance(env, (LocalVectorEnv, SplitVectorEnv)):
         return None
     try:
-        return with_render_mode(env.factory, "rgb_array")
+        factory = with_render_mode(env.factory, "rgb_array")
     except ValueError:  # a function without the argument render_mode
         return env.factory if env.render_mode == "rgb_array" else None
+    one = factory()
+    one.close()
+    return factory if one.render_mode == "rgb_array" else None  # a function of any arguments may not read this one
 
 
 def _recorder_for(cfg: RunConfig, env: VectorEnv[Any, Any, Any]) -> VideoRecorder:

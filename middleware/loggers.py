@@ -218,7 +218,7 @@ class RunLogger:
         self._console = make_console(every_s) if is_first_rank() else make_console(math.inf, io.StringIO())
         self._row: dict[str, Any] = {}
         self._evaluated: tuple[float | None, int | None] = None, None
-        self._written_iter, self._earlier_s = -1, 0.0
+        self._written_iter, self._earlier_s, self._done = -1, 0.0, 0
         self._is_behind = False
         """Whether there are metrics since the last row."""
         self._began = self._written = time.monotonic()
@@ -239,8 +239,9 @@ class RunLogger:
         yield
         evaluated = evaluation_of(ctx) is not None
         self._iterations += 1
+        self._done = ctx.total_step + 1
         if self._record is not None:
-            self._record.count(ctx.total_step + 1)
+            self._record.count(self._done)
         self._aggregator.take(ctx)
         self._is_behind = True
         # The last row is written by end_run, unless the run may be resumed, which then has the same rows as an unbroken run.
@@ -284,8 +285,8 @@ class RunLogger:
 
     def _enter(self, task: Task) -> None:
         self._processed = task.stage_seconds()["process"], self._iterations
-        if getattr(task.ctx, "train_iter", 0) < self._written_iter:  # this logger was in an earlier run of the process
-            self._written_iter = -1
+        if task.ctx.total_step < self._done:  # this logger was in an earlier run of the process
+            self._written_iter, self._done = -1, 0
         if self._task is None:
             step = next((getattr(task.ctx, name) for name in self._steps if hasattr(task.ctx, name)), 0)
             self._began, self._began_at = time.monotonic(), time.time()

@@ -17,7 +17,12 @@ _FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 
 
 def require_spaces(
-    dataset: Any, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any], owner: str, fix: str
+    dataset: Any,
+    observation_space: gymnasium.Space[Any],
+    action_space: gymnasium.Space[Any],
+    owner: str,
+    fix: str,
+    are_clipped: bool = False,
 ) -> None:
     """Refuse a dataset whose spaces, if it says them, or whose columns do not fit those of a policy or a reward model.
 
@@ -26,6 +31,7 @@ def require_spaces(
         observation_space, action_space: the spaces.
         owner: what has these spaces, for messages.
         fix: how other spaces get there, for messages.
+        are_clipped: whether actions beyond the bounds of a Box are clipped, so that the dataset may have other bounds.
 
     Raises:
         SpaceError: naming what differs.
@@ -33,13 +39,24 @@ def require_spaces(
     own = {"observation_space": observation_space, "action_space": action_space}
     for name, space in own.items():
         recorded = getattr(dataset, name) if dataset.knows(name) else space
-        if not same_layout(recorded, space) or (name == "action_space" and not same_space(recorded, space)):
+        is_same = same_layout(recorded, space)
+        if is_same and name == "action_space":
+            is_same = _same_but_bounds(recorded, space) if are_clipped else same_space(recorded, space)
+        if not is_same:
             raise SpaceError(
                 f"the dataset {dataset.name} was recorded with the {name.replace('_', ' ')} {recorded}, and {owner} has "
                 f"{space}{hidden_difference(recorded, space)}: {fix}."
             )
     if found := dataset.misfit(**own):
         raise SpaceError(f"the dataset {dataset.name} does not fit {owner}: {found}")
+
+
+def _same_but_bounds(one: gymnasium.Space[Any], other: gymnasium.Space[Any]) -> bool:
+    """Whether two spaces of the same layout are equal but for the bounds of their Boxes."""
+    parts, others = subspaces(one), subspaces(other)
+    if parts is not None and others is not None:
+        return all(_same_but_bounds(part, others[name]) for name, part in parts.items())
+    return isinstance(one, spaces.Box) or same_space(one, other)
 
 
 def find_space_mismatch(

@@ -293,7 +293,7 @@ class VectorEnvAdapter:
         """The info of each current observation."""
         latest = [next(infos for infos, mask in reversed(self._raw_infos) if mask[index]) for index in range(self.num_envs)]
         return [
-            {name: value for name, value in _info_of(infos, index).items() if name not in _FINAL}
+            {name: value for name, value in _info_of(infos, index, self.num_envs).items() if name not in _FINAL}
             for index, infos in enumerate(latest)
         ]
 
@@ -336,7 +336,10 @@ class VectorEnvAdapter:
                         f"and an array {'_' + name!r} of booleans if some have none: correct the environment, or leave "
                         f"{name!r} out of info_columns."
                     )
-        return [{str(name): value for name, value in _info_of(infos, index).items()} for index in range(self.num_envs)]
+        return [
+            {str(name): value for name, value in _info_of(infos, index, self.num_envs).items()}
+            for index in range(self.num_envs)
+        ]
 
     @property
     def running_episodes(self) -> list[RunningEpisode]:
@@ -469,7 +472,9 @@ class VectorEnvAdapter:
         begins = self._clock + (self.mode is AutoresetMode.NEXT_STEP)
         finished = []
         for index in indices:
-            info = own_info(_info_of(last, index)) if last else {}  # an environment may return the same arrays in each step
+            info = (
+                own_info(_info_of(last, index, self.num_envs)) if last else {}
+            )  # an environment may return the same arrays in each step
             length = self._clock - self._begun_at[index]
             finished.append(EpisodeResult(index, self._numbers[index], float(self._returns[index]), length, None, info))
             self._returns[index], self._begun_at[index] = 0, begins
@@ -529,8 +534,15 @@ def _share_memory(one: Any, other: Any) -> bool:
     return one is other and isinstance(one, (list, bytearray))  # numbers are not written in place
 
 
-def _info_of(infos: Any, index: int) -> dict[str, Any]:
-    """The info of one environment from a vector environment's infos: the columns whose mask includes it, also nested ones."""
+def _info_of(infos: Any, index: int, count: int) -> dict[str, Any]:
+    """The info of one environment from a vector environment's infos: the columns whose mask includes it, also nested ones.
+
+    Args:
+        infos: arrays [B, ...] and dicts of them; other values, and nested arrays that are not one row for each environment, are
+            left out.
+        index: of the environment.
+        count: B, for nested infos.
+    """
     if not isinstance(infos, dict):
         return {}
     found: dict[str, Any] = {}
@@ -540,8 +552,9 @@ def _info_of(infos: Any, index: int) -> dict[str, Any]:
             continue
         if f"_{key}" in infos and not infos[f"_{key}"][index]:
             continue
-        if not is_nested:
+        if is_nested:
+            if nested := _info_of(value, index, count):
+                found[key] = nested
+        elif value.shape[:1] == (count,):
             found[key] = value[index]
-        elif nested := _info_of(value, index):
-            found[key] = nested
     return found

@@ -34,8 +34,9 @@ def as_float(value: Any) -> float | None:
         return -math.inf if value == -abs(value) else math.inf
 
 
-def own_info(info: Any) -> Any:
-    """A copy that the environment cannot change: its dicts, lists, tuples and arrays are new, other objects are shared.
+def own_info(info: Any, around: tuple[Any, ...] = ()) -> Any:
+    """A copy that the environment cannot change: its dicts, lists, tuples and arrays are new, other objects are shared. So are
+    parts that contain themselves.
 
     Example:
         >>> info = {"score": np.zeros(1), "agents": {"cat": {"lives": [3]}}}
@@ -44,10 +45,13 @@ def own_info(info: Any) -> Any:
         >>> copied
         {'score': array([0.]), 'agents': {'cat': {'lives': [3]}}}
     """
-    if isinstance(info, Mapping):
-        return {name: own_info(value) for name, value in info.items()}
-    if type(info) in (list, tuple):
-        return type(info)(own_info(value) for value in info)
+    if isinstance(info, Mapping) or type(info) in (list, tuple):
+        if any(info is one for one in around):
+            return info
+        around = (*around, info)
+        if isinstance(info, Mapping):
+            return {name: own_info(value, around) for name, value in info.items()}
+        return type(info)(own_info(value, around) for value in info)
     return info.copy() if isinstance(info, np.ndarray) else info
 
 

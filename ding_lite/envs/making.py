@@ -126,9 +126,12 @@ def make_envs(
         raise ValueError(f"make_envs(num_envs={num_envs}): at least 1 environment is needed.")
     seed = seed_of(seed, "make_envs(seed={})")
     factory = env_factory(env, env_config=env_config, atari=atari, **kwargs)
-    columns, means = names_of(info_columns, "make_envs", "info_columns"), names_of(log_info, "make_envs", "log_info")
+    columns, means = (
+        names_of(info_columns or (), "make_envs", "info_columns"),
+        names_of(log_info or (), "make_envs", "log_info"),
+    )
     require_vectorization(vectorization, "make_envs")
-    layers = _layers_of(wrappers)
+    layers = _layers_of(wrappers or ())
     if action_mask:
         layers = (ActionMask, *layers)
     if means:

@@ -59,8 +59,13 @@ class StatsBase(abc.ABC):
     def merge(self, incoming_stats: Sequence[Any]) -> None:
         """Merge other statistics of the same kind and settings, in this order."""
 
-    def merge_own(self, incoming_stats: Sequence[Any]) -> None:
-        """Merge statistics that count as logged here, see `MetricsLogger.aggregate`; like `merge`, if nothing else is said."""
+    def merge_own(self, incoming_stats: Sequence[Any], places: Sequence[int]) -> None:
+        """Merge statistics that count as logged here, see `MetricsLogger.aggregate`; like `merge`, if nothing else is said.
+
+        Args:
+            incoming_stats: the statistics of the components that have any.
+            places: the place of each component among all, which stays the same from call to call.
+        """
         self.merge(incoming_stats)
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from inspect import Parameter, signature
 from time import perf_counter
@@ -297,8 +297,9 @@ class MetricsLogger:
                 added.add(path, stats)  # raises ValueError if two new names clash
             self._require_own_rate(path, stats, new)
         self._latest = {}
+        places = {id(it): place for place, one in enumerate(stats_dicts) for it in _statistics_in(one)} if as_own else {}
         for path, found in together:
-            self._merge(path, found, as_own)
+            self._merge(path, found, [places[id(it)] for it in found] if as_own else None)
 
     def merge_and_log_n_dicts(self, stats_dicts: Sequence[Mapping[Any, Any]], *, key: Key = ()) -> None:
         """An earlier name of `aggregate`."""
@@ -333,15 +334,16 @@ class MetricsLogger:
             if counted is not None and getattr(counted, "clock", None) is not None:
                 require_one_owner(path, incoming, counted)
 
-    def _merge(self, path: Path, found: Sequence[Any], as_own: bool) -> None:
+    def _merge(self, path: Path, found: Sequence[Any], places: Sequence[int] | None) -> None:
+        """Merge the statistics of several components, or of those at these places that work in place of this one."""
         stats = self._stats.get(path)
         if stats is None:
             stats = self._tree.add(path, self._made(found[0]))
-            if not as_own:
+            if places is None:
                 self._merged.add(path)
         stats.owner = found[0].owner
         self._latest[path] = found
-        self._guarded(path, partial(stats.merge_own if as_own else stats.merge, found))
+        self._guarded(path, partial(stats.merge, found) if places is None else partial(stats.merge_own, found, places))
 
     def _guarded(self, path: Path, call: Callable[[], Any], otherwise: Callable[[], Any] | None = None) -> Any:
         """The result of the call, or NaN if it raises, so that one bad value does not affect the others."""
@@ -522,3 +524,12 @@ class Timer:
 
     def __exit__(self, kind: object, error: object, where: object) -> None:
         self._push(perf_counter() - self._begun)
+
+
+def _statistics_in(reduced: Mapping[Any, Any]) -> Iterator[Any]:
+    """All statistics in a result of `reduce()`."""
+    for found in reduced.values():
+        if isinstance(found, Mapping):
+            yield from _statistics_in(found)
+        else:
+            yield found

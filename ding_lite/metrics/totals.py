@@ -123,7 +123,8 @@ class EmaStats(NumberStats):
         self._others = 1 - coeff  # the weight of the earlier values
         self._value: float | None = None
         self._theirs: list[list[float]] = []
-        """Of components that work in place of this one: the latest average of each, and its number of values in the cycle."""
+        """Of each component that works in place of this one: its place among all, its latest average, and the number of its
+        values in the cycle."""
         self._kept: float | None = None
         """The average with that of these components, in the last cycle that had any; None if a later one had own values."""
         self._count = 0
@@ -169,19 +170,20 @@ class EmaStats(NumberStats):
         value = math.nan if found is None else found
         return value if compile else [value]
 
-    def merge_own(self, incoming_stats: Sequence[EmaStats]) -> None:
-        for other in incoming_stats:
+    def merge_own(self, incoming_stats: Sequence[EmaStats], places: Sequence[int]) -> None:
+        theirs = {int(place): (average, count) for place, average, count in self._theirs}
+        for place, other in zip(places, incoming_stats):
             other._settle()
-        before = [count for _, count in self._theirs] if len(self._theirs) == len(incoming_stats) else [0] * len(incoming_stats)
-        averages = [other._average() for other in incoming_stats]
-        self._theirs = [[math.nan if it is None else it, count + more] for (it, count), more in zip(averages, before)]
+            average, count = other._average()
+            theirs[place] = math.nan if average is None else average, count + theirs.get(place, (0, 0))[1]
+        self._theirs = [[place, average, count] for place, (average, count) in theirs.items()]
 
     def _average(self) -> tuple[float | None, int]:
         """The average, and its number of values in this cycle."""
         if not self._theirs:
             return self._value, self._count
         total, power, total_count = 0.0, 0, 0
-        for value, count in (*self._theirs, (self._value, self._count)):
+        for value, count in (*(one[1:] for one in self._theirs), (self._value, self._count)):
             if count and value is not None:
                 total, power = added(total, power, *times(float(value), int(count)))
                 total_count += int(count)

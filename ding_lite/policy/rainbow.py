@@ -90,8 +90,8 @@ class RainbowPolicy(C51Policy):
         if torch.equal(self.model(obs), self.model(obs)):  # otherwise it has noise of its own
             warn_caller(
                 f"{type(self).__name__}(model=...) got a {type(self.model).__name__} without a NoisyLinear, so it does not "
-                "explore: it always takes the action with the highest value. Use ding_lite.nn.NoisyMLP or NoisyLinear for the "
-                "last layers of the network; or C51Policy, with an eps_greedy_handler in the pipeline."
+                "explore: without eps, it always takes the action with the highest value. Use ding_lite.nn.NoisyMLP or "
+                "NoisyLinear for the last layers of the network; or C51Policy, with an eps_greedy_handler in the pipeline."
             )
 
     def logits(self, network: nn.Module, obs: Any) -> Tensor:

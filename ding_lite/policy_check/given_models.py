@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -57,7 +58,7 @@ def require_no_memory(policy: Any, model: nn.Module) -> None:
     Raises:
         TypeError: the model has `initial_state`, and the policy would act and learn without memory.
     """
-    if not callable(getattr(model, "initial_state", None)):
+    if not callable(getattr(model, "initial_state", None)) or _is_empty(model.initial_state):
         return
     acting = next(kind for kind in type(policy).__mro__ if "compute_actions" in vars(kind))
     if is_of_ding_lite(acting.__module__):
@@ -67,6 +68,15 @@ def require_no_memory(policy: Any, model: nn.Module) -> None:
             "act and learn without it: use PPOPolicy or IMPALAPolicy, or R2D2Policy for Q-values, which support such networks; "
             "or a network without memory."
         )
+
+
+def _is_empty(initial_state: Any) -> bool:
+    """Whether a model says that it has no recurrent state."""
+    for arguments in ((), (1,)):  # the second is a number of rows
+        with contextlib.suppress(Exception):
+            found = initial_state(*arguments)
+            return found is None or (hasattr(found, "__len__") and not len(found))
+    return False
 
 
 def require_output(policy: PolicyWithGivenModel, call: str, output: Any, shape: Sequence[int | None], what: str) -> None:

@@ -86,11 +86,13 @@ def missing(path: Path) -> str:
 
 
 def search(path: Path) -> Iterator[Path]:
-    """The folders of runs, this one or those below it, in the order of their names; links are followed after all folders."""
+    """The folders of runs, this one or those below it, in the order of their names; links are followed after all folders, but
+    not those to a folder around this one."""
     if not path.is_dir():
         if path.exists():
             raise ReportError(f"{path} is a file, expected a folder: pass the folder of this file.")
         raise ReportError(missing(path))
+    around = {os.path.realpath(path), *map(str, Path(os.path.realpath(path)).parents)}
     seen: set[str] = set()
     waiting = [str(path)]
     while waiting:
@@ -104,7 +106,8 @@ def search(path: Path) -> Iterator[Path]:
             if METRICS in files:
                 inner.clear()  # folders in a run belong to it
                 yield Path(folder)
-            waiting += [link for name in inner if os.path.islink(link := os.path.join(folder, name))]
+            links = [link for name in inner if os.path.islink(link := os.path.join(folder, name))]
+            waiting += [link for link in links if os.path.realpath(link) not in around]
 
 
 def natural(name: str) -> list[tuple[int, str]]:

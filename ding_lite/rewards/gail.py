@@ -118,7 +118,7 @@ class GAILRewardModel(RewardModel):
                 f"GAILRewardModel got the dataset {self.expert.name}, which has no transitions: record the expert first."
             )
         fix = "record the expert in the same environment"
-        require_spaces(self.expert, observation_space, action_space, "the environment", fix)
+        require_spaces(self.expert, observation_space, action_space, "the environment", fix, are_clipped=True)
         both = spaces.Dict({"obs": without_mask(observation_space), "action": action_space})
         with seeded(self._seed):
             encoder, width = make_encoder(both, cfg.conv_layers)

@@ -407,7 +407,8 @@ class OwnArrays(VectorEnv):
     def step(self, actions):
         self.steps += 1
         self.reward[:], self.score[:, 0], self.terminated[:] = 10 * self.steps, self.steps, self.steps == [3, 4]
-        infos = {"score": self.score, "_score": np.ones(2, bool), "nested": {"score": self.score[:, 0]}}
+        nested = {"score": self.score[:, 0], "bins": np.zeros(3), "dt": np.array(0.01)}  # the last two are of no environment
+        infos = {"score": self.score, "_score": np.ones(2, bool), "nested": nested}
         return self.steps[:, None].astype(np.float32), self.reward, self.terminated, self.truncated, infos
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from ding_lite.envs import make_envs
+from ding_lite.envs.infos import own_info
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -81,3 +82,13 @@ def test_what_is_no_number_is_left_out_with_one_warning(odd):
 def test_one_string_instead_of_names_is_refused():
     with pytest.raises(TypeError, match=r"write \('speed',\)"):
         make_envs(Course, 1, log_info="speed")
+
+
+def test_a_copied_info_may_contain_itself():
+    room = {"doors": [{"open": True}], "bins": np.zeros(2)}
+    room["doors"][0]["leads_to"] = room
+    copied = own_info(room)
+    room["bins"][0] = 1
+
+    assert copied["bins"].tolist() == [0, 0]
+    assert copied["doors"][0]["leads_to"] is room

@@ -280,6 +280,11 @@ def test_an_id_with_a_module_imports_it_and_ends_at_its_threshold(tmp_path, monk
         make_envs("no_such_module:OfModule-v0")
 
 
+def test_none_stands_for_no_wrappers_and_no_names():
+    envs = make_envs("CartPole-v1", 2, wrappers=None, log_info=None, info_columns=None)
+    assert (envs.num_envs, envs.info_columns) == (2, ())
+
+
 def test_wrappers_and_names_may_come_from_a_generator():
     wrappers = (wrapper for wrapper in [partial(TransformReward, func=lambda reward: 100 * reward)])
     envs = make_envs("CartPole-v1", 2, wrappers=wrappers, log_info=(name for name in ["speed"]), info_columns=iter(["x"]))

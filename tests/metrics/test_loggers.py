@@ -675,6 +675,17 @@ class TestAveragesInPlaceOfOthers:
             own.aggregate([self.ema(batch, learner).reduce() for batch, learner in zip(batches, learners)], as_own=True)
         assert own.peek("x") == (3 * 0.0 + 2 * 4.0) / 5
 
+    def test_a_component_that_logs_nothing_in_a_batch_keeps_its_average(self):
+        learners, own = [MetricsLogger() for _ in range(3)], MetricsLogger()
+        for batches in (([1.0], [100.0], []), ([1.0], [], [7.0])):
+            own.aggregate([self.ema(batch, it, coeff=1.0).reduce() for batch, it in zip(batches, learners)], as_own=True)
+        assert own.peek("x") == (2 * 1.0 + 100.0 + 7.0) / 4
+        again = MetricsLogger()
+        again.load_state_dict(json.loads(json.dumps(own.state_dict())))
+        for logger in (own, again):
+            logger.aggregate([{}, self.ema([50.0], coeff=1.0).reduce(), {}], as_own=True)
+            assert logger.peek("x") == (2 * 1.0 + 2 * 50.0 + 7.0) / 5
+
     def test_a_saved_state_goes_on(self):
         own = self.ema([8.0])
         own.aggregate([self.ema([2.0]).reduce()], as_own=True)

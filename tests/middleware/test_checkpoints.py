@@ -777,3 +777,25 @@ def test_a_pipeline_with_two_savers_goes_on_from_the_folder_of_each(resumed, tmp
         assert load_checkpoint(tmp_path / name / "ckpt/final.pt")["model"]["weight"].item() == 7.0
     with pytest.raises(ValueError, match=rf"the run in .*{resumed} is resumed, and CkptSaver writes to .*third"):
         run(8, tmp_path / resumed, folders=("third", "fourth"))
+
+
+@dataclasses.dataclass
+class Forgetful(Context):
+    """Its count of gradient steps begins anew in each `run`."""
+
+    train_iter: int = 0
+
+
+def test_the_schedule_goes_on_in_slices_of_a_context_that_does_not_keep_its_count(tmp_path):
+    model, steps = torch.nn.Linear(1, 1), iter(range(1, 100))
+
+    @contract(writes=("train_iter",), uses=(model,), stage="learn")
+    def learn(ctx):
+        ctx.train_iter = next(steps)
+
+    with Task().start(ctx=Forgetful()) as loop, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        loop.use(learn).use(CkptSaver(model, tmp_path, train_freq=10))
+        for _ in range(6):
+            loop.run(4, final=False)
+    assert {path.name for path in (tmp_path / "ckpt").glob("iteration_*.pt")} == {"iteration_10.pt", "iteration_20.pt"}

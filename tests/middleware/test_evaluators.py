@@ -489,6 +489,10 @@ def no_mode():
     return gymnasium.make("CartPole-v1")
 
 
+def any_settings(**settings):
+    return gymnasium.make("CartPole-v1")
+
+
 @pytest.mark.parametrize(
     ("make", "settings"),
     [
@@ -497,6 +501,7 @@ def no_mode():
         (Rendered, {"action_mask": True, "log_info": ("nothing",), "max_episode_steps": 4}),
         ("CartPole-v1", {"wrappers": [lambda env: gymnasium.wrappers.TransformReward(env, float)], "max_episode_steps": 4}),
         (no_mode, {"max_episode_steps": 4}),
+        (any_settings, {"max_episode_steps": 4}),
         (lambda: Rendered("rgb_array"), {"action_mask": True}),
     ],
 )

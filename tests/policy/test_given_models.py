@@ -434,3 +434,13 @@ def test_a_policy_that_has_its_own_way_with_the_memory_takes_it():
         assert made(kind, make_recurrent_actor_critic(OBS, DISCRETE, [4], 3)).collect_mode
     for kind in (PPOPolicy, IMPALAPolicy):
         made(kind, make_recurrent_actor_critic(OBS, DISCRETE, [4], 3)).dry_run()
+
+
+@pytest.mark.parametrize("parameters", ["", "count"])
+def test_a_network_that_says_that_it_has_no_memory_may_be_used_where_there_is_none(parameters):
+    class Plain(nn.Linear):
+        pass
+
+    Plain.initial_state = eval(f"lambda self{', ' + parameters if parameters else ''}: ()")
+    policy = DQNPolicy(None, spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(2), model=Plain(3, 2))
+    assert policy.get_initial_state() == []

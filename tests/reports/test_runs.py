@@ -103,3 +103,7 @@ def test_runs_behind_links_are_found_once_and_circles_end(tmp_path, write_run):
 
     assert [run.folder for run in find_runs([tmp_path / "runs"])] == [inside, tmp_path / "runs" / "linked"]
     assert [run.folder.name for run in find_runs([tmp_path])] == ["dqn_2", "dqn_1"]
+
+    (tmp_path / "runs" / "around").symlink_to(tmp_path)
+    write_run(tmp_path / "others" / "run")
+    assert [run.folder for run in find_runs([tmp_path / "runs"])] == [inside, tmp_path / "runs" / "linked"]

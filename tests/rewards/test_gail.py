@@ -10,6 +10,7 @@ from states import check_continuation, check_refusal
 
 from ding_lite.data import nested, tree
 from ding_lite.data.trees import map_leaves, with_leaves
+from ding_lite.datasets import open_dataset
 from ding_lite.envs import SpaceError
 from ding_lite.policy import LossError
 from ding_lite.rewards import GAILRewardConfig, GAILRewardModel
@@ -268,6 +269,12 @@ def test_an_expert_of_another_environment_or_without_a_step_is_refused():
     ):
         with pytest.raises(SpaceError, match=f"does not fit the environment: the column {words}"):
             made(expert=expert)
+    wider = spaces.Box(-2.0, 2.0, (2,), np.float32)  # actions are clipped to the bounds of the environment
+    recorded = open_dataset(columns(action=wider) | {"reward": np.zeros(12, np.float32)}, VECTOR, wider)
+    assert made(action=ACTIONS["Box"], expert=recorded).expert is recorded
+    three = open_dataset(columns(action=spaces.Discrete(3)), VECTOR, spaces.Discrete(3))
+    with pytest.raises(SpaceError, match="recorded with .* Discrete\\(3\\), and the environment has Discrete\\(4"):
+        made(action=spaces.Discrete(4), expert=three)
     nothing = {name: leaf[:0] for name, leaf in columns().items()}
     with pytest.raises(ValueError, match="no transitions|no episodes|is empty"):
         made(expert=nothing)
