@@ -110,7 +110,12 @@ def rolloutor(
     )
     def roll_out(ctx: OnlineRLContext) -> None:
         assert ctx.inference_output is not None
-        rows = [{**output, "action": action} for output, action in zip(ctx.inference_output.values(), ctx.action, strict=True)]
+        if len(ctx.action) != len(ctx.inference_output):
+            raise ValueError(
+                f"rolloutor found {len(ctx.action)} actions in ctx.action for {len(ctx.inference_output)} environments in "
+                "ctx.inference_output: write one for each."
+            )
+        rows = [{**output, "action": action} for output, action in zip(ctx.inference_output.values(), ctx.action)]
         outputs = map_leaves(lambda *leaves: stack_rows(leaves), *rows)
         rollout = worker.complete_step(outputs)
         if transitions is not None:

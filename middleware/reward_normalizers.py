@@ -65,6 +65,7 @@ def reward_normalizer(cfg: RunConfig, policy: LearnMode) -> Callable[[OnlineRLCo
             )
         require_single_steps(rollout, "reward_normalizer", "Put reward_normalizer before nstep_reward_enhancer.")
         reward = np.asarray(columns["reward"])
+        scale.gamma = discount_factor_of("reward_normalizer", cfg)  # may change in a run
         scale.update(reward, np.asarray(columns["terminated"] | columns["truncated"]), rollout.valid)
         ctx.trajectories = rollout.with_columns(reward=scale.scaled(reward), raw_reward=columns.get("raw_reward", reward))
         ctx.trajectories.has_scaled_rewards = True
@@ -79,7 +80,8 @@ class _ReturnScale:
     state_ranges: ClassVar[Mapping[str, tuple[float, float]]] = {**RunningNorm.state_ranges, "carried": (-math.inf, math.inf)}
 
     def __init__(self, gamma: float) -> None:
-        self._gamma = gamma
+        self.gamma = gamma
+        """The discount factor."""
         self._returns = RunningNorm()
         self._carried: np.ndarray[Any, Any] = np.zeros(0)  # [B], gamma * R of the last step, 0 where that ended an episode
 
@@ -92,16 +94,17 @@ class _ReturnScale:
         x = np.where(np.isfinite(reward), reward, 0.0).astype(np.float64)
         if valid is not None:
             x[~valid] = 0.0
-        goes_on = self._gamma * ~done
+        goes_on = self.gamma * ~done
         x[:1] += self._carried
         returns = discounted_sum(x[::-1].copy(), np.concatenate([goes_on[:-1][::-1], np.zeros((1, count))]))[::-1].copy()
         self._carried = (goes_on * returns)[-1] if len(returns) else self._carried
         self._returns.update(torch.from_numpy(returns if valid is None else returns[valid]))
 
     def scaled(self, reward: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """The scaled rewards, float32."""
+        """The scaled rewards, float32. Those that are not finite stay as they are."""
         limit = self._returns.limit
-        return np.clip(reward * self._returns.scale.item(), -limit, limit).astype(np.float32)
+        clipped = np.clip(reward * self._returns.scale.item(), -limit, limit)
+        return np.where(np.isfinite(reward), clipped, reward).astype(np.float32)
 
     def state_dict(self) -> dict[str, Tensor]:
         """The running statistics and returns."""

@@ -7,7 +7,7 @@ import datetime
 import operator
 import sys
 import zlib
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterable
 from enum import Enum
 from functools import partial
@@ -375,7 +375,8 @@ def contents_of(value: Any, depth: int = 0, copies: bool = True) -> Any:
 
 def _elements_of(group: Any, depth: int, copies: bool) -> Any:
     if isinstance(group, dict):
-        return {key: contents_of(part, depth + 1, copies) for key, part in dict.items(group)}
+        items = OrderedDict.items(group) if isinstance(group, OrderedDict) else dict.items(group)  # not those of a subclass
+        return {key: contents_of(part, depth + 1, copies) for key, part in items}
     return [contents_of(part, depth + 1, copies) for part in group]
 
 
@@ -397,8 +398,8 @@ def is_users(thing: Any) -> bool:
 
 
 def parts_of(group: Any) -> list[Any]:
-    """The elements of a list, tuple, set or deque; the values of a dict."""
-    return list(group.values()) if isinstance(group, dict) else list(group)
+    """The elements of a list, tuple, set or deque; the keys and values of a dict."""
+    return [*group, *group.values()] if isinstance(group, dict) else list(group)
 
 
 AnyGuard = Guard | TensorGuard | Unshadowed | FunctionGuard

@@ -376,6 +376,11 @@ class Reads:
                 f"{self._line()} reads {place}, a weak proxy, whose object a compiled step cannot follow: keep the object "
                 "itself, or a weakref.ref of it."
             )
+        if isinstance(value, np.ndarray) and value.dtype.hasobject:
+            raise NotCompiledError(
+                f"{self._line()} reads {place}, an array of objects, which a compiled step cannot follow: keep a list, or an "
+                "array of numbers."
+            )
         size = value.size if isinstance(value, np.ndarray) else len(value) if isinstance(value, GROUPS) else 0
         if size > MOST:
             raise NotCompiledError(

@@ -12,7 +12,7 @@ from typing import Any
 from ding_lite.basics.optional_attributes import attribute_behind, attribute_of
 from ding_lite.basics.signatures import signature_of
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
-from ding_lite.engine import Context, Task, contract
+from ding_lite.engine import Context, Task, contract, current_task
 from ding_lite.engine.tasks import opened_for
 from ding_lite.policy_base import FixedSettingError, Policy, live_changes, settings_of, values_of
 from ding_lite.rollout.metrics_aggregators import COUNTERS, MetricsAggregator, evaluation_of
@@ -43,11 +43,31 @@ def reset_config(cfg: RunConfig, policy: Policy, values: Mapping[str, Any]) -> d
 
     Raises:
         ConfigError: a name does not exist, or a value is out of range or of the wrong type.
-        FixedSettingError: a ConfigError; a setting cannot be changed in a run.
+        FixedSettingError: a ConfigError; a setting cannot be changed in a run, or not with the middleware of the current task.
         ValueError: the policy was made with another configuration.
     """
     require_live(cfg, values)
+    _require_followed(cfg, policy, values, current_task())
     return _reset(cfg, policy, values)
+
+
+def _require_followed(cfg: RunConfig, policy: Policy, values: Mapping[str, Any], task: Task) -> None:
+    """Check that no middleware of a task has settings that cannot change.
+
+    Raises:
+        FixedSettingError: naming them.
+    """
+    fixed = {name: it for fn in task.middleware for name, it in attribute_behind(fn, "fixed_settings", {}).items()}
+    if not fixed:
+        return
+    changes = live_changes(
+        cfg.policy, {name.removeprefix("policy."): value for name, value in values.items()}, policy.settings_made
+    )
+    refused = [
+        f"{name} cannot be changed in this run: {why}" for name, why in fixed.items() if name.removeprefix("policy.") in changes
+    ]
+    if refused:
+        raise FixedSettingError("\n".join(refused))
 
 
 def _reset(cfg: RunConfig, policy: Policy, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -178,10 +198,7 @@ class Member:
             FixedSettingError: a ConfigError; a setting cannot be changed.
         """
         require_live(self.cfg, values)
-        fixed = {name: it for fn in self.task.middleware for name, it in attribute_behind(fn, "fixed_settings", {}).items()}
-        refused = [f"{name} cannot be changed in this run: {fixed[name]}" for name in values if name in fixed]
-        if refused:
-            raise FixedSettingError("\n".join(refused))
+        _require_followed(self.cfg, self.policy, values, self.task)
 
     def learned_state(self) -> dict[str, Any]:
         """What the policy has learned; see `Policy.learned_state`."""

@@ -65,7 +65,10 @@ def clip_actions(space: gymnasium.Space[Any], action: Any) -> Any:
         return {name: clip_actions(part, action[name]) for name, part in parts.items()}
     if not isinstance(space, spaces.Box):
         return action
-    low, high = (torch.as_tensor(bound, dtype=action.dtype, device=action.device) for bound in (space.low, space.high))
+    bounds = space.low, space.high
+    if action.dtype == torch.float32 and space.dtype == np.float64:
+        bounds = _inner(*bounds)
+    low, high = (torch.as_tensor(bound, dtype=action.dtype, device=action.device) for bound in bounds)
     return torch.clamp(action, low, high)
 
 

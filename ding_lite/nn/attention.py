@@ -97,7 +97,8 @@ class AttentionFeatures(nn.Module):
 
     Reference:
         Dai et al. (2019), https://arxiv.org/abs/1901.02860, for the memory of each block; Press et al. (2022),
-        https://arxiv.org/abs/2108.12409, for the initial numbers of the positions.
+        https://arxiv.org/abs/2108.12409, for scores that begin as linear in the age of a step, here with the slopes 2, 1, 1/2
+        and so on.
 
     Example:
         >>> network = AttentionFeatures(nn.Identity(), 3, size=8, window=4, layers=1, heads=2)

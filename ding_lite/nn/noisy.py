@@ -44,6 +44,9 @@ class NoisyLinear(nn.Module):
             return functional.linear(x, self.weight, self.bias)
         inner, outer = self.drawn
         if inner.ndim == 2:  # the same equation, without building a weight matrix for each row
+            if x.ndim > 2:
+                ones = (1,) * (x.ndim - 2)
+                inner, outer = (noise.view(len(noise), *ones, -1) for noise in (inner, outer))
             noisy = functional.linear(x * inner, self.weight_sigma, self.bias_sigma)
             return torch.addcmul(functional.linear(x, self.weight, self.bias), noisy, outer)
         weight = torch.addcmul(self.weight, self.weight_sigma, torch.outer(outer, inner))

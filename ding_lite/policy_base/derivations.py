@@ -112,6 +112,12 @@ def _num_arguments(name: str, hook: str, fn: Hook, wanted: str, *counts: int) ->
     raise TypeError(f"{name}: {hook} is called with ({wanted}), but the signature is {called}{signature}: change it to match.")
 
 
+def _optional(fn: Hook, names: Sequence[str]) -> tuple[str, ...]:
+    """Those of these names that are parameters of a function behind the policy, and may be left out."""
+    others = [*parameters_of(fn).values()][1:]
+    return tuple(one.name for one in others if one.name in names and one.kind is not one.POSITIONAL_ONLY)
+
+
 def _can_bind(signature: inspect.Signature, count: int) -> bool:
     try:
         signature.bind(*[None] * count)
@@ -184,10 +190,15 @@ def _stats(name: str, fn: Hook) -> dict[str, Any]:
 def _extra_action_out(name: str, fn: Hook) -> dict[str, Any]:
     count = _num_arguments(name, "extra_action_out_fn", fn, "policy) or (policy, obs, state, model, dist", 1, 5)
 
+    by_name = _optional(fn, ("obs", "state", "model", "dist")) if count == 1 else ()
+
     def extra_action_out(self: DerivedPolicy, obs: Any, state: Sequence[Any]) -> dict[str, Any]:
-        if count == 1:
+        if count == 1 and not by_name:
             return fn(self)  # type: ignore[no-any-return]
         dist = self.dist_class(self.model.last_output(), self.model) if hasattr(self.model, "last_output") else None
+        if count == 1:
+            known = {"obs": obs, "state": state, "model": self.model, "dist": dist}
+            return fn(self, **{one: known[one] for one in by_name})  # type: ignore[no-any-return]
         return fn(self, obs, state, self.model, dist)  # type: ignore[no-any-return]
 
     return {"extra_action_out": extra_action_out}
@@ -241,15 +252,25 @@ def _set_gradients(given: Any) -> dict[str, Any]:
     """The dict to log that a gradients_fn returned; if it returned (gradient, parameter) pairs, set them as `param.grad`."""
     if given is None or isinstance(given, Mapping):
         return dict(given or {})
-    for gradient, param in given:
+    try:
+        pairs = [(gradient, param) for gradient, param in given]
+    except TypeError:
+        raise HookError(
+            f"a gradients_fn returned {given!r:.60} of type {type(given).__name__}: return None, a dict of values to log, or "
+            "(gradient, parameter) pairs."
+        ) from None
+    for gradient, param in pairs:
         param.grad = gradient
     return {}
 
 
 def _optimizer(name: str, fn: Hook) -> dict[str, Any]:
     count = _num_arguments(name, "optimizer_fn", fn, "policy, config", 1, 2)
+    takes_config = count == 1 and bool(_optional(fn, ("config",)))
 
     def make_optimizer(self: DerivedPolicy, params: list[nn.Parameter]) -> torch.optim.Optimizer:
+        if takes_config:
+            return fn(self, config=self.config)  # type: ignore[no-any-return]
         return fn(self, self.config) if count == 2 else fn(self)  # type: ignore[no-any-return]
 
     return {"make_optimizer": make_optimizer}

@@ -315,7 +315,7 @@ def _learned(policy: DryRunPolicy, columns: dict[str, Any]) -> HookReads:
     with (
         _watched(policy, f"gradients of {kind}"),
         require_gradients(policy),
-        _explained(f"gradients of {kind}", lambda: f"a loss of {float(loss)}"),
+        _explained(f"gradients of {kind}", lambda: f"a loss of {float(loss.detach())}"),
     ):
         of_gradients = require_mapping(f"gradients of {kind}", policy.compute_gradients(loss))
     for_stats = read_batch(leaves if policy.stats_take_rollouts else rows, f"stats of {kind}")

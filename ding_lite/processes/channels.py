@@ -115,8 +115,7 @@ class Channel:
         """The next message; None if `wait` is false and no whole message has arrived.
 
         Raises:
-            EOFError: the other end is closed.
-            OSError: the other end was closed in the middle of a message.
+            EOFError: the other end is closed, perhaps in the middle of a message.
         """
         flags = getattr(socket, "MSG_CMSG_CLOEXEC", 0) | (0 if wait else socket.MSG_DONTWAIT)
         while (message := self.arrived()) is None:

@@ -269,6 +269,16 @@ CASES = {
         {**OWN, "weak": lambda: weakref.ref(KEPT)},
         lambda p: setattr(KEPT, "scale", 3.0),
     ),
+    "the order of an OrderedDict": (
+        lambda p: next(iter(p.ordered.values())),
+        {"ordered": lambda: collections.OrderedDict(first=1.0, second=3.0)},
+        lambda p: p.ordered.move_to_end("first"),
+    ),
+    "an object that is a key": (
+        lambda p: next(iter(p.by_object)).scale,
+        {"by_object": lambda: {Scaled(): 1}},
+        lambda p: setattr(next(iter(p.by_object)), "scale", 3.0),
+    ),
     "a value that the loss sets and restores": (lambda p: set_and_restored(p), {}, lambda p: p.model.eval()),
 }
 
@@ -452,6 +462,7 @@ REFUSED = {
     "the number of threads": (lambda p: float(torch.get_num_threads() > 0), {}, "calls get_num_threads"),
     "a weak proxy": (lambda p: p.weak.scale, {"weak": lambda: weakref.proxy(KEPT)}, "a weak proxy, whose object"),
     "vars": (lambda p: len(vars(p)["params"]), {}, "reads vars"),
+    "an array of objects": (lambda p: p.objects[0], {"objects": lambda: np.array([1.0, None])}, "an array of objects, which"),
 }
 
 

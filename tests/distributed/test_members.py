@@ -152,6 +152,19 @@ def test_a_middleware_may_refuse_a_change(members):
     assert member.cfg.policy.learn.learning_rate == 1e-3
 
 
+@pytest.mark.parametrize("values", [{"policy.learn.batch_size": 5}, {"policy.learn": {"batch_size": 5}}])
+def test_a_change_that_a_middleware_refuses_is_refused_in_a_script_too_by_any_of_its_names(values, members):
+    member = members("ppo")
+    with task.start():
+        task.use(lambda ctx: None)
+        task.middleware[0].fixed_settings = {"policy.learn.batch_size": "it was read. Start a new run."}
+        member.task.middleware[0].fixed_settings = task.middleware[0].fixed_settings
+        for change in (member.reset_config, lambda given: reset_config(member.cfg, member.policy, given)):
+            with pytest.raises(FixedSettingError, match="policy.learn.batch_size cannot be changed in this run: it was read"):
+                change(values)
+    assert member.cfg.policy.learn.batch_size != 5
+
+
 def test_mistakes_are_named():
     with pytest.raises(TypeError, match=r"nothing\(cfg\) wants to return the policy of the pipeline, got None"):
         Member(nothing, ppo_config())

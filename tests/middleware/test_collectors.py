@@ -139,6 +139,17 @@ def test_no_vector_environment_is_refused_by_name():
         StepCollector(cfg, policy.collect_mode, gymnasium.make("CartPole-v1"))
 
 
+def test_as_many_actions_as_environments_are_wanted():
+    envs = make_envs("CartPole-v1", 3)
+    policy = PPOPolicy(None, envs.single_observation_space, envs.single_action_space)
+
+    def drop(ctx):
+        ctx.action = ctx.action[:2]
+
+    with pytest.raises(ValueError, match=r"rolloutor found 2 actions in ctx.action for 3 environments .*: write one for each"):
+        run([inferencer(0, policy.collect_mode, envs), drop, rolloutor(policy.collect_mode, envs)], 1)
+
+
 def test_inferencer_and_rolloutor_together_collect_step_by_step():
     cfg, envs, policy = made(num_envs=3)
     log = []

@@ -231,3 +231,24 @@ def test_a_state_that_is_none_is_refused_and_changes_nothing(change, words):
         policy._attached["reward_normalizer"].load_state_dict({**part, **change})
 
     assert policy.state_dict()["attached"]["reward_normalizer"]["carried"].tolist() == part["carried"].tolist()
+
+
+def test_an_infinite_reward_stays_for_the_check_of_the_loss():
+    cfg, policy = made()
+    middleware, (first,) = reward_normalizer(cfg, policy.learn_mode), rollouts(sizes=[(6, 2)])
+    first.columns["reward"][2] = np.inf, -np.inf
+    found = normalised(middleware, first).columns["reward"]
+
+    assert found[2].tolist() == [np.inf, -np.inf]
+    assert np.isfinite(np.delete(found, 2, axis=0)).all()
+
+
+def test_a_discount_factor_that_changes_in_a_run_counts_from_the_next_rollout_on():
+    cfg, policy = made()
+    cfg.policy.collect.discount_factor = 0.5
+    middleware = reward_normalizer(cfg, policy.learn_mode)
+    cfg.policy.collect.discount_factor = GAMMA
+    parts = [*rollouts()]
+    found = [normalised(middleware, rollout).columns["reward"] for rollout in parts]
+    for one, expected in zip(found, by_definition(parts)):
+        np.testing.assert_allclose(one, expected, rtol=1e-5)

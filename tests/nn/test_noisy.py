@@ -171,3 +171,14 @@ def test_noisy_layers_are_joined_by_the_activation(activation):
     assert one.weight_sigma[0, 0] == torch.tensor(0.3 * 5**-0.5)
     with noisy_weights(network, generator()):
         assert torch.equal(network(x), three(between(two(between(one(x))))))
+
+
+def test_rows_of_several_vectors_have_the_noise_of_their_row():
+    noisy, x = layer(5, 3), torch.randn(4, 2, 6, 5, dtype=torch.float64, generator=generator(1))
+    drawn = torch.randn(4, 8, generator=generator(), dtype=torch.float64)
+    with noisy_weights(noisy, generator(), rows=4):
+        y = noisy(x).detach().numpy()
+
+    for row in range(4):
+        expected = by_definition(noisy, x[row].reshape(-1, 5), drawn[row])
+        np.testing.assert_allclose(y[row].reshape(-1, 3), expected, rtol=1e-12, atol=1e-14)

@@ -8,6 +8,7 @@ from gymnasium import spaces
 
 from ding_lite.data import ReplayBuffer, tree
 from ding_lite.envs import SpaceError, make_envs
+from ding_lite.nn import clip_actions
 from ding_lite.policy import AWACPolicy, CQLPolicy, DDPGPolicy, IQLPolicy, SACPolicy, TD3BCPolicy, TD3Policy
 from ding_lite.policy_check import LossError
 from ding_lite.rollout import LocalWorker
@@ -327,3 +328,10 @@ def test_actions_of_float64_are_learned_from_whether_the_policy_chose_them_or_ch
 
     assert buffer.sample(1).action.dtype == torch.float32
     policy.learn_mode.forward(tree({**transitions(), "action": torch.rand(12, 1, 3, dtype=torch.float64)}))
+
+
+def test_clipped_actions_are_inside_of_bounds_that_float32_does_not_have():
+    space = spaces.Box(-0.1, 0.1, (3,), np.float64)
+    clipped = clip_actions(space, torch.tensor([[-9.0, 0.05, 9.0]]))
+    assert space.contains(clipped[0].numpy().astype(np.float64))
+    assert clipped[0, 1] == torch.tensor(0.05)

@@ -166,6 +166,35 @@ def test_defaults_of_a_users_function_are_kept():
     assert policy.optimizer.param_groups[0]["lr"] == 0.25
 
 
+def test_arguments_that_a_users_function_may_leave_out_are_passed_too():
+    told = []
+
+    def optimizer_fn(policy, config=None):
+        return torch.optim.SGD(policy.params, lr=config["lr"])
+
+    def extra_action_out_fn(policy, obs=None, model=None, scale=2.0):
+        told.append((obs is not None, model is policy.model, scale))
+        return {"scaled": scale * torch.ones(len(obs))}
+
+    policy = build_policy("Optional", loss_fn=loss_fn, optimizer_fn=optimizer_fn, extra_action_out_fn=extra_action_out_fn)(
+        {"lr": 0.125}, BOX, DISCRETE
+    )
+    policy.dry_run()
+
+    assert policy.optimizer.param_groups[0]["lr"] == 0.125
+    assert set(told) == {(True, True, 2.0)}
+
+
+@pytest.mark.parametrize("given", [torch.zeros(()), 3.0])
+def test_what_a_gradients_fn_cannot_return_is_named(given):
+    def gradients_fn(policy, optimizer, loss):
+        return given
+
+    policy = build_policy("Clipping", loss_fn=loss_fn, gradients_fn=gradients_fn)(None, BOX, DISCRETE)
+    with pytest.raises(HookError, match=r"a gradients_fn returned .*: return None, a dict of values to log, or \(gradient"):
+        policy.dry_run()
+
+
 def test_extra_outputs_see_the_state_that_was_acted_with_and_need_no_distribution():
     class Counting(DQNPolicy):
         def get_initial_state(self):
