@@ -456,7 +456,7 @@ class CkptSaver:
         """Restore a saved state."""
         self._last_iter, self._best, self._kept = state["last_iter"], state["best"], list(state["kept"])
         self._final_step, self._better = state.get("final_step", -1), state.get("better")  # older states do not have them
-        self._began_untrained, self._is_first = state.get("began_untrained"), False
+        self._began_untrained, self._is_first, self._done = state.get("began_untrained"), False, 0
 
 
 def _count(ctx: Any) -> int:

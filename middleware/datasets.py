@@ -242,11 +242,16 @@ def offline_data_fetcher(
         _warn_of_observations(data, observation_space)
     _warn_of_target(cfg, data)
     epochs = _epochs(cfg, data)
-    return OfflineDataFetcher(data, epochs, columns, length, clip, _settings_of_collection(cfg))
+    fetcher = OfflineDataFetcher(data, epochs, columns, length, clip, _settings_of_collection(cfg))
+    fetcher.fixed_for = cfg.policy
+    return fetcher
 
 
 class OfflineDataFetcher:
     """The middleware that `offline_data_fetcher` returns."""
+
+    fixed_for: object = None
+    """The configuration of the policy whose settings `fixed_settings` names."""
 
     def __init__(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -11,7 +12,14 @@ from gymnasium.vector import VectorEnv, VectorWrapper
 from ding_lite.basics import foreign_arguments
 from ding_lite.config import EnvConfig, RunConfig
 from ding_lite.engine import Deferred
-from ding_lite.envs import ChangeableEnvs, EpisodeResult, LocalVectorEnv, SplitVectorEnv, with_render_mode
+from ding_lite.envs import (
+    ChangeableEnvs,
+    EpisodeResult,
+    LocalVectorEnv,
+    SplitVectorEnv,
+    with_render_mode,
+)
+from ding_lite.envs.making import may_ignore_render_mode
 from ding_lite.envs.names import name_of_envs, threshold_of_envs
 from ding_lite.metrics.sums import mean_of
 from ding_lite.middleware.arguments import RUN_CONFIG, require, require_evaluations, require_mode
@@ -177,9 +185,12 @@ def _rendered_factory(env: VectorEnv[Any, Any, Any]) -> Callable[[], Any] | None
         factory = with_render_mode(env.factory, "rgb_array")
     except ValueError:  # a function without the argument render_mode
         return env.factory if env.render_mode == "rgb_array" else None
-    one = factory()
-    one.close()
-    return factory if one.render_mode == "rgb_array" else None  # a function of any arguments may not read this one
+    if may_ignore_render_mode(env.factory):
+        with contextlib.suppress(Exception):  # the recorder warns of it
+            one = factory()
+            one.close()
+            return factory if one.render_mode == "rgb_array" else None
+    return factory
 
 
 def _recorder_for(cfg: RunConfig, env: VectorEnv[Any, Any, Any]) -> VideoRecorder:

@@ -531,7 +531,7 @@ class RunLogger:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a saved state. Before the first iteration, existing files are continued, cut after its step."""
         self._aggregator.load_state_dict(state["tally"])
-        self._earlier_s, self._written_iter = state["time_s"], state["written_iter"]
+        self._earlier_s, self._written_iter, self._done = state["time_s"], state["written_iter"], 0
         self._is_behind = state.get("is_behind", False)
         if self._task is None:
             self._after, rows = state["after"], state.get("rows")  # older states do not have the number

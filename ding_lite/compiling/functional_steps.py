@@ -194,10 +194,11 @@ def lists_of(policy: Any) -> list[tuple[str, Any, list[Any]]]:
 def are_same_lists(policy: Any, lists: Sequence[tuple[str, Any, list[Any]]]) -> bool:
     """Whether these attributes are the same objects as in a result of `lists_of`, and have the same objects in them."""
     own = vars(policy)
-    return all(
-        own.get(name) is group and len(group) == len(parts) and all(map(operator.is_, parts_of(group), parts))
-        for name, group, parts in lists
-    )
+    for name, group, before in lists:
+        parts = parts_of(group)
+        if own.get(name) is not group or len(parts) != len(before) or not all(map(operator.is_, parts, before)):
+            return False
+    return True
 
 
 def trace_step(policy: CompilablePolicy, batch: Tree, checks_gradients: bool) -> FunctionalStep:

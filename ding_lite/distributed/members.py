@@ -57,7 +57,10 @@ def _require_followed(cfg: RunConfig, policy: Policy, values: Mapping[str, Any],
     Raises:
         FixedSettingError: naming them.
     """
-    fixed = {name: it for fn in task.middleware for name, it in attribute_behind(fn, "fixed_settings", {}).items()}
+    fixed: dict[str, str] = {}
+    for fn in task.middleware:
+        if attribute_behind(fn, "fixed_for", cfg.policy) is cfg.policy:  # not that of another policy
+            fixed |= attribute_behind(fn, "fixed_settings", {})
     if not fixed:
         return
     changes = live_changes(

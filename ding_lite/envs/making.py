@@ -127,11 +127,11 @@ def make_envs(
     seed = seed_of(seed, "make_envs(seed={})")
     factory = env_factory(env, env_config=env_config, atari=atari, **kwargs)
     columns, means = (
-        names_of(info_columns or (), "make_envs", "info_columns"),
-        names_of(log_info or (), "make_envs", "log_info"),
+        names_of(() if info_columns is None else info_columns, "make_envs", "info_columns"),
+        names_of(() if log_info is None else log_info, "make_envs", "log_info"),
     )
     require_vectorization(vectorization, "make_envs")
-    layers = _layers_of(wrappers or ())
+    layers = _layers_of(() if wrappers is None else wrappers)
     if action_mask:
         layers = (ActionMask, *layers)
     if means:
@@ -221,6 +221,16 @@ def with_render_mode(factory: Callable[..., Any], render_mode: str) -> Callable[
             "give it one, and pass it to the environment."
         )
     return partial(factory, render_mode=render_mode)
+
+
+def may_ignore_render_mode(factory: Callable[..., Any]) -> bool:
+    """Whether `with_render_mode` passes the render mode to a function of any arguments, which may not read it."""
+    if isinstance(factory, partial) and factory.func in (_wrapped, _limited):
+        return may_ignore_render_mode(factory.args[0])
+    if isinstance(factory, partial) and factory.func in (_made, _made_atari):
+        return False
+    maker = factory.args[0] if isinstance(factory, partial) and factory.func is called else factory
+    return "render_mode" not in _parameters(maker)
 
 
 def stepper(env: VectorEnv[Any, Any, Any]) -> Stepper:

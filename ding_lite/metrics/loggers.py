@@ -288,6 +288,7 @@ class MetricsLogger:
                 merged.
             TypeError: not a result of `reduce()`.
         """
+        stats_dicts = list(stats_dicts)
         together = list(matched([one for one in stats_dicts if one], path_of(key)))
         new = {path: found[0] for path, found in together}
         added = StatsTree()

@@ -113,9 +113,11 @@ def _num_arguments(name: str, hook: str, fn: Hook, wanted: str, *counts: int) ->
 
 
 def _optional(fn: Hook, names: Sequence[str]) -> tuple[str, ...]:
-    """Those of these names that are parameters of a function behind the policy, and may be left out."""
-    others = [*parameters_of(fn).values()][1:]
-    return tuple(one.name for one in others if one.name in names and one.kind is not one.POSITIONAL_ONLY)
+    """Those of these names that a function declares behind the policy, and that a partial has not bound."""
+    others = [*inspect.signature(fn, follow_wrapped=False).parameters.values()][1:]
+    bound = fn.keywords if isinstance(fn, functools.partial) else ()
+    kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+    return tuple(one.name for one in others if one.name in names and one.name not in bound and one.kind in kinds)
 
 
 def _can_bind(signature: inspect.Signature, count: int) -> bool:
@@ -195,7 +197,8 @@ def _extra_action_out(name: str, fn: Hook) -> dict[str, Any]:
     def extra_action_out(self: DerivedPolicy, obs: Any, state: Sequence[Any]) -> dict[str, Any]:
         if count == 1 and not by_name:
             return fn(self)  # type: ignore[no-any-return]
-        dist = self.dist_class(self.model.last_output(), self.model) if hasattr(self.model, "last_output") else None
+        has_dist = hasattr(self.model, "last_output") and (count == 5 or "dist" in by_name)
+        dist = self.dist_class(self.model.last_output(), self.model) if has_dist else None
         if count == 1:
             known = {"obs": obs, "state": state, "model": self.model, "dist": dist}
             return fn(self, **{one: known[one] for one in by_name})  # type: ignore[no-any-return]

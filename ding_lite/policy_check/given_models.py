@@ -75,7 +75,7 @@ def _is_empty(initial_state: Any) -> bool:
     for arguments in ((), (1,)):  # the second is a number of rows
         with contextlib.suppress(Exception):
             found = initial_state(*arguments)
-            return found is None or (hasattr(found, "__len__") and not len(found))
+            return hasattr(found, "__len__") and not len(found)
     return False
 
 

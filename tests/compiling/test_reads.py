@@ -740,3 +740,19 @@ def test_classes_are_as_before():
     with interpreting():
         learn(made(extended(lambda policy: policy.scaled(), **OWN)), 1)
     assert (dict(vars(Scaled)), dict(vars(nn.Module))) == before
+
+
+@pytest.mark.few
+def test_a_dict_of_networks_is_one_form_as_long_as_it_has_the_same_networks():
+    class Heads(DQNPolicy):
+        def after_init(self):
+            super().after_init()
+            self.heads = {"main": self.model}
+
+    policy = made(Heads)
+    with interpreting(), no_warning():
+        learn(policy, 4)
+        assert compiled(policy) == 4
+        traces = len(policy.compiled_steps._forms)
+        learn(policy, 4)
+    assert (compiled(policy), len(policy.compiled_steps._forms)) == (8, traces)

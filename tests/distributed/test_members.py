@@ -165,6 +165,15 @@ def test_a_change_that_a_middleware_refuses_is_refused_in_a_script_too_by_any_of
     assert member.cfg.policy.learn.batch_size != 5
 
 
+def test_what_a_middleware_of_another_policy_refuses_may_change(members):
+    member = members("ppo")
+    with task.start():
+        task.use(lambda ctx: None)
+        task.middleware[0].__dict__.update(fixed_settings={"policy.learn.batch_size": "it was read."}, fixed_for=object())
+        reset_config(member.cfg, member.policy, {"policy.learn.batch_size": 5})
+    assert member.cfg.policy.learn.batch_size == 5
+
+
 def test_mistakes_are_named():
     with pytest.raises(TypeError, match=r"nothing\(cfg\) wants to return the policy of the pipeline, got None"):
         Member(nothing, ppo_config())

@@ -799,3 +799,15 @@ def test_the_schedule_goes_on_in_slices_of_a_context_that_does_not_keep_its_coun
         for _ in range(6):
             loop.run(4, final=False)
     assert {path.name for path in (tmp_path / "ckpt").glob("iteration_*.pt")} == {"iteration_10.pt", "iteration_20.pt"}
+
+
+def test_the_schedule_goes_on_where_a_state_was_loaded_into_the_same_saver(tmp_path):
+    model = torch.nn.Linear(1, 1)
+    with Task().start(ctx=Fitting()) as loop:
+        loop.use(fitting(model)).use(CkptSaver(model, tmp_path, train_freq=4, keep_last=9))
+        loop.run(5, final=False)
+        state = loop.state_dict()
+        loop.run(1, final=False)
+        loop.load_state_dict(state)
+        loop.run(11, final=False)
+    assert {path.name for path in (tmp_path / "ckpt").glob("iteration_*.pt")} == {"iteration_4.pt", "iteration_8.pt"}

@@ -185,6 +185,19 @@ def test_arguments_that_a_users_function_may_leave_out_are_passed_too():
     assert set(told) == {(True, True, 2.0)}
 
 
+def test_arguments_that_the_user_has_bound_are_kept():
+    def optimizer_fn(policy, config=None):
+        return torch.optim.SGD(policy.params, lr=config["lr"])
+
+    @functools.wraps(optimizer_fn)
+    def bound(policy, **settings):
+        return optimizer_fn(policy, config={"lr": 0.5}, **settings)
+
+    for fn, rate in ((functools.partial(optimizer_fn, config={"lr": 0.25}), 0.25), (bound, 0.5)):
+        policy = build_policy("Bound", loss_fn=loss_fn, optimizer_fn=fn)({"lr": 0.125}, BOX, DISCRETE)
+        assert policy.optimizer.param_groups[0]["lr"] == rate
+
+
 @pytest.mark.parametrize("given", [torch.zeros(()), 3.0])
 def test_what_a_gradients_fn_cannot_return_is_named(given):
     def gradients_fn(policy, optimizer, loss):
