@@ -26,6 +26,8 @@ from gymnasium import spaces
 from interpreted_steps import assert_close, batch_of, compiled, interpreting, learn, made, no_warning, pair
 from torch import nn
 
+from ding_lite.compiling import steps
+from ding_lite.compiling.functional_steps import trace_step
 from ding_lite.policy import DQNPolicy
 
 SCALE = 1.0
@@ -743,16 +745,15 @@ def test_classes_are_as_before():
 
 
 @pytest.mark.few
-def test_a_dict_of_networks_is_one_form_as_long_as_it_has_the_same_networks():
+def test_a_dict_of_networks_is_traced_once_as_long_as_it_has_the_same_networks(monkeypatch):
     class Heads(DQNPolicy):
         def after_init(self):
             super().after_init()
             self.heads = {"main": self.model}
 
+    traced = []
+    monkeypatch.setattr(steps, "trace_step", lambda *given: (traced.append(given), trace_step(*given))[1])
     policy = made(Heads)
     with interpreting(), no_warning():
-        learn(policy, 4)
-        assert compiled(policy) == 4
-        traces = len(policy.compiled_steps._forms)
-        learn(policy, 4)
-    assert (compiled(policy), len(policy.compiled_steps._forms)) == (8, traces)
+        learn(policy, 8)
+    assert (compiled(policy), len(traced)) == (8, 1)
