@@ -159,9 +159,11 @@ class _Metrics:
         """Append the values and the number of these gradient steps, and the metrics of the policy's hooks, to the context."""
         self.own.log_value("gradient_steps", steps, reduce="sum", with_throughput=True)
         self._outputs.log(train_output, num_steps=train_output.num_steps)
+        loggers = [self.own, self._hooks]
         if of_rewards:
             self._reward_outputs.log(of_rewards)
-        reduced = [one for one in (it.reduce() for it in (self.own, self._hooks, self._rewards)) if one]
+            loggers.append(self._rewards)
+        reduced = [one for one in (it.reduce() for it in loggers) if one]
         train_output.is_logged = append_metrics(ctx, "learn_metrics", reduced)
 
 
