@@ -48,7 +48,7 @@ class DatasetWriter:
     Args:
         path: folder of the dataset.
         append: whether to add to an existing dataset.
-        is_copy: whether the dataset has what is added only after `flush`, so that a copy that is interrupted has nothing of it.
+        is_copy: whether what is added belongs to the dataset only after `flush`; a copy that is interrupted leaves nothing.
 
     Raises:
         WriteError: nothing can be written there.

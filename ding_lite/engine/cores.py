@@ -11,25 +11,23 @@ from typing import Any
 
 _SWITCH_S = 0.0005  # instead of Python's 5 ms
 _mutex = threading.Lock()
-_blocks: list[None] = []  # one entry for each block that is entered, by any thread
-_intervals: list[float] = []  # the interval before the first of them
+_intervals: list[float] = []  # at the entry of each block that some thread is in; the first is restored after the last
 
 
 @contextlib.contextmanager
 def short_switch_interval() -> Iterator[None]:
     """Within this block, a thread that stops waiting gets the interpreter quickly."""
     with _mutex:
-        if not _blocks:
-            _intervals.append(sys.getswitchinterval())
-            sys.setswitchinterval(min(_intervals[0], _SWITCH_S))
-        _blocks.append(None)
+        _intervals.append(sys.getswitchinterval())
+        sys.setswitchinterval(min(_intervals[-1], _SWITCH_S))
     try:
         yield
     finally:
         with _mutex:
-            _blocks.pop()
-            if not _blocks:
-                sys.setswitchinterval(_intervals.pop())
+            before = _intervals[0]
+            _intervals.pop()
+            if not _intervals:
+                sys.setswitchinterval(before)
 
 
 def threads_of_torch(max_lag: int) -> tuple[int | None, int | None]:

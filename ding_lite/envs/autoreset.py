@@ -472,9 +472,8 @@ class VectorEnvAdapter:
         begins = self._clock + (self.mode is AutoresetMode.NEXT_STEP)
         finished = []
         for index in indices:
-            info = (
-                own_info(_info_of(last, index, self.num_envs)) if last else {}
-            )  # an environment may return the same arrays in each step
+            # A copy, because an environment may return the same arrays in each step.
+            info = own_info(_info_of(last, index, self.num_envs)) if last else {}
             length = self._clock - self._begun_at[index]
             finished.append(EpisodeResult(index, self._numbers[index], float(self._returns[index]), length, None, info))
             self._returns[index], self._begun_at[index] = 0, begins

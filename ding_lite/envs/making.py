@@ -126,10 +126,8 @@ def make_envs(
         raise ValueError(f"make_envs(num_envs={num_envs}): at least 1 environment is needed.")
     seed = seed_of(seed, "make_envs(seed={})")
     factory = env_factory(env, env_config=env_config, atari=atari, **kwargs)
-    columns, means = (
-        names_of(() if info_columns is None else info_columns, "make_envs", "info_columns"),
-        names_of(() if log_info is None else log_info, "make_envs", "log_info"),
-    )
+    columns = names_of(() if info_columns is None else info_columns, "make_envs", "info_columns")
+    means = names_of(() if log_info is None else log_info, "make_envs", "log_info")
     require_vectorization(vectorization, "make_envs")
     layers = _layers_of(() if wrappers is None else wrappers)
     if action_mask:
@@ -213,9 +211,8 @@ def with_render_mode(factory: Callable[..., Any], render_mode: str) -> Callable[
     if isinstance(factory, partial) and factory.func in (_wrapped, _limited):
         inner, *others = factory.args
         return partial(factory.func, with_render_mode(inner, render_mode), *others, **factory.keywords)
-    takes = isinstance(factory, partial) and factory.func in (_made, _made_atari)
-    maker = factory.args[0] if isinstance(factory, partial) and factory.func is called else factory
-    if not takes and "render_mode" not in _parameters(maker) and not _takes_any(maker):
+    maker = _function_in(factory)
+    if maker is not None and "render_mode" not in _parameters(maker) and not _takes_any(maker):
         raise ValueError(
             f"the environment is made by {getattr(maker, '__name__', maker)!r:.80}, which has no argument render_mode: "
             "give it one, and pass it to the environment."
@@ -225,12 +222,19 @@ def with_render_mode(factory: Callable[..., Any], render_mode: str) -> Callable[
 
 def may_ignore_render_mode(factory: Callable[..., Any]) -> bool:
     """Whether `with_render_mode` passes the render mode to a function of any arguments, which may not read it."""
-    if isinstance(factory, partial) and factory.func in (_wrapped, _limited):
-        return may_ignore_render_mode(factory.args[0])
-    if isinstance(factory, partial) and factory.func in (_made, _made_atari):
-        return False
-    maker = factory.args[0] if isinstance(factory, partial) and factory.func is called else factory
-    return "render_mode" not in _parameters(maker)
+    maker = _function_in(factory)
+    return maker is not None and "render_mode" not in _parameters(maker)
+
+
+def _function_in(factory: Callable[..., Any]) -> Callable[..., Any] | None:
+    """The user's function that makes the environment, below what `make_envs` puts around it; None if gymnasium makes it."""
+    if not isinstance(factory, partial):
+        return factory
+    if factory.func in (_wrapped, _limited):
+        return _function_in(factory.args[0])
+    if factory.func in (_made, _made_atari):
+        return None
+    return factory.args[0] if factory.func is called else factory
 
 
 def stepper(env: VectorEnv[Any, Any, Any]) -> Stepper:

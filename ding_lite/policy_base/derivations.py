@@ -191,7 +191,6 @@ def _stats(name: str, fn: Hook) -> dict[str, Any]:
 
 def _extra_action_out(name: str, fn: Hook) -> dict[str, Any]:
     count = _num_arguments(name, "extra_action_out_fn", fn, "policy) or (policy, obs, state, model, dist", 1, 5)
-
     by_name = _optional(fn, ("obs", "state", "model", "dist")) if count == 1 else ()
 
     def extra_action_out(self: DerivedPolicy, obs: Any, state: Sequence[Any]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from torch import Tensor
 from ding_lite.basics.global_random import global_random_states, set_global_random_states
 from ding_lite.basics.torch_modes import TorchModes, torch_modes
 from ding_lite.basics.torch_threads import torch_threads, torch_threads_here
+from ding_lite.data.column_arrays import tensor_to_array
 from ding_lite.data.trees import map_leaves
 from ding_lite.policy_base.configs import PolicyConfig
 from ding_lite.policy_base.constructions import Given
@@ -228,10 +229,7 @@ def _own(leaf: Any) -> Any:
 
 def array_of(value: Any) -> Any:
     """The array of a tensor; other values unchanged."""
-    if not isinstance(value, Tensor):
-        return value
-    value = value.detach().cpu()
-    return (value.float() if value.dtype == torch.bfloat16 else value).numpy()  # numpy does not have it, and float32 is exact
+    return tensor_to_array(value) if isinstance(value, Tensor) else value
 
 
 def _on_cpu(value: Any) -> Any:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ding_lite.data.column_arrays import tensor_to_array
 from ding_lite.policy_base.hooks import Hooks
 from ding_lite.policy_check import require_finite
 from ding_lite.policy_state import StateError, misfit, require_weights
@@ -50,9 +51,7 @@ class WeightsSnapshot(NamedTuple):
         """The same with numpy arrays, to send to another process: torch would write each tensor to its own file."""
         if not self.are_tensors:
             return self
-        narrow = torch.bfloat16  # numpy does not have it, and float32 is exact
-        values = [(tensor.float() if tensor.dtype == narrow else tensor).cpu().numpy() for tensor in self.values]
-        return self._replace(values=values, extra=on_cpu(dict(self.extra or {})))
+        return self._replace(values=[tensor_to_array(tensor) for tensor in self.values], extra=on_cpu(dict(self.extra or {})))
 
     def as_tensors(self) -> WeightsSnapshot:
         """The reverse of `as_arrays`. Arrays that cannot be written to are copied, because torch warns about them."""
