@@ -192,6 +192,8 @@ class RunLogger:
         """Where CkptSaver copies the folder, by cfg.storage_path."""
         self._copy: RunCopy | None = None
         """The copy, during a run."""
+        self._knows_copy = False
+        """Whether it is known if there is one."""
         if cfg is not None and self._folder is not None:
             resume, storage_path = getattr(cfg, "resume", None), getattr(cfg, "storage_path", None)
             if resume is not None and is_uri(resume):
@@ -284,6 +286,7 @@ class RunLogger:
         self._enter(task)
 
     def _enter(self, task: Task) -> None:
+        self._knows_copy = False
         self._processed = task.stage_seconds()["process"], self._iterations
         if task.ctx.total_step < self._done:  # this logger was in an earlier run of the process
             self._written_iter, self._done = -1, 0
@@ -402,8 +405,8 @@ class RunLogger:
             row["time/process"] = (spent - before) / (iterations - first)
         if end:
             self._processed = spent, iterations
-        if self._copy is None and self._folder is not None:
-            self._copy = copy_of(own_run(), self._folder)
+        if self._folder is not None and not self._knows_copy:
+            self._copy, self._knows_copy = copy_of(own_run(), self._folder), True
         if self._copy is not None:
             row.update(self._copy.metrics())
         return row
@@ -501,7 +504,7 @@ class RunLogger:
                 _logger.info("the task is stopped%s", "" if reason is None else f", because {reason}")
             self._run_log.close()
             self._run_log = None
-        copy, self._copy = self._copy, None
+        copy, self._copy, self._knows_copy = self._copy, None, False
         if copy is not None:
             copy_late_files(copy)
         if self._record is not None:

@@ -42,6 +42,7 @@ else:
     Tree = treetensor.Tensor
 
 _LEAVES = {np.ndarray, torch.Tensor}
+_PLAIN_LEAVES = {*_LEAVES, float, int, bool, str}
 
 Path = tuple[str, ...]
 
@@ -438,7 +439,10 @@ def flatten(structure: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
         structure = dict(structure.iter_items())
     if isinstance(structure, Mapping):
         for name, inner in structure.items():
-            yield from flatten(inner, (*path, name))
+            if type(inner) in _PLAIN_LEAVES:
+                yield (*path, name), inner
+            else:
+                yield from flatten(inner, (*path, name))
     else:
         yield path, structure
 

@@ -173,6 +173,8 @@ def at_once(values: Any) -> list[Any]:
     Raises:
         TypeError: the values are text, a mapping, or a single value.
     """
+    if type(values) is list and values and type(values[0]) is float:
+        return values
     is_array = hasattr(values, "shape")
     is_one = len(values.shape) == 0 if is_array else not isinstance(values, Iterable)
     if is_one or isinstance(values, (str, bytes, Mapping)):

@@ -261,6 +261,10 @@ class MetricsLogger:
         Args:
             empty: whether to include keys without values in this cycle.
         """
+        return dict(unflatten(self.values_by_path(empty)))
+
+    def values_by_path(self, empty: bool = True) -> dict[Path, Any]:
+        """`compile` with the path of each value instead of nested dicts."""
         self._latest = {}
         values: dict[Path, Any] = {}
         for path, stats in self._stats.items():
@@ -273,7 +277,7 @@ class MetricsLogger:
             if is_wanted and clock is not None and joined(rate) not in self._tree.written and rate not in self._tree:
                 values[rate] = clock.of_cycle(stats.peek())
         self._cycle_begun = perf_counter()
-        return dict(unflatten(values))
+        return values
 
     def aggregate(self, stats_dicts: Sequence[Mapping[Any, Any]], *, key: Key = (), as_own: bool = False) -> None:
         """Merge the reduced statistics of other loggers, in this order.

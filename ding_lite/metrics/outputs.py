@@ -45,7 +45,7 @@ class Outputs:
         """
         counts = num_steps if len(num_steps) == len(outputs) else [{}] * len(outputs)
         is_weighted = any(counts)
-        first = outputs[0]
+        first = next(iter(outputs))
         alike = all(one.keys() == first.keys() for one in outputs)
         for name in first if alike else dict.fromkeys(name for one in outputs for name in one):
             values = [one[name] for one in outputs if alike or name in one]

@@ -35,7 +35,7 @@ def summarize_episodes(episodes: Sequence[EpisodeResult]) -> dict[str, Any]:
     """
     custom: dict[str, list[float]] = {}
     for episode in episodes:
-        for name, value in numbers_in(episode.info):
+        for name, value in numbers_in(episode.info) if episode.info else ():
             custom.setdefault(name, []).append(value)
     spreads = {key: it for name, values in custom.items() for key, it in _spread(name, values).items()}
     return {

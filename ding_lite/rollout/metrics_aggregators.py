@@ -121,11 +121,12 @@ class MetricsAggregator:
             time_s: seconds since the start of the run, a column after the counters; None leaves it out.
         """
         self._aggregate()
-        logged = self._root.compile(empty=False) if end else self._root.peek(empty=False)
+        logged = self._root.values_by_path(empty=False) if end else {(): self._root.peek(empty=False)}
         own = {"collect": self._episodes.summarize(end), **({"system": self._system.look()} if end else {})}
         groups: dict[str, dict[str, Any]] = {}
-        for path, value in flatten(logged):
-            groups.setdefault(path[0], {})["/".join(map(str, path))] = value
+        for start, found in logged.items():
+            for path, value in flatten(found, start):
+                groups.setdefault(path[0], {})["/".join(map(str, path))] = value
         for path, value in flatten(own):
             group, name = groups.setdefault(path[0], {}), "/".join(map(str, path))
             if name in group:
@@ -190,7 +191,10 @@ def _is_same(number: Any, logged: Any) -> bool:
 
 
 def _has_no_owner(reduced: Mapping[Any, Any]) -> bool:
-    return not any(getattr(stats, "owner", None) for _, stats in flatten(reduced))
+    for found in reduced.values():
+        if not (_has_no_owner(found) if isinstance(found, Mapping) else not getattr(found, "owner", None)):
+            return False
+    return True
 
 
 def _split_times(waiting: Sequence[Mapping[Any, Any]]) -> tuple[list[Mapping[Any, Any]], list[Mapping[Any, Any]]]:

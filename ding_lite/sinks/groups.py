@@ -12,7 +12,8 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-_PLAIN = (int, float, str, bool, type(None))
+_UNCHANGED = {float, str, bool, type(None)}
+_PLAIN = {int, *_UNCHANGED}
 _MOST = 1000  # numbers of one array in a row
 _LARGEST = sys.float_info.max
 _SHARE = 0.05  # of the time of a run that failures of one sink may take
@@ -72,8 +73,8 @@ class SinkGroup:
             images = images_of(row)
             self._warn_of_left_out(row, {*values, *images} if any(takers) else values.keys())
         for index, takes_images in enumerate(takers):
-            own = {**values, **images} if takes_images else values
-            self._write(index, {name: _copied(value) for name, value in own.items()})  # which the sink may change
+            own = plain_row(values)  # which the sink may change
+            self._write(index, {**own, **copy.deepcopy(images)} if takes_images else own)
 
     def close(self) -> None:
         """Close each sink, even if one raises an error."""
@@ -125,7 +126,8 @@ def plain_row(row: Mapping[str, Any]) -> dict[str, Any]:
     """
     values = {}
     for name, value in row.items():
-        if type(value) in _PLAIN and type(value) is not int:
+        kind = type(value)
+        if kind in _UNCHANGED or (kind is int and -_LARGEST <= value <= _LARGEST):
             values[name] = value
             continue
         with contextlib.suppress(TypeError, ValueError, RuntimeError):
@@ -154,10 +156,6 @@ def _plain(value: Any) -> Any:
         if isinstance(value, kind):
             return _plain(kind(value))
     raise TypeError(f"{type(value).__name__} is not plain")
-
-
-def _copied(value: Any) -> Any:
-    return copy.deepcopy(value) if type(value) in (list, dict) or _is_image(value) else value
 
 
 def _is_image(value: Any) -> bool:
