@@ -7,15 +7,12 @@ from ding_lite.policy_check.acting_attributes import AttributesOfActing, changed
 from ding_lite.policy_check.batches import explain_learning, require_shapes, warn_of_misfit
 from ding_lite.policy_check.columns import STANDARD, ColumnError, HookReads, described, map_columns
 from ding_lite.policy_check.dry_run import dummy_elements, try_out
+from ding_lite.policy_check.finite_numbers import LossError, are_finite, loss_error, require_finite
 from ding_lite.policy_check.given_models import require_members, require_no_memory, require_output
 from ding_lite.policy_check.hook_names import require_declarations, require_methods
 from ding_lite.policy_check.hook_results import (
     HookError,
-    LossError,
-    are_finite,
-    loss_error,
     require_batch,
-    require_finite,
     require_mapping,
     require_model,
     require_optimizer,

@@ -19,7 +19,8 @@ from ding_lite.data.trees import has_leaf
 from ding_lite.envs.arrays import describe_shapes
 from ding_lite.envs.spaces import space_spec, subspaces
 from ding_lite.policy_check.columns import STANDARD, ColumnError, described, explain_missing
-from ding_lite.policy_check.hook_results import HookError, LossError
+from ding_lite.policy_check.finite_numbers import LossError
+from ding_lite.policy_check.hook_results import HookError
 from ding_lite.policy_check.observations import describe_leaf, out_of_range
 
 _PREPARING = "postprocess", "learn_on_batch", "dummy_batch"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -19,31 +18,8 @@ from ding_lite.data import Spec, flatten
 from ding_lite.data.trees import is_tree
 from ding_lite.envs.spaces import integer_bounds, subspaces
 
-_ADVICE = (
-    "lower learn.learning_rate, clip gradients with learn.grad_clip_norm, or look for very large rewards, observations or "
-    "actions"
-)
-
 LOSSES = ("total_loss", "loss")
 """Names under which the whole loss is logged."""
-
-
-class LossError(FloatingPointError):
-    """The loss, the norm of its gradient, or a weight is not finite.
-
-    If it is the loss or the gradient, and was checked in this step, no step was taken; on a GPU, not every step is checked. If
-    it is a weight, no state is saved; on a CPU, no snapshot is made either, and nothing is copied to acting copies.
-    """
-
-    found: str = ""
-    """What is not finite, and when it was found; without advice."""
-
-
-def loss_error(found: str) -> LossError:
-    """The error for a loss or a gradient that is not finite, with advice."""
-    error = LossError(f"{found}: {_ADVICE}.")
-    error.found = found
-    return error
 
 
 class HookError(ValueError):
@@ -136,34 +112,6 @@ def warn_of_unlearned(hook: str, params: Sequence[nn.Parameter], optimizer: Opti
             f"{hook} returns a {type(optimizer).__name__} without some of the model's weights, which will not learn: add them, "
             "or set requires_grad of them to False."
         )
-
-
-def require_finite(policy: str, train_iter: int, params: Sequence[Tensor]) -> None:
-    """Check that the weights of a policy are finite.
-
-    Raises:
-        LossError: a weight is NaN or infinite.
-    """
-    # A sum is much cheaper than isfinite(). It may overflow although all numbers are finite, so isfinite() then decides.
-    with torch.no_grad():
-        total = sum([param.sum().item() for param in params])
-    if math.isfinite(total) or all(bool(it.isfinite().all()) for it in params):
-        return
-    if not train_iter:
-        raise LossError(
-            f"the first weights of {policy} are not finite: initialise the networks of make_model, or of the argument model, "
-            "with finite numbers."
-        )
-    raise LossError(
-        f"the weights of {policy} are not finite after {train_iter} gradient steps, because a gradient was not finite although "
-        f"the loss was, or because a step was much too large: {_ADVICE}; and continue from an earlier checkpoint."
-    )
-
-
-def are_finite(tensors: Sequence[Tensor]) -> bool:
-    """Whether all numbers of these tensors are finite. It usually waits for a GPU only once."""
-    total = sum(tensor.sum() for tensor in tensors)
-    return math.isfinite(float(total)) or all(bool(tensor.isfinite().all()) for tensor in tensors)  # the sum may overflow
 
 
 def require_batch(hook: str, batch: Any) -> None:
