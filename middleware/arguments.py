@@ -9,10 +9,12 @@ from typing import Any, Literal
 
 from gymnasium.vector import VectorEnv
 
-from ding_lite.basics import Config
+from ding_lite.basics import Config, warn_caller
 from ding_lite.config import RunConfig
+from ding_lite.data import flatten
 from ding_lite.envs import stepper
 from ding_lite.envs.autoreset import VectorEnvAdapter
+from ding_lite.envs.carried_state import INSTEAD, statistics_in
 from ding_lite.policy import CollectMode, EvalMode, LearnMode, Policy, PolicyConfig
 
 _OF_REPLAY = "policy.learn.update_per_collect"
@@ -87,6 +89,17 @@ def require_info_columns(middleware: str, cfg: Any, env: object) -> None:
             f"cfg.env.info_columns = {wanted}, but {middleware} got environments that do not record {missing[0]!r}: make them "
             "with make_envs(..., **cfg.env.options()), or make_agent_envs(..., info_columns=cfg.env.info_columns)."
         )
+
+
+def warn_of_statistics(middleware: str, env: object, is_evaluator: bool = False) -> None:
+    """Warn of wrappers with running statistics, which the environments for collection and evaluation do not share."""
+    for name in statistics_in(env):
+        if name == "NormalizeReward":
+            compared = ", and stop_value is compared with these" if is_evaluator else ""
+            effect = f"so the returns of episodes are sums of normalised rewards{compared}"
+        else:
+            effect = "and its statistics are those of these environments alone: collection and evaluation normalise differently"
+        warn_caller(f"the environments of {middleware} have the wrapper {name}, {effect}. Leave it out, and {INSTEAD[name]}.")
 
 
 def _instead(given: object, attribute: str) -> str:
@@ -166,6 +179,7 @@ def require_same_algorithm(middleware: str, cfg: object, policy: object) -> None
         )
     if type(given) is type(own):
         _warn_of_unused_settings(middleware, given, own)
+        _warn_of_settings_of_the_policy_alone(middleware, given, own)
 
 
 _READ_BY_MIDDLEWARE = frozenset(
@@ -175,6 +189,7 @@ _READ_BY_MIDDLEWARE = frozenset(
     + ("seed", "device")
 )
 """Settings of a policy that middleware or the script read."""
+_ONLY_READ_BY_MIDDLEWARE = _READ_BY_MIDDLEWARE - {"seed", "device"} | {"nstep"}
 
 
 def _warn_of_unused_settings(middleware: str, given: PolicyConfig, own: PolicyConfig) -> None:
@@ -194,6 +209,25 @@ def _warn_of_unused_settings(middleware: str, given: PolicyConfig, own: PolicyCo
             f"the configuration of {middleware} has settings without effect on the policy, which was made with others: "
             f"{', '.join(found)}. Change the configuration before the policy is made from it.",
             stacklevel=4,
+        )
+
+
+def _warn_of_settings_of_the_policy_alone(middleware: str, given: PolicyConfig, own: PolicyConfig) -> None:
+    """Warn of settings that only middleware reads, where the policy was made with another value, which is not the default."""
+    if given is own:
+        return
+    of_policy, of_run, default = (dict(flatten(one.to_dict())) for one in (own, given, type(own)()))
+    found = [
+        f"policy.{name} = {value!r} (the configuration of {middleware} has {of_run[path]!r})"
+        for path, value in of_policy.items()
+        if (name := ".".join(path)) in _ONLY_READ_BY_MIDDLEWARE or path[0] in ("other", "eval")
+        if path in of_run and value not in (of_run[path], default.get(path, value))
+    ]
+    if found:
+        warn_caller(
+            f"{middleware} does not use settings that the policy was made with, because middleware reads them from its own "
+            f"configuration: {', '.join(found)}. Make the policy from cfg.policy; or set cfg.policy = policy.cfg before the "
+            "middleware is made."
         )
 
 

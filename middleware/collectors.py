@@ -23,6 +23,7 @@ from ding_lite.middleware.arguments import (
     require_info_columns,
     require_mode,
     require_same_algorithm,
+    warn_of_statistics,
 )
 from ding_lite.middleware.foreign_names import ARGUMENTS
 from ding_lite.middleware.own_runs import IdleCollectorCheck
@@ -147,6 +148,7 @@ class StepCollector:
         require_count("StepCollector", "random_collect_size", random_collect_size, low=0)
         self._check_policies = IdleCollectorCheck("StepCollector", [policy])
         self._settings = ActingSettings("StepCollector", [policy], collect_kwargs)
+        warn_of_statistics("StepCollector", env)
         self._acting: Acting[LocalWorker, SplitWorker] = Acting(make_worker(env, policy))
         self._num_envs: int = env.num_envs
         self._num_steps = math.ceil(cfg.policy.collect.n_sample / env.num_envs)
@@ -255,6 +257,7 @@ class EpisodeCollector:
         require_info_columns("EpisodeCollector", cfg, env)
         self._check_policies = IdleCollectorCheck("EpisodeCollector", [policy])
         self._settings = ActingSettings("EpisodeCollector", [policy], collect_kwargs)
+        warn_of_statistics("EpisodeCollector", env)
         self._acting: Acting[LocalWorker, SplitWorker] = Acting(make_worker(env, policy))
         self._count: int = getattr(cfg.policy.collect, setting)
         self._unit: EpisodeUnit = unit

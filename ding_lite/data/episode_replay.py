@@ -80,7 +80,7 @@ class EpisodeReplayBuffer(ReplayBuffer):
         super().__init__(capacity, seed, spec, share_frames=share_frames)
 
     def _forget(self) -> None:
-        self._step[:] = -1  # no step of a stream
+        self._stream[:], self._step[:] = 0, -1  # no step of a stream
         # Of each stream: the number of its steps so far, of those that were overwritten, and the first step of the episode
         # that goes on, or -1.
         self._total, self._gone, self._open = (np.zeros(0, np.int64) for _ in range(3))

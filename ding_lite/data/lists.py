@@ -125,7 +125,8 @@ def episodes_from_list(episodes: Sequence[Any], who: str) -> Episodes:
     joined = {path: _concatenated(path, [part[path] for part in parts], who) for path in (parts[0] if parts else ())}
     if all((flag,) in joined for flag in _FLAGS):
         last = np.cumsum(lengths) - 1
-        joined["truncated",][last] |= ~joined["terminated",][last]
+        terminated, truncated = (joined[flag,] for flag in ("terminated", "truncated"))
+        truncated[last] = (truncated[last] != 0) | (terminated[last] == 0)
     return Episodes(unflatten(joined), lengths)
 
 

@@ -153,7 +153,8 @@ class JoinedSampler(Sampler):
     its exact fraction by one row or more.
 
     A batch has the leaves that all buffers have, with the dtypes of the first buffer. If some buffers are prioritised, rows of
-    the others have weight 1 and index -1, and the indices of each prioritised buffer begin after those of the previous one.
+    the others have index -1, and weight 1 unless they have a column weight; the indices of each prioritised buffer begin after
+    those of the previous one.
     """
 
     def __init__(self, buffers: Sequence[Any], shares: Sequence[float]) -> None:
@@ -232,7 +233,7 @@ class JoinedSampler(Sampler):
             return part
         if _takes_priorities(self.buffers[place]):
             return {**part, "index": part["index"] + self._offsets[place]}
-        return {**part, "weight": torch.ones(count), "index": torch.full((count,), -1)}
+        return {"weight": torch.ones(count), **part, "index": torch.full((count,), -1)}
 
     def update_priority(self, batch: Tree, priority: Any) -> None:
         """Update the priorities of rows from prioritised buffers."""

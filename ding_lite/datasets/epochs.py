@@ -21,7 +21,8 @@ class EpochSampler:
         seed: random seed of the order.
         fingerprint: of the data, see `OfflineDataset.fingerprint`.
         rank, ranks: number of this process, and of all processes that learn together. With the same seed, all
-            processes together get the batches of one process with a batch size of `ranks * batch_size`, each its part.
+            processes together get the batches of one process with a batch size of `ranks * batch_size`, each its part; fewer
+            and larger ones where a batch would have less than one row for each process.
 
     Raises:
         ValueError: there are more processes than rows.

@@ -198,6 +198,20 @@ def _added_up(fn: FunctionType) -> set[str]:
     return found | {name for line, name in read.intersection(stored) if count[line] == 1}
 
 
+def statistics_in(env: Any) -> list[str]:
+    """Names of gymnasium's wrappers with running statistics, around a vector environment and around its first environment.
+
+    Environments in worker processes are not looked at.
+    """
+    layers, layer = list[Any](), env
+    while layer is not None:
+        layers.append(layer)
+        inner = next(iter(getattr(layer, "envs", None) or ()), None)
+        layer = vars(layer).get("env", inner)
+    found = [_instead_of(layer) for layer in layers if getattr(layer, "update_running_mean", True)]
+    return [name for name in dict.fromkeys(found) if name is not None]
+
+
 def _instead_of(layer: Any) -> str | None:
     """The wrapper of gymnasium with statistics that a layer is, or is derived from."""
     names = [base.__name__ for base in type(layer).__mro__ if base.__module__.startswith("gymnasium.")]

@@ -124,7 +124,7 @@ def normalize_advantage(advantage: Tensor, valid: Tensor | None = None) -> Tenso
         valid: False for steps that do not count. Same shape, bool; None if all count.
 
     Returns:
-        The same shape, 0 for steps that do not count. Fewer than two numbers are not normalised.
+        The same shape, 0 for steps that do not count, and 0 if all are equal. Fewer than two numbers are not normalised.
 
     Reference:
         Huang et al. (2022), "The 37 Implementation Details of Proximal Policy Optimization", detail 7.
@@ -134,8 +134,18 @@ def normalize_advantage(advantage: Tensor, valid: Tensor | None = None) -> Tenso
         [-1.0, 0.0, 1.0]
     """
     if valid is None:
-        return advantage if advantage.numel() < 2 else (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+        if advantage.numel() < 2:
+            return advantage
+        mean, std = advantage.mean(), advantage.std()
+        return _scaled(advantage - mean, mean, std)
     advantage, count = advantage.masked_fill(~valid, 0), valid.sum()
-    centred = (advantage - advantage.sum() / count.clamp(min=1)).masked_fill(~valid, 0)
+    mean = advantage.sum() / count.clamp(min=1)
+    centred = (advantage - mean).masked_fill(~valid, 0)
     std = (centred.square().sum() / (count - 1).clamp(min=1)).sqrt()
-    return torch.where(count < 2, advantage, centred / (std + 1e-8))
+    return torch.where(count < 2, advantage, _scaled(centred, mean, std))
+
+
+def _scaled(centred: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    """Advantages minus their mean, divided by their standard deviation; 0 if they differ by the rounding of the mean alone."""
+    are_equal = std <= 8 * torch.finfo(std.dtype).eps * mean.abs()
+    return torch.where(are_equal, torch.zeros_like(centred), centred / (std + 1e-8))

@@ -48,9 +48,13 @@ class ActionBounds(nn.Module):
         return action.reshape(-1, *self.shape)
 
     def to_unit(self, action: Tensor) -> Tensor:
-        """Convert actions [B, *shape] of the Box to unit actions [B, A]; 0 for elements whose bounds are equal."""
+        """Convert actions [B, *shape] to unit actions [B, A]; 0 for elements whose bounds are equal.
+
+        Actions beyond the bounds, such as samples of a Gaussian policy, are clipped to them, as for the environment.
+        """
         action = action.reshape(len(action), -1).to(self.middle.dtype)
-        return action if self._is_unit else (action - self.middle) * self.per_reach
+        unit = action if self._is_unit else (action - self.middle) * self.per_reach
+        return unit.clamp(-1, 1)
 
 
 def clip_actions(space: gymnasium.Space[Any], action: Any) -> Any:

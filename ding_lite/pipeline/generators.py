@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import FunctionType, GeneratorType, MethodType
@@ -74,6 +75,10 @@ def forward_step(fn: Callable[..., Any], result: object, ctx: Any) -> WaitingGen
         if close:
             close()
         raise TypeError(f"{describe_call(fn)} is an async function, which is not awaited here: write a plain function.")
+    if result is False:  # a callback of Stable-Baselines3 ends its run so
+        warnings.warn(
+            f"{describe_call(fn)} returned False, which has no effect: to end the run, set task.finish = True.", stacklevel=2
+        )
     _refuse_other_context(fn, result, ctx)
     return None
 

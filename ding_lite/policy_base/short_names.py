@@ -108,8 +108,9 @@ def resolve(
         cfg: a typed configuration, which replaces the defaults; or a mapping. In a mapping, short names (`lr`), dotted names
             (`learn.learning_rate`) and sections (`{"learn": {"learning_rate": 1e-3}}`) set fields of the typed configuration.
             So does the section `policy` of a run's configuration, as `PPOConfig().to_dict()` returns it; its other settings are
-            those of the run. Other names are kept as additional settings, with a warning if a name looks like a misspelt field,
-            or if no hook can read it.
+            those of the run. If `kind` is no algorithm's, settings in it that only algorithms have are kept as additional
+            settings by their short names, with a warning. Other names are kept as additional settings, with a warning if a name
+            looks like a misspelt field, or if no hook can read it.
         default: the defaults, in the same form; None for those of `kind`.
         kind: type of the typed configuration; PolicyConfig stands for OnPolicyConfig.
         only_reader: name of the policy's class if it has no hook of a user, which could read additional settings; otherwise
@@ -132,7 +133,10 @@ def resolve(
             for name, value in source.items():
                 place = place_of(base, name)
                 if name == "policy" and is_of_run:
-                    base.override({place_of(base, inner): _section(base, inner, it) for inner, it in value.items()})
+                    own, of_others = _split(base, value) if type(base) is OnPolicyConfig else (value, {})
+                    extra.update(of_others)
+                    base.override({place_of(base, inner): _section(base, inner, it) for inner, it in own.items()})
+                    _warn_of_others([it for it in of_others if not reads(it)], base)
                 elif "." in place or _lookup(base, place):
                     base.override({place: _section(base, name, value)})
                 else:
@@ -157,6 +161,33 @@ def _section(cfg: PolicyConfig, section: str, values: Any) -> Any:
     if not isinstance(values, Mapping):
         return values
     return {_field_of(cfg, section, name): value for name, value in values.items()}
+
+
+def _split(cfg: PolicyConfig, sections: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The settings of a policy without those that only other algorithms have; and those, by short name."""
+    own: dict[str, Any] = {}
+    of_others: dict[str, Any] = {}
+    shorts = {place: short for short, places in reversed({**_PLACES, **_MORE_PLACES}.items()) for place in places}
+    for section, values in sections.items():
+        if not isinstance(values, Mapping):
+            own[section] = values
+            continue
+        places = {name: f"{section}.{_field_of(cfg, section, name)}" for name in values}
+        others = {name for name, place in places.items() if not _lookup(cfg, place) and _owners_of(place)}
+        of_others.update({shorts.get(places[name], name): values[name] for name in values if name in others})
+        if kept := {name: value for name, value in values.items() if name not in others}:
+            own[section] = kept
+    return own, of_others
+
+
+def _warn_of_others(settings: Iterable[str], cfg: Config) -> None:
+    """Warn of settings that only other algorithms have."""
+    if names := ", ".join(map(repr, settings)):
+        warn_caller(
+            f"{type(cfg).__name__} has no settings {names}, which other algorithms have. They are kept in policy.config, and "
+            "have an effect only where a hook reads them. To change hooks of an algorithm, derive from its policy, as in "
+            "PPOPolicy.with_updates(...)."
+        )
 
 
 def _field_of(cfg: PolicyConfig, section: str, name: str) -> str:

@@ -114,14 +114,20 @@ class ActorCriticLearning(LearningRateSchedule, EntropyCoeffSchedule, ValueNetwo
         return stats
 
 
-def mean_stats(steps: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """The mean of each statistic over the gradient steps that have it. An empty array is no value."""
+def mean_stats(steps: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The mean of each statistic over the gradient steps that have it. An empty array is no value.
+
+    Of what is not numeric, such as a text, it is the last one, which the learner names in a warning.
+    """
     names = dict.fromkeys(name for step in steps for name in step)
-    given = {name: [torch.as_tensor(step[name], dtype=torch.float32) for step in steps if name in step] for name in names}
-    return {name: _mean_of(values) for name, values in given.items()}
+    return {name: _mean_of([step[name] for step in steps if name in step]) for name in names}
 
 
-def _mean_of(values: list[Tensor]) -> Tensor:
+def _mean_of(stats: list[Any]) -> Any:
+    try:
+        values = [torch.as_tensor(stat, dtype=torch.float32) for stat in stats]
+    except (TypeError, ValueError, RuntimeError):
+        return stats[-1]
     shape = values[0].shape
     if all(value.shape == shape for value in values):
         return torch.stack(values).mean()

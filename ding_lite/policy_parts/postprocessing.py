@@ -24,8 +24,9 @@ def compute_advantages(
     """Add advantage and return_, [T, B] float, to a batch. RLlib's function of this name does this to one trajectory.
 
     Args:
-        batch: reward [T, B] float; terminated, truncated [T, B] bool; with `use_gae` also value [T, B] float and, optionally,
-            next_value, to bootstrap at truncated steps. A single trajectory may omit the dimension B.
+        batch: reward [T, B] float; terminated, truncated [T, B] bool; with `use_gae` also value [T, B] float, or vf_preds, as
+            RLlib names it; and, optionally, next_value, to bootstrap at truncated steps. A single trajectory may omit the
+            dimension B.
         last_r: value of the state after the last row, a number or [B] float; ignored if the last row is terminated.
         gamma: discount factor per step, in [0, 1].
         lambda_: lambda of generalized advantage estimation, in [0, 1].
@@ -44,14 +45,16 @@ def compute_advantages(
         return column.unsqueeze(1) if single else column
 
     reward, terminated, truncated = shaped("reward"), shaped("terminated"), shaped("truncated")
-    last = torch.as_tensor(last_r, dtype=reward.dtype, device=reward.device).expand(reward.shape[1:])
+    values = [name for name in ("value", "vf_preds") if has_leaf(batch, name)]
+    dtype = reward.dtype if reward.is_floating_point() else torch.float32
+    last = torch.as_tensor(last_r, dtype=dtype, device=reward.device).expand(reward.shape[1:])
     if use_gae:
-        if not has_leaf(batch, "value"):
+        if not values:
             raise ColumnError(
                 "compute_advantages(use_gae=True) wants the column 'value': return {\"value\": "
                 "policy.model.value_function()} from extra_action_out_fn, or use use_gae=False."
             )
-        value = shaped("value")
+        value = shaped(values[0])
         next_value = torch.cat([value[1:], last.unsqueeze(0)])
         cut = truncated.clone()
         cut[-1:] = False  # `last_r` is the next value of the last row, truncated or not
@@ -60,10 +63,10 @@ def compute_advantages(
         advantage = gae(reward, value, next_value, terminated, truncated, gamma=gamma, lambda_=lambda_)
         return_ = advantage + value
     else:
-        bootstrap = torch.zeros_like(reward)
+        bootstrap = torch.zeros_like(reward, dtype=dtype)
         if len(bootstrap):
             bootstrap[-1] = last
         return_ = discounted_return(reward, terminated, truncated, gamma=gamma, bootstrap=bootstrap)
-        advantage = return_ - shaped("value") if has_leaf(batch, "value") else return_
+        advantage = return_ - shaped(values[0]) if values else return_
     columns = {"advantage": advantage, "return_": return_}
     return with_leaves(batch, **{name: column.squeeze(1) if single else column for name, column in columns.items()})

@@ -154,10 +154,14 @@ def test_a_series_of_chosen_transitions_counts_as_an_episode():
     }
 
 
-def test_a_cleared_buffer_knows_no_episode():
-    walks, buffer = Walks(2, seed=3), EpisodeReplayBuffer(20)
-    buffer.push(walks.rollout(15))
-    buffer.clear()
+@pytest.mark.parametrize("num_envs", [1, 2, 3])
+@pytest.mark.parametrize(
+    "empty", [EpisodeReplayBuffer.clear, lambda it: it.load_state_dict(EpisodeReplayBuffer(20).state_dict())]
+)
+def test_a_cleared_buffer_knows_no_episode(num_envs, empty):
+    walks, buffer = Walks(num_envs, seed=3), EpisodeReplayBuffer(20)
+    buffer.push(Walks(2, seed=4).rollout(15))
+    empty(buffer)
     later = walks.rollout(9)
     buffer.push(later)
     stored = Stored(20)

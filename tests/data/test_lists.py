@@ -144,6 +144,17 @@ def test_a_list_of_episodes_is_episodes(form):
     assert episodes_from_list([listed[2], listed[0]], "test").rows()["reward"].tolist() == [5, 0, 1]
 
 
+@pytest.mark.parametrize("dtype", [np.int64, np.uint8, np.float32])
+def test_flags_of_a_list_of_episodes_may_be_numbers(dtype):
+    one, other = steps(0, 2), steps(2, 4, ends=False)
+    for episode in (one, other):
+        episode.update({name: episode[name].astype(dtype) for name in ("terminated", "truncated")})
+    listed = episodes_from_list([one, other], "test")
+
+    assert listed.rows()["terminated"].tolist() == [0, 1, 0, 0]
+    assert listed.rows()["truncated"].tolist() == [0, 0, 0, 1]
+
+
 @pytest.mark.parametrize(
     ("listed", "error", "words"),
     [

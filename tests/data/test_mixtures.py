@@ -433,3 +433,12 @@ BUFFER = uniform(0)
 def test_other_forms_are_refused_by_name(given, error, message):
     with pytest.raises(error, match=message):
         sampler(given, "learner")
+
+
+def test_rows_of_a_buffer_with_weights_keep_these_beside_a_prioritised_one():
+    weighted = uniform(0, weight=np.full(10, 0.25, np.float32))
+    batch = sampler([(weighted, 0.5), (prioritized(100), 0.5)]).sample(8)
+
+    assert batch.weight[:4].tolist() == [0.25] * 4
+    assert batch.weight[4:].tolist() == [1.0] * 4
+    assert (batch.index[:4] == -1).all()

@@ -273,5 +273,18 @@ def test_a_single_advantage_has_no_spread_and_stays_as_it_is(count):
     assert normalize_advantage(*one_of_three).tolist() == [3.0 * count, 0.0, 0.0]
 
 
-def test_equal_advantages_are_all_zero():
-    assert normalize_advantage(torch.full((4,), 2.0)).tolist() == [0, 0, 0, 0]
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_equal_advantages_are_all_zero(dtype):
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        advantage = torch.full((int(rng.integers(2, 2048)),), rng.normal() * 10 ** rng.uniform(-3, 3), dtype=dtype)
+        valid = torch.rand(len(advantage)) < 0.7
+        valid[:2] = True  # fewer than two are not normalised
+
+        assert not normalize_advantage(advantage).any()
+        assert not normalize_advantage(advantage, valid).any()
+
+
+@pytest.mark.parametrize("junk", [np.nan, np.inf])
+def test_an_advantage_that_is_not_finite_is_not_hidden(junk):
+    assert normalize_advantage(torch.tensor([1.0, junk, 2.0])).isnan().all()

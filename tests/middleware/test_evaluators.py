@@ -1,6 +1,7 @@
 """interaction_evaluator: when it evaluates, what it reports, and how it ends a run."""
 
 import json
+import re
 import sys
 import threading
 import time
@@ -527,6 +528,7 @@ def test_the_videos_of_an_atari_game_have_its_preprocessing(tmp_path):
 
 
 @pytest.mark.parametrize("is_wrapped", [False, True])
+@pytest.mark.filterwarnings("ignore:the environments of interaction_evaluator have the wrapper")
 def test_environments_that_tell_nothing_of_their_making_want_a_recorder(is_wrapped):
     cfg = config(eval_freq=1)
     cfg.log.video_every = 5
@@ -537,3 +539,37 @@ def test_environments_that_tell_nothing_of_their_making_want_a_recorder(is_wrapp
 
     with pytest.raises(ValueError, match=r"video_every = 5 .* pass interaction_evaluator\(..., recorder=VideoRecorder\("):
         interaction_evaluator(cfg, policy.eval_mode, envs)
+
+
+OBS, REWARD = gymnasium.wrappers.NormalizeObservation, gymnasium.wrappers.NormalizeReward
+
+
+@pytest.mark.parametrize(
+    ("wrappers", "words"),
+    [
+        ([OBS], ["collection and evaluation normalise differently.*policy.model.normalize_obs"]),
+        ([REWARD], ["returns of episodes are sums of normalised rewards.*reward_normalizer"]),
+        ([OBS, REWARD], ["normalised rewards", "normalise differently"]),
+        ([gymnasium.wrappers.RecordEpisodeStatistics], []),
+    ],
+)
+@pytest.mark.parametrize("is_vector", [False, True])
+def test_wrappers_with_running_statistics_are_named(wrappers, words, is_vector, recwarn):
+    cfg = config(eval_freq=1)
+    if is_vector:
+        envs = gymnasium.make_vec("CartPole-v1", 2, vectorization_mode="sync")
+        for wrapper in wrappers:
+            envs = getattr(gymnasium.wrappers.vector, wrapper.__name__)(envs)
+    else:
+        envs = make_envs("CartPole-v1", 2, wrappers=wrappers)
+    policy = DQNPolicy(cfg.policy, envs.single_observation_space, envs.single_action_space)
+    cfg.log.video_every = 0
+    recwarn.clear()
+    interaction_evaluator(cfg, policy.eval_mode, envs)
+    StepCollector(cfg, policy.collect_mode, envs)
+
+    found = [str(one.message) for one in recwarn.list if "have the wrapper" in str(one.message)]
+    assert len(found) == 2 * len(words)
+    for text, word in zip(found, words * 2):
+        assert re.search(word, text)
+    assert all("stop_value" in text for text in found[: len(words)] if "rewards" in text)

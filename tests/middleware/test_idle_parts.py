@@ -218,6 +218,22 @@ def test_a_default_configuration_beside_a_policy_with_settings_is_fine(tmp_path)
     assert not [one for one in run(cfg, lambda cfg, b, p: [learner(small(tmp_path), b, p)]) if "without effect" in one]
 
 
+def test_settings_of_the_policy_alone_that_only_middleware_reads_are_named(tmp_path):
+    def parts(cfg, buffer_, policy):
+        settings = {"n_step": 3, "learn": {"batch_size": 7}, "other": {"replay_buffer_size": 500}, "lr": 0.5}
+        other = DQNPolicy(settings, policy.observation_space, policy.action_space)
+        first = learner(cfg, buffer_, other)
+        cfg.policy = other.cfg
+        return [first, learner(cfg, buffer_, other)]
+
+    (text,) = (one for one in run(small(tmp_path), parts) if "does not use settings" in one)
+    assert text.startswith("OffPolicyLearner")
+    assert "policy.learn.batch_size = 7 (the configuration of OffPolicyLearner has 64)" in text
+    assert "policy.nstep = 3 (" in text
+    assert "policy.other.replay_buffer_size = 500 (" in text
+    assert "learning_rate" not in text
+
+
 LATER = "made before its configuration was changed"
 CHANGES = {
     "learning rate": {"learn.learning_rate": 0.5},

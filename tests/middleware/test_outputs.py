@@ -12,7 +12,14 @@ from ding_lite.contexts import OnlineRLContext
 from ding_lite.envs import make_envs
 from ding_lite.metrics import MetricsLogger
 from ding_lite.metrics.outputs import Outputs
-from ding_lite.middleware import EpisodeCollector, gae_estimator, multistep_trainer, online_logger, onpolicy_data_fetcher
+from ding_lite.middleware import (
+    EpisodeCollector,
+    StepCollector,
+    gae_estimator,
+    multistep_trainer,
+    online_logger,
+    onpolicy_data_fetcher,
+)
 from ding_lite.policy import IMPALAPolicy, PPOPolicy
 from ding_lite.policy_parts import mean_stats
 
@@ -166,6 +173,29 @@ def test_an_empty_array_is_no_value_in_a_mean_over_minibatches():
 
     assert found["x"] == 4.0
     assert found["y"].isnan()
+
+
+@pytest.mark.parametrize("kind", [PPOPolicy, IMPALAPolicy])
+@pytest.mark.parametrize("value", ["a text", None])
+def test_what_is_not_numeric_in_the_loss_of_minibatches_is_named(kind, value):
+    class Own(kind):
+        def loss(self, batch):
+            loss, stats = super().loss(batch)
+            return loss, {**stats, "mine": value}
+
+    envs = make_envs("CartPole-v1", 2, seed=0)
+    cfg = {PPOPolicy: PPOConfig, IMPALAPolicy: IMPALAConfig}[kind]()
+    cfg.policy.collect.n_sample = 64
+    policy = Own(cfg.policy, envs.single_observation_space, envs.single_action_space)
+    loop = Task()
+    with loop.start(ctx=OnlineRLContext()):
+        loop.use(StepCollector(cfg, policy.collect_mode, envs))
+        loop.use(gae_estimator(cfg, policy.collect_mode) if kind is PPOPolicy else onpolicy_data_fetcher(cfg))
+        loop.use(multistep_trainer(cfg, policy.learn_mode))
+        with pytest.warns(UserWarning, match="'mine' of the output of learning is not logged"):
+            loop.run(1)
+
+    assert "total_loss" in loop.ctx.train_output
 
 
 @pytest.mark.parametrize("make", [torch.tensor, np.array, list])

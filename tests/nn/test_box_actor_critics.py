@@ -20,6 +20,15 @@ from ding_lite.nn import (
 OBS = spaces.Box(-1, 1, (4,))
 
 
+@pytest.mark.parametrize(("low", "high"), [(-1, 1), (-2, 2), (0, 3)])
+def test_actions_beyond_the_bounds_are_those_that_the_environment_gets(low, high):
+    action = torch.linspace(low - 5, high + 5, 12)[:, None]
+    bounds = ActionBounds(spaces.Box(low, high, (1,)))
+
+    assert torch.equal(bounds.to_unit(action), bounds.to_unit(action.clamp(low, high)))
+    assert bounds.to_unit(action).abs().max() == 1
+
+
 @pytest.mark.parametrize("shape", [(), (3,), (2, 3)])
 def test_units_go_to_the_bounds_and_back(shape):
     rng = np.random.default_rng(0)

@@ -504,3 +504,20 @@ class TestContextsThatComeBack:
         own = contract(stage="collect")(lambda ctx: rows.append(1) or result)
         run(own, lambda ctx: rows.append(1) or result, lambda ctx: ctx, contract(stage="learn")(lambda ctx: ctx), mode=mode)
         assert len(rows) >= 6
+
+
+@pytest.mark.parametrize("returned", [False, True, None, 0])
+def test_returning_false_has_no_effect_which_is_said(returned, recwarn):
+    task, ran = Task(), []
+
+    def stops(ctx):
+        ran.append(ctx.total_step)
+        return returned
+
+    with task.start(ctx=Context()):
+        task.use(stops).run(max_step=3)
+
+    assert ran == [0, 1, 2]
+    found = [str(one.message) for one in recwarn.list if "returned False" in str(one.message)]
+    assert bool(found) == (returned is False)
+    assert all("stops" in text and "task.finish = True" in text for text in found)

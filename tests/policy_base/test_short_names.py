@@ -27,6 +27,7 @@ from ding_lite.policy import (
     TD3BCPolicyConfig,
     TD3Policy,
     TD3PolicyConfig,
+    build_policy,
 )
 from ding_lite.policy_base import OnPolicyConfig, Policy, PolicyConfig, short_names
 from ding_lite.policy_base.short_names import resolve
@@ -352,6 +353,28 @@ def test_unknown_names_of_the_defaults_are_named_too():
     hooks = {"stats_fn": lambda policy, batch: {}, "get_default_config": lambda: {"num_workers": 2}}
     with pytest.warns(UserWarning, match="has no setting 'num_workers': .*cfg.env.workers"):
         PPOPolicy.with_updates("Own", **hooks)(None, BOX, DISCRETE)
+
+
+@pytest.mark.parametrize("as_default", [False, True])
+def test_a_policy_of_functions_keeps_settings_of_an_algorithm_for_its_hooks(as_default):
+    """RLlib builds PPO with `get_default_config=lambda: PPOConfig().to_dict()`."""
+    run = PPOConfig().override({"policy.learn.learning_rate": 0.5, "policy.learn.clip_ratio": 0.25})
+    defaults = {"get_default_config": run.to_dict} if as_default else {}
+    hooks = {"loss_fn": lambda policy, model, dist_class, batch: policy.config["kl_coeff"] * batch.reward.sum()}
+    kind = build_policy("Own", **hooks, **defaults)
+    with pytest.warns(UserWarning, match="no settings 'lstm_size', .*'num_sgd_iter', .* which other algorithms have") as caught:
+        policy = kind(None if as_default else run.to_dict(), BOX, DISCRETE)
+
+    assert "'kl_coeff'" not in str(caught[0].message)  # which the loss reads
+    assert policy.cfg.learn.learning_rate == 0.5
+    assert policy.config["clip_param"] == 0.25
+    assert policy.config["num_sgd_iter"] == run.policy.learn.epoch_per_collect
+
+
+def test_a_misspelt_setting_in_the_section_of_a_policy_of_functions_is_an_error():
+    kind = build_policy("Own", loss_fn=lambda policy, model, dist_class, batch: batch.reward.sum())
+    with pytest.raises(ConfigError, match="has no 'learnig_rate'"):
+        kind({"policy": {"learn": {"learnig_rate": 1}, "model": {}}}, BOX, DISCRETE)
 
 
 def test_the_configuration_of_a_run_as_defaults_is_refused():

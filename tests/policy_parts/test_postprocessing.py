@@ -83,3 +83,27 @@ def test_the_batch_that_was_given_stays_as_it_is():
 
     assert "advantage" not in given.keys()  # noqa: SIM118  a tree's `in` asks its leaves
     assert torch.equal(given.reward, batch()["reward"])
+
+
+@pytest.mark.parametrize("use_gae", [True, False])
+def test_values_may_have_the_name_that_rllib_gives_them(use_gae):
+    leaves = batch()
+    named = {**leaves, "vf_preds": leaves["value"]}
+    del named["value"]
+    expected, found = (compute_advantages(tree(it), 0.5, 0.9, 0.8, use_gae) for it in (leaves, named))
+
+    assert torch.equal(found.advantage, expected.advantage)
+
+
+@pytest.mark.parametrize("use_gae", [True, False])
+def test_rewards_may_be_integers(use_gae):
+    flags = torch.zeros(3, 1, dtype=torch.bool)
+    leaves = {
+        "reward": torch.ones(3, 1, dtype=torch.int64),
+        "value": torch.zeros(3, 1),
+        "terminated": flags,
+        "truncated": flags,
+    }
+    found = compute_advantages(tree(leaves), 0.75, 1.0, 1.0, use_gae)
+
+    assert found.advantage[:, 0].tolist() == [3.75, 2.75, 1.75]
