@@ -33,6 +33,22 @@ _CONFIGS = "each algorithm has its configuration, `from ding_lite.config import 
 _REWARDS = "`from ding_lite.rewards import RNDRewardModel`."
 _DATASETS = "`from ding_lite.datasets import OfflineDataset`."
 _TUNE = "`from ding_lite.distributed import as_trainable` makes a pipeline a class for Ray Tune."
+_CONNECTORS = (
+    "observations are changed by wrappers of gymnasium, `make_envs(cfg.env.id, 8, wrappers=[MyWrapper])`, and batches by "
+    "middleware, `task.use(fn)`, or `Policy.postprocess`."
+)
+_COMMON = (
+    f"{_NAMES} Replay buffers are in ding_lite.data, callbacks are middleware, `task.use(fn)`, and evaluate_run of "
+    "ding_lite.rollout evaluates a saved run."
+)
+_NOISE = (
+    "noise is a setting of policies for Box actions, such as policy.collect.noise_sigma of `DDPGConfig`, and epsilon is "
+    "`cfg.policy.other.eps` of value-based policies."
+)
+_DATA = (
+    "a batch is a tree, `from ding_lite.data import tree`, and collectors are middleware, "
+    "`from ding_lite.middleware import StepCollector`."
+)
 
 MODULES = MappingProxyType(
     {
@@ -55,6 +71,7 @@ MODULES = MappingProxyType(
             **dict.fromkeys(("agents", "algorithms", "execution", "optimizers"), _SCRIPT),
             **dict.fromkeys(("core", "models"), _NETWORKS),
             "callbacks": _CALLBACKS,
+            "connectors": _CONNECTORS,
             "env": _ENVS,
             "evaluation": _WORKERS,
             "offline": _DATASETS,
@@ -63,7 +80,14 @@ MODULES = MappingProxyType(
             "envs.multi_agent_env": "`from ding_lite.envs import make_agent_envs`.",
             "metrics.metrics_logger": _METRICS,
             **dict.fromkeys(("policy.policy", "policy.sample_batch", "policy.tf_policy", "policy.torch_policy"), _POLICY),
+            "policy.rnn_sequencing": _POLICY,
             **dict.fromkeys(("policy.policy_template", "policy.tf_policy_template", "policy.torch_policy_template"), _POLICY),
+        },
+        "Stable-Baselines3": {"common": _COMMON},
+        "Tianshou": {
+            "exploration": _NOISE,
+            "trainer": _SCRIPT,
+            **dict.fromkeys(("data.batch", "data.collector"), _DATA),
         },
     }
 )

@@ -17,6 +17,18 @@ _SEEDS = (
 _MADE = "it is `make_envs(cfg.env.id, 8, seed=cfg.seed)`, `from ding_lite.envs import make_envs`."
 _WORKERS = 'processes step the environments, `make_envs(cfg.env.id, 8, seed=cfg.seed, workers=4, backend="process")`.'
 
+_CALLBACKS = (
+    "a middleware of your own, `task.use(fn)`, reads and writes the context in every iteration; code after its `yield` runs "
+    "at the end of the iteration. Events are `task.on(event, fn)`."
+)
+
+_MODEL = "for another network, a subclass of the policy overrides `Policy.make_model`, `from ding_lite.policy import Policy`."
+
+_NOISE = (
+    "noise is a setting of the policy, policy.collect.noise_sigma and policy.collect.noise_correlation of `DDPGConfig()`, "
+    "`from ding_lite.config import DDPGConfig`."
+)
+
 _DI_ENGINE = {
     "EasyDict": "`DQNConfig().override(main_config)` takes it, `from ding_lite.config import DQNConfig`.",
     "EventLoop": "the task has events: `task.on(event, fn)`, `task.emit(event)`, `task.wait_for(event)`.",
@@ -42,6 +54,12 @@ _STABLE_BASELINES3 = {
     "evaluate_policy": "it is evaluate_run of ding_lite.rollout for a saved run, and in training "
     "`interaction_evaluator(cfg, policy.eval_mode, env)`; one action is `policy.predict(obs)`.",
     "make_vec_env": _MADE,
+    "BaseCallback": _CALLBACKS,
+    "BaseFeaturesExtractor": _MODEL,
+    **dict.fromkeys(("CnnPolicy", "MlpPolicy", "MultiInputPolicy"), _MODEL),
+    "MaskablePPO": "`from ding_lite.policy import PPOPolicy`; a Dict observation with the key action_mask limits the actions.",
+    "RecurrentPPO": "`from ding_lite.policy import PPOPolicy`, with cfg.policy.model.lstm_size.",
+    **dict.fromkeys(("NormalActionNoise", "OrnsteinUhlenbeckActionNoise"), _NOISE),
 }
 _TIANSHOU = {
     "Batch": "a batch is a tree, `from ding_lite.data import tree`.",
@@ -54,12 +72,7 @@ _ALGORITHM = (
     "examples/ppo.py is a whole script."
 )
 _BUILT = '`from ding_lite.policy import build_policy`, whose hooks have the same names: `build_policy("MyPolicy", loss_fn=fn)`.'
-_CALLBACKS = (
-    "a middleware of your own, `task.use(fn)`, reads and writes the context in every iteration; code after its `yield` runs "
-    "at the end of the iteration. Events are `task.on(event, fn)`."
-)
 _CONFIG = "`from ding_lite.config import {0}`."
-_MODEL = "for another network, a subclass of the policy overrides `Policy.make_model`, `from ding_lite.policy import Policy`."
 _OWN_POLICY = "`from ding_lite.policy import Policy`."
 _TUNE = (
     "a script is one run, `task.run(max_step=500)`: start it once for each setting, and compare the runs with "
@@ -94,14 +107,14 @@ _RLLIB = {
     "register_env": f"a function needs no registration, `make_envs(fn, 8, seed=cfg.seed)`; with an id {_MADE}",
     **dict.fromkeys(("ModelCatalog", "TFModelV2", "TorchModelV2", "RLModule"), _MODEL),
     **dict.fromkeys(("EnvRunner", "RolloutWorker", "WorkerSet"), _WORKERS),
+    "postprocess_ppo_gae": "`from ding_lite.middleware import gae_estimator`.",
     "MetricsLogger": "`from ding_lite.metrics import MetricsLogger`.",
     "standardize_fields": "advantages are standardised in each gradient step of PPO, with `cfg.policy.learn.adv_norm`.",
 }
-for _library, _names in (("DI-engine", _DI_ENGINE), ("RLlib", _RLLIB)):  # for `from ding_lite import framework`
-    _names.update({name: text for name, text in MODULES[_library].items() if "." not in name and name not in _names})
-
 NAMES = {"DI-engine": _DI_ENGINE, "Stable-Baselines3": _STABLE_BASELINES3, "Tianshou": _TIANSHOU, "RLlib": _RLLIB}
 """For each library, its names with what to write instead, as code in backticks."""
+for _library, _names in NAMES.items():  # for `from ding_lite import framework`
+    _names.update({name: text for name, text in MODULES[_library].items() if "." not in name and name not in _names})
 
 __getattr__ = foreign_names("ding_lite", NAMES, ALIASES)
 refuse_foreign_modules("ding_lite", MODULES)

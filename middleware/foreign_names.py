@@ -30,23 +30,24 @@ _DI_ENGINE = {
     "epoch_timer": _SECONDS,
     "final_ctx_saver": "`CkptSaver(policy, cfg.exp_name)` writes the counters into final.pt.",
     "interaction_evaluator_ttorch": "it is `interaction_evaluator(cfg, policy.eval_mode, env)`.",
-    "offline_data_fetcher_from_mem": _DATASET,
+    **dict.fromkeys(("offline_data_fetcher_from_mem", "offline_memory_data_fetcher"), _DATASET),
     "ppof_adv_estimator": "it is `gae_estimator(cfg, policy.collect_mode)`.",
     "qgpo_offline_data_fetcher": _DATASET,
     "qgpo_support_data_generator": _DATASET,
     "wandb_offline_logger": 'set `cfg.log.wandb = "online"` and use `offline_logger(cfg)`.',
     "wandb_online_logger": 'set `cfg.log.wandb = "online"` and use `online_logger(cfg)`.',
 }
+_CALLBACKS = (
+    "a middleware of your own, `task.use(fn)`, reads and writes the context in every iteration; code after its `yield` runs "
+    "at the end of the iteration."
+)
 _STABLE_BASELINES3 = {
+    **dict.fromkeys(("BaseCallback", "CallbackList", "EventCallback", "EveryNTimesteps"), _CALLBACKS),
     "CheckpointCallback": "it is `CkptSaver(policy, cfg.exp_name, train_freq=1000)`.",
     "EvalCallback": "it is `interaction_evaluator(cfg, policy.eval_mode, env)`, which also ends the run at cfg.env.stop_value.",
     "StopTrainingOnRewardThreshold": "`interaction_evaluator(cfg, policy.eval_mode, env)` ends the run at cfg.env.stop_value.",
 }
 _TIANSHOU = {"Collector": "it is `StepCollector(cfg, policy.collect_mode, env)`, or EpisodeCollector for whole episodes."}
-_CALLBACKS = (
-    "a middleware of your own, `task.use(fn)`, reads and writes the context in every iteration; code after its `yield` runs "
-    "at the end of the iteration."
-)
 _RLLIB = {
     **dict.fromkeys(("Callbacks", "DefaultCallbacks", "RLlibCallback"), _CALLBACKS),
     **dict.fromkeys(

@@ -25,14 +25,18 @@ from ding_lite.contexts.foreign_names import FOREIGN_FIELDS, FOREIGN_OFFLINE_FIE
 from ding_lite.data import EpisodeReplayBuffer, GoalRewards, PrioritizedReplayBuffer, ReplayBuffer
 from ding_lite.data.foreign_names import ARGUMENTS as BUFFER_ARGUMENTS
 from ding_lite.data.foreign_names import ATTRIBUTES as BUFFER_ATTRIBUTES
+from ding_lite.data.foreign_names import PUSH_ARGUMENTS, SAMPLE_ARGUMENTS
 from ding_lite.engine.foreign_names import ATTRIBUTES as TASK_ATTRIBUTES
 from ding_lite.envs import make_envs
 from ding_lite.envs.foreign_names import ATTRIBUTES as ENV_ATTRIBUTES
 from ding_lite.foreign_modules import MODULES
+from ding_lite.metrics import MetricsLogger
+from ding_lite.metrics.loggers import FOREIGN_ATTRIBUTES as LOGGER_ATTRIBUTES
 from ding_lite.middleware.foreign_names import ARGUMENTS
-from ding_lite.policy import CollectConfig, DQNPolicy, Policy, PPOPolicy, build_policy, compute_advantages
-from ding_lite.policy_base.foreign_hooks import FOREIGN_ATTRIBUTES, FOREIGN_HOOKS
+from ding_lite.policy import CollectConfig, DQNPolicy, Policy, PPOPolicy, SampleBatch, build_policy, compute_advantages
+from ding_lite.policy_base.foreign_hooks import FOREIGN_ATTRIBUTES, FOREIGN_HOOKS, MODE_ATTRIBUTES, TRAINING_ARGUMENTS
 from ding_lite.policy_check import foreign_methods
+from ding_lite.policy_parts.column_names import FOREIGN_COLUMNS
 from ding_lite.run_configs.foreign_names import FOREIGN_METHODS
 
 PACKAGES = ["ding_lite", *(f"ding_lite.{name}" for name in ("config", "data", "envs", "middleware", "nn", "policy"))]
@@ -47,7 +51,8 @@ DI_ENGINE = {
     "ding_lite.middleware": """
         StepCollector EpisodeCollector PPOFStepCollector OffPolicyLearner HERLearner CkptSaver ContextExchanger ModelExchanger
         PeriodicalModelExchanger Barrier BarrierRuntime OfflineMemoryDataFetcher trainer multistep_trainer
-        offpolicy_data_fetcher data_pusher offline_data_fetcher offline_data_saver offline_data_fetcher_from_mem
+        offpolicy_data_fetcher data_pusher offline_data_fetcher offline_data_saver
+        offline_memory_data_fetcher offline_data_fetcher_from_mem
         sqil_data_pusher buffer_saver inferencer rolloutor TransitionList interaction_evaluator interaction_evaluator_ttorch
         termination_checker ddp_termination_checker online_logger offline_logger wandb_online_logger wandb_offline_logger
         final_ctx_saver eps_greedy_handler eps_greedy_masker gae_estimator ppof_adv_estimator montecarlo_return_estimator
@@ -83,6 +88,7 @@ RLLIB = {
         MultiAgentEnv register_env ModelCatalog TorchModelV2 RolloutWorker MetricsLogger standardize_fields""",
     "ding_lite.policy": """
         SampleBatch MultiAgentBatch build_policy_class build_torch_policy build_tf_policy Policy TorchPolicy TFPolicy
+        RLModule PPOTrainer ImpalaTrainer postprocess_ppo_gae
         TorchPolicyV2 PPOTFPolicy PPOTorchPolicy DQNTorchPolicy SACTorchPolicy VTraceTorchPolicy A3CTorchPolicy PPO SAC DQN
         IMPALA BEHAVIOUR_LOGITS standardize_fields explained_variance compute_gae_for_sample_batch""",
     "ding_lite.envs": "MultiAgentEnv PettingZooEnv ParallelPettingZooEnv VectorEnv BaseEnv ExternalEnv EnvContext register_env",
@@ -100,6 +106,16 @@ RLLIB_HOOKS = """
     mixins view_requirements_fn get_batch_divisibility_req grad_stats_fn obs_include_prev_action_reward extra_action_fetches_fn
     extra_actions_fetches_fn gradients_fn make_action_sampler"""
 """The arguments of RLlib's `build_policy_class` and `build_tf_policy`, in all of its versions."""
+
+OTHERS = {
+    "ding_lite": "A2C PPO BaseCallback NormalActionNoise BaseFeaturesExtractor MlpPolicy MaskablePPO Batch Collector common "
+    "trainer exploration",
+    "ding_lite.data": "Batch Collector VectorReplayBuffer HerReplayBuffer",
+    "ding_lite.middleware": "BaseCallback EvalCallback Collector",
+    "ding_lite.nn": "BaseFeaturesExtractor MlpPolicy",
+    "ding_lite.policy": "MlpPolicy MaskablePPO PPO",
+}
+"""What users of Stable-Baselines3 and Tianshou try to import."""
 
 
 class Unknown:
@@ -256,14 +272,14 @@ def test_each_name_that_di_engine_exports_answers(package):
     here = {*importlib.import_module(package).__all__, *(name for where, _, name in ROWS if where == package)}
     aliases = {name for where, name in ALIASES if where == package}
 
-    assert package != "ding_lite.middleware" or len(names) == 43
+    assert package != "ding_lite.middleware" or len(names) == 44
     assert [name for name in names if name not in here | aliases] == []
 
 
-@pytest.mark.parametrize("package", RLLIB)
-def test_each_name_that_users_of_rllib_try_answers(package):
+@pytest.mark.parametrize(("package", "names"), [*RLLIB.items(), *OTHERS.items()])
+def test_each_name_that_users_of_other_libraries_try_answers(package, names):
     here = {*importlib.import_module(package).__all__, *(name for where, _, name in ROWS if where == package)}
-    assert [name for name in RLLIB[package].split() if name not in here] == []
+    assert [name for name in names.split() if name not in here] == []
 
 
 @pytest.mark.parametrize("hook", FOREIGN_HOOKS)
@@ -392,6 +408,30 @@ def test_an_argument_of_a_deque_buffer_gives_advice(kind, argument):
     require_code(str(caught.value))
 
 
+@pytest.mark.parametrize("kind", [ReplayBuffer, PrioritizedReplayBuffer, EpisodeReplayBuffer])
+def test_positional_arguments_in_excess_are_not_taken_for_arguments_of_another_library(kind):
+    with pytest.raises(TypeError, match=r"takes from 2 to \d+ positional arguments but \d+ were given"):
+        kind(10, *[0] * 20)
+
+
+@pytest.mark.parametrize("kind", [ReplayBuffer, PrioritizedReplayBuffer, EpisodeReplayBuffer])
+@pytest.mark.parametrize(
+    ("method", "argument"),
+    [*(("push", name) for name in PUSH_ARGUMENTS), *(("sample", name) for name in SAMPLE_ARGUMENTS)],
+)
+def test_an_argument_of_a_method_of_another_librarys_buffer_gives_advice(kind, method, argument):
+    with pytest.raises(TypeError, match=rf"{method}\(\) has no argument '{argument}': ") as caught:
+        getattr(kind(10), method)(**{argument: 1})
+    require_code(str(caught.value))
+
+
+@pytest.mark.parametrize("argument", TRAINING_ARGUMENTS)
+def test_an_argument_of_the_training_of_stable_baselines3_gives_advice(argument):
+    with pytest.raises(TypeError, match=rf"learn\(\) has no argument '{argument}': it learns from one batch") as caught:
+        known_names()["policy"].learn(**{argument: 1000})
+    require_code(str(caught.value))
+
+
 @pytest.mark.parametrize(
     ("make", "table"),
     [
@@ -399,6 +439,11 @@ def test_an_argument_of_a_deque_buffer_gives_advice(kind, argument):
         (lambda: ReplayBuffer(10), BUFFER_ATTRIBUTES),
         (lambda: known_names()["env"], ENV_ATTRIBUTES),
         (lambda: known_names()["policy"], FOREIGN_ATTRIBUTES),
+        (lambda: known_names()["policy"].learn_mode, MODE_ATTRIBUTES),
+        (lambda: known_names()["policy"].collect_mode, MODE_ATTRIBUTES),
+        (lambda: known_names()["policy"].eval_mode, MODE_ATTRIBUTES),
+        (MetricsLogger, LOGGER_ATTRIBUTES),
+        (lambda: SampleBatch, FOREIGN_COLUMNS),
         (OnlineRLContext, FOREIGN_FIELDS),
         (OfflineRLContext, FOREIGN_OFFLINE_FIELDS),
         (OnlineRLContext, {"has_attr": "write hasattr(ctx, name)."}),

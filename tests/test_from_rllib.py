@@ -29,7 +29,7 @@ from ding_lite.middleware import (
     online_logger,
 )
 from ding_lite.policy import Policy, PPOPolicy, build_policy
-from ding_lite.policy_base import short_names
+from ding_lite.policy_base.rllib_names import MORE_PLACES, PLACES
 from ding_lite.rollout import VideoRecorder
 from ding_lite.run_configs import RunConfig
 
@@ -295,7 +295,7 @@ def test_a_name_that_does_not_exist_is_found(code, run):
 
 def test_the_settings_by_names_of_rllib_are_complete():
     rows = table_rows(PAGE.partition("\n## Settings\n")[2])
-    places = {**short_names._PLACES, **short_names._MORE_PLACES}
+    places = {**PLACES, **MORE_PLACES}
 
     assert sorted(name for row in rows for name in codes(row[0])) == sorted(places)
     for row in rows:

@@ -117,14 +117,18 @@ class Config:
 
     @classmethod
     def about(cls, name: str, *tables: str) -> str | None:
-        """Advice about a name of other libraries; None if the name is unknown.
+        """Advice about a name of other libraries, of this section or else of one inside it; None if the name is unknown.
 
         Args:
             name: the name.
             tables: where to look it up, "foreign" or "di_engine"; both if there are none.
         """
         found = (vars(base).get(table, {}) for base in cls.__mro__ for table in tables or ("foreign", "di_engine"))
-        return next((names[name] for names in found if name in names), None)
+        own = next((names[name] for names in found if name in names), None)
+        kind: Any = cls  # for mypy, to which a type of dataclasses is no key
+        for section in section_types(kind).values() if own is None else ():
+            own = own or section.about(name, *tables)
+        return own
 
     def __new__(cls: type[ConfigType], *args: Any, **kwargs: Any) -> ConfigType:
         for name in kwargs:
@@ -224,6 +228,12 @@ def _hints(cls: Any) -> dict[str, Any]:
     except NameError:  # an annotation names a class that is local to a function: use the defaults
         return {f.name: Any if f.default_factory is dataclasses.MISSING else type(f.default_factory()) for f in fields}
     return {f.name: hints[f.name] for f in fields}
+
+
+@functools.cache
+def section_types(cls: Any) -> dict[str, type[Config]]:
+    """The types of the sections of a configuration, by name."""
+    return {name: hint for name, hint in _hints(cls).items() if isinstance(hint, type) and issubclass(hint, Config)}
 
 
 def _require_field(cls: Any, name: str) -> None:

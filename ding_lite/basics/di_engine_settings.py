@@ -166,7 +166,9 @@ REPLAY = {
 }
 HINDSIGHT = {
     "episode_size": "leave it out: a batch has policy.learn.batch_size transitions, each of a random episode.",
-    "her_replay_k": "it is her.ratio, the share of transitions with a new goal: k / (k + 1).",
-    "her_strategy": "it is her.strategy.",
+    **dict.fromkeys(
+        ("her_replay_k", "n_sampled_goal"), "it is her.ratio, the share of transitions with a new goal: k / (k + 1)."
+    ),
+    **dict.fromkeys(("goal_selection_strategy", "her_strategy"), "it is her.strategy."),
     "sample_per_episode": "leave it out: a batch has policy.learn.batch_size transitions, each of a random episode.",
 }

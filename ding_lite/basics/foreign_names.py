@@ -135,9 +135,10 @@ def foreign_arguments(advice: Mapping[str, str], counts_positional: bool = True)
 
         @functools.wraps(fn)
         def called(*args: Any, **kwargs: Any) -> Any:
-            for argument in (*kwargs, *[*advice][: max(len(args) - room, 0) if counts_positional else 0]):
-                if argument in advice:
-                    raise TypeError(f"{name}() has no argument {argument!r}: {advice[argument]}")
+            if kwargs or len(args) > room:
+                for argument in (*kwargs, *[*advice][: max(len(args) - room, 0) if counts_positional else 0]):
+                    if argument in advice:
+                        raise TypeError(f"{name}() has no argument {argument!r}: {advice[argument]}")
             return fn(*args, **kwargs)
 
         return called  # type: ignore[return-value]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from ding_lite.basics import Config, ranged_field, seed_field
 from ding_lite.policy import PPOConfig, PPOPolicyConfig
@@ -14,6 +14,15 @@ from ding_lite.run_configs import LogConfig
 @dataclasses.dataclass
 class PopulationConfig(Config):
     """Population-based training: several runs beside each other. Worse ones copy weights and settings from better ones."""
+
+    foreign: ClassVar[Mapping[str, str]] = {
+        "perturbation_interval": "it is interval, the iterations of each member in a round.",
+        "burn_in_period": "it is burn_in, in rounds.",
+        "num_samples": "the number of members is num_members.",
+        "hyperparam_mutations": "it is an argument of Population, a mapping of settings by dotted name.",
+        "custom_explore_fn": "it is an argument of Population.",
+        "time_attr": "leave it out: a round has interval iterations of each member.",
+    }
 
     exp_name: str = "runs/population"
     """Folder of the population, for metrics, decisions, configuration and checkpoints. Those of a member are in its

@@ -12,7 +12,7 @@ import torch
 from ding_lite.basics import RowsInPieces, foreign_arguments
 from ding_lite.data.column_arrays import Spec
 from ding_lite.data.episodes import Episodes
-from ding_lite.data.foreign_names import ARGUMENTS
+from ding_lite.data.foreign_names import ARGUMENTS, PUSH_ARGUMENTS
 from ding_lite.data.replay import Pushed, ReplayBuffer
 from ding_lite.data.restoring import require_integer, state_error
 from ding_lite.data.rollouts import Trajectories
@@ -69,7 +69,7 @@ class EpisodeReplayBuffer(ReplayBuffer):
     _SAVED: ClassVar[tuple[str, ...]] = (*ReplayBuffer._SAVED, "places", "streams")
     _CALLED: ClassVar[str] = "episode replay buffer"
 
-    @foreign_arguments(ARGUMENTS)
+    @foreign_arguments(ARGUMENTS, counts_positional=False)
     def __init__(
         self, capacity: int, seed: int = 0, spec: Mapping[str, Spec] | None = None, *, share_frames: bool = False
     ) -> None:
@@ -96,6 +96,7 @@ class EpisodeReplayBuffer(ReplayBuffer):
         self._stream = np.zeros(self.capacity, np.int32)
         self._step, self._first, self._last = (np.full(self.capacity, -1) for _ in range(3))
 
+    @foreign_arguments(PUSH_ARGUMENTS, counts_positional=False)
     def push(self, batch: Pushed) -> None:
         """Add the transitions of a rollout or of whole episodes, overwriting the oldest.
 

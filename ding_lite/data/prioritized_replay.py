@@ -10,7 +10,7 @@ import torch
 
 from ding_lite.basics import foreign_arguments
 from ding_lite.data.column_arrays import Spec, as_array
-from ding_lite.data.foreign_names import ARGUMENTS
+from ding_lite.data.foreign_names import ARGUMENTS, PUSH_ARGUMENTS
 from ding_lite.data.replay import Draw, Pushed, ReplayBuffer, named_rows
 from ding_lite.data.restoring import require_integer, state_error
 from ding_lite.data.sum_trees import Floats, Places, SumTree, multiples
@@ -63,7 +63,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     _SAVED: ClassVar[tuple[str, ...]] = (*ReplayBuffer._SAVED, "alpha", "scaled", "highest", "sampled")
     _CALLED: ClassVar[str] = "prioritised replay buffer"
 
-    @foreign_arguments(ARGUMENTS)
+    @foreign_arguments(ARGUMENTS, counts_positional=False)
     def __init__(
         self,
         capacity: int,
@@ -122,6 +122,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         super()._allocate(spec)
         self._tree = SumTree(self.capacity)
 
+    @foreign_arguments(PUSH_ARGUMENTS, counts_positional=False)
     def push(self, batch: Pushed) -> None:
         """Add transitions, overwriting the oldest and their priorities.
 

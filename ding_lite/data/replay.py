@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, SupportsIndex, TypeAlias
 
 import numpy as np
 import torch
 
-from ding_lite.basics import RowsInPieces, base_state, foreign_arguments, foreign_attributes, seed_of, unflatten
+from ding_lite.basics import RowsInPieces, base_state, foreign_arguments, foreign_attributes, seed_of, unflatten, warn_caller
 from ding_lite.basics.messages import with_article
 from ding_lite.data.column_arrays import (
     Spec,
@@ -24,7 +23,7 @@ from ding_lite.data.column_arrays import (
 )
 from ding_lite.data.column_names import POLICY_VERSION
 from ding_lite.data.episodes import Episodes
-from ding_lite.data.foreign_names import ARGUMENTS, ATTRIBUTES
+from ding_lite.data.foreign_names import ARGUMENTS, ATTRIBUTES, PUSH_ARGUMENTS, SAMPLE_ARGUMENTS
 from ding_lite.data.frame_columns import (
     SavedFrames,
     SharedFrames,
@@ -87,7 +86,7 @@ class ReplayBuffer:
     """Keys of a saved state."""
     _CALLED: ClassVar[str] = "replay buffer"
 
-    @foreign_arguments(ARGUMENTS)
+    @foreign_arguments(ARGUMENTS, counts_positional=False)
     def __init__(
         self, capacity: int, seed: int = 0, spec: Mapping[str, Spec] | None = None, *, share_frames: bool = False
     ) -> None:
@@ -164,6 +163,7 @@ class ReplayBuffer:
                 f"but only {available / 1e9:.1f} GB are available: lower replay_buffer_size.{hint}"
             )
 
+    @foreign_arguments(PUSH_ARGUMENTS, counts_positional=False)
     def push(self, batch: Pushed) -> None:
         """Add transitions, overwriting the oldest. Of more than `capacity` at once, the last ones are kept, with a warning.
 
@@ -202,10 +202,9 @@ class ReplayBuffer:
             # The last `capacity` rows stay, at the same positions as if pushed one by one.
             if count > self.capacity and not self._has_warned:
                 self._has_warned = True
-                warnings.warn(
+                warn_caller(
                     f"{type(self).__name__}(capacity={self.capacity:,}) got {count:,} transitions at once: the last "
                     f"{self.capacity:,} are kept, and the first {count - self.capacity:,} are lost. Use a larger capacity.",
-                    stacklevel=3,
                 )
             where = np.arange(max(start, stop - self.capacity), stop) % self.capacity
         self.writes += 1
@@ -288,6 +287,7 @@ class ReplayBuffer:
         self._narrower = [path for path, column in columns.items() if may_lose(leaves[path].dtype, column.dtype)]
         return count
 
+    @foreign_arguments(SAMPLE_ARGUMENTS, counts_positional=False)
     def sample(self, size: int, columns: Collection[str] | None = None) -> Tree:
         """`size` transitions drawn uniformly with replacement, as a tree of CPU tensors [size, ...].
 

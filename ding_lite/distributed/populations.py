@@ -411,7 +411,9 @@ def _require_live(cfg: RunConfig, mutations: Mapping[str, Any]) -> None:
     for name in mutations:
         if name in table and table[name][0]:
             continue
-        why = f"{type(cfg).__name__} has no such setting of the policy{did_you_mean(name, table)}"
+        advice = type(cfg).about(name)
+        hint = did_you_mean(name, table) if advice is None else f": {advice}"
+        why = f"{type(cfg).__name__} has no such setting of the policy{hint}"
         if name in table:
             why = table[name][1]
         raise ConfigError(f"hyperparam_mutations[{name!r}] cannot be explored: {why}")

@@ -10,7 +10,7 @@ from inspect import Parameter, signature
 from time import perf_counter
 from typing import Any
 
-from ding_lite.basics import did_you_mean, plain, unflatten
+from ding_lite.basics import did_you_mean, foreign_attributes, plain, unflatten
 from ding_lite.metrics.bases import StatsBase, at_once
 from ding_lite.metrics.deprecated_settings import ABSENT, current_settings, warn_deprecated
 from ding_lite.metrics.kinds import DEFAULT_STATS_CLS_LOOKUP
@@ -22,7 +22,17 @@ _Asked = tuple[Any, ...]
 _COMMON = ("window", "ema_coeff", "percentiles", "with_throughput")
 _UNKNOWN: tuple[Callable[[Any], None], _Asked] = (print, ())  # settings are never (), so `print` is never called
 
+FOREIGN_ATTRIBUTES = {
+    "set_value": '`MetricsLogger().log_value(name, 1.0, reduce="item")` keeps the latest value.',
+    "log_n_dicts": "`MetricsLogger().log_dict(settings)` logs a dict, in a loop for several.",
+    **dict.fromkeys(
+        ("activate_tensor_mode", "deactivate_tensor_mode"), "leave it out: no call waits for a tensor before reduce() does."
+    ),
+}
+"""Methods of RLlib's logger that do not exist here, with what to use instead."""
 
+
+@foreign_attributes(FOREIGN_ATTRIBUTES)
 class MetricsLogger:
     """Logs values by name, and computes their statistics.
 

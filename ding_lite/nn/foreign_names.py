@@ -11,6 +11,8 @@ def _made_by(policy: str) -> str:
 
 _ABSENT = f"its algorithm does not exist here; {_OWN}"
 
+_ENCODED = f"the policy makes a network for observations of any space, as cfg.policy.model says; {_OWN}"
+
 _DI_ENGINE = {
     "C51DQN": _made_by("C51Policy"),
     "ContinuousQAC": (
@@ -36,7 +38,12 @@ _RLLIB = {
     "TorchDistributionWrapper": "it is `ActionDistribution`, and `action_distribution(action_space)` gives that of a space.",
 }
 
-NAMES = {"DI-engine": _DI_ENGINE, "RLlib": _RLLIB}
+_STABLE_BASELINES3 = {
+    **dict.fromkeys(("BaseFeaturesExtractor", "CombinedExtractor", "FlattenExtractor", "NatureCNN"), _ENCODED),
+    **dict.fromkeys(("CnnPolicy", "MlpPolicy", "MultiInputPolicy"), _ENCODED),
+}
+
+NAMES = {"DI-engine": _DI_ENGINE, "Stable-Baselines3": _STABLE_BASELINES3, "RLlib": _RLLIB}
 """For each library, its names with what to write instead, as code in backticks."""
 
 __getattr__ = foreign_names("ding_lite.nn", NAMES)

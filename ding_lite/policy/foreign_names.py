@@ -46,13 +46,27 @@ _DI_ENGINE = {
     **dict.fromkeys(("single_env_forward_wrapper", "single_env_forward_wrapper_ttorch"), _PREDICTED),
     "default_preprocess_learn": "leave it out: `Policy.loss` gets a tree of tensors on its device.",
 }
+_NETWORKS = (
+    "leave it out: the policy makes its networks for the spaces, `PPOPolicy(cfg.policy, observation_space, action_space)`, and "
+    "for another network a subclass overrides `Policy.make_model`."
+)
+_MASKS = "it is `PPOPolicy`, and so are all policies: a Dict observation with the key action_mask limits the actions."
 _STABLE_BASELINES3 = {
     **{name: f"it is `{name}Policy`." for name in ("A2C", "DDPG", "DQN", "PPO", "SAC", "TD3")},
+    **dict.fromkeys(("ActorCriticCnnPolicy", "BasePolicy", "CnnPolicy", "MlpPolicy", "MultiInputPolicy"), _NETWORKS),
+    "MaskablePPO": _MASKS,
+    "RecurrentPPO": "it is `PPOPolicy`, with cfg.policy.model.lstm_size.",
     "ActorCriticPolicy": "the networks of PPO and A2C are made by `make_actor_critic` of ding_lite.nn, as cfg.policy.model "
     "says.",
 }
 
 _BUILT = 'it is `build_policy("MyPolicy", loss_fn=fn)`, whose hooks have the same names; torch is the only framework.'
+_ADVANTAGES = "it is `gae_estimator(cfg, policy.collect_mode)`, or in a postprocess_fn `compute_advantages(batch)`."
+_TRAINERS = {
+    **{name: name for name in ("A2C", "DDPG", "DQN", "PPO", "SAC", "TD3")},
+    "Impala": "IMPALA",
+    "PG": "REINFORCE",
+}
 _TEMPLATES = ("build_policy_class", "build_tf_policy", "build_torch_policy")
 _RLLIB = {
     **dict.fromkeys(_TEMPLATES, _BUILT),
@@ -66,7 +80,12 @@ _RLLIB = {
     **dict.fromkeys(("APPO", "APPOTorchPolicy"), _LATE),
     "BEHAVIOUR_LOGITS": "`Policy.extra_action_out` returns extra outputs by any name, such as behaviour_logits, and the batch "
     "has them as columns of that name; every policy with an actor records log_prob.",
-    "compute_gae_for_sample_batch": "it is `gae_estimator(cfg, policy.collect_mode)`.",
+    **{
+        f"{name}Trainer": f"`{kind}Policy` is the policy, and the middleware that a script passes to `task.use(fn)` train it."
+        for name, kind in _TRAINERS.items()
+    },
+    "RLModule": "a policy is a subclass of `Policy`, and `Policy.make_model` makes its network, a torch module.",
+    **dict.fromkeys(("compute_gae_for_sample_batch", "postprocess_ppo_gae"), _ADVANTAGES),
     "explained_variance": "it is `from ding_lite.functional import explained_variance`, whose arguments are (value, return_).",
     "standardize_fields": "advantages are standardised in each gradient step of PPO, with `cfg.policy.learn.adv_norm`.",
     "MultiAgentBatch": "each policy learns from its own rollout, in ctx.parts: `for_policy(name, "

@@ -8,8 +8,8 @@ https://arxiv.org/abs/1706.10295; prioritised replay: Schaul et al. (2016), http
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -38,6 +38,11 @@ class RainbowModelConfig(HeadModelConfig, C51ModelConfig):
 @dataclasses.dataclass
 class RainbowPolicyConfig(C51PolicyConfig):
     """Rainbow."""
+
+    foreign: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("epsilon", "exploration_final_eps", "exploration_fraction", "exploration_initial_eps"),
+        "there is no epsilon: noisy networks explore, with policy.model.noise_sigma.",
+    )
 
     nstep: int = ranged_field(3, low=1, high=10_000)
     """Steps of n-step returns, computed by nstep_reward_enhancer."""

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ding_lite.basics import add_note
+from ding_lite.basics import add_note, foreign_attributes
 from ding_lite.data import Tree, to_device
 from ding_lite.engine.manual_control import running_task
 from ding_lite.envs import SpaceError, action_masks
@@ -20,6 +20,7 @@ from ding_lite.envs.arrays import actions_to_arrays, clipper, describe_shapes, t
 from ding_lite.envs.spaces import hidden_difference, same_layout, same_space, space_spec
 from ding_lite.metrics import MetricsLogger
 from ding_lite.policy_base.configs import PolicyConfig
+from ding_lite.policy_base.foreign_hooks import MODE_ATTRIBUTES
 from ding_lite.policy_base.learning import LearnMode
 from ding_lite.policy_base.weights import WeightsSnapshot
 from ding_lite.policy_check import HookReads, code_of_acting, may_be_wrong, misfit_of, own_object
@@ -134,6 +135,7 @@ class ActingPolicy(Protocol):
         """Load the states of the random generators."""
 
 
+@foreign_attributes(MODE_ATTRIBUTES)
 class ActMode:
     """A mode that acts with its own copy of the policy. `forward` first loads the newest weights into the copy.
 

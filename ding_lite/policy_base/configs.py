@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 from ding_lite.basics import Config, di_engine_settings, offline_settings, ranged_field, seed_field
+from ding_lite.policy_base.rllib_names import RLlibNamed
 
 _BURN_IN = "the number of burn-in steps is policy.learn.burn_in of R2D2Config."
 _ACTOR_STEPS = "the actor learns in each gradient step; only TD3Config and TD3BCConfig have policy.learn.actor_update_freq."
@@ -96,9 +97,10 @@ class EvalConfig(Config):
 
 
 @dataclasses.dataclass
-class ModelConfig(Config):
+class ModelConfig(RLlibNamed):
     """The encoder of observations."""
 
+    _section = "model."
     foreign: ClassVar[Mapping[str, str]] = dict.fromkeys(
         ("actor_head_hidden_size", "critic_head_hidden_size", "actor_head_layer_num", "critic_head_layer_num"), _WIDTHS
     )
@@ -123,14 +125,16 @@ class ModelConfig(Config):
 
 
 @dataclasses.dataclass
-class LearnConfig(Config):
+class LearnConfig(RLlibNamed):
     """Gradient steps."""
 
+    _section = "learn."
     foreign: ClassVar[Mapping[str, str]] = {
         "burnin_step": _BURN_IN,
         "actor_update_freq": _ACTOR_STEPS,
         "policy_update_freq": _ACTOR_STEPS,
-        **dict.fromkeys(("num_sgd_iter", "num_epochs"), _EPOCHS),
+        **dict.fromkeys(("num_sgd_iter", "num_epochs", "n_epochs"), _EPOCHS),
+        "max_grad_norm": "gradients are clipped to the norm policy.learn.grad_clip_norm.",
         **dict.fromkeys(("train_batch_size", "train_batch_size_per_learner"), _ROLLOUT),
         "value_norm": "values are not normalised; reward_normalizer(cfg, policy.learn_mode) scales rewards.",
         **offline_settings.DISTINCT,
@@ -183,9 +187,10 @@ class LearnConfig(Config):
 
 
 @dataclasses.dataclass
-class CollectConfig(Config):
+class CollectConfig(RLlibNamed):
     """Collection."""
 
+    _section = "collect."
     di_engine: ClassVar[Mapping[str, str]] = di_engine_settings.COLLECT
     fixed_settings = dict.fromkeys(
         ("n_sample", "n_episode"), "collectors are made with it: start a new run, or change learn.batch_size."
@@ -234,7 +239,7 @@ class LearnersConfig(Config):
 
 
 @dataclasses.dataclass
-class PolicyConfig(Config):
+class PolicyConfig(RLlibNamed):
     """The configuration of a policy."""
 
     foreign: ClassVar[Mapping[str, str]] = {
@@ -302,7 +307,6 @@ class OnPolicyLearnConfig(LearnConfig):
     """Learning from a rollout."""
 
     foreign: ClassVar[Mapping[str, str]] = {
-        "entropy_coeff": "the weight of the entropy bonus is policy.learn.entropy_weight.",
         "ent_coef": "the weight of the entropy bonus is policy.learn.entropy_weight.",
         "vf_coef": "the weight of the critic's loss is policy.learn.value_weight.",
         "vf_clip_param": "PPO has policy.learn.value_clip, which limits the change of the value instead of its squared error.",

@@ -40,7 +40,30 @@ _PREDICTED = "`policy.predict(obs)` gives the action for one observation, or for
 _WEIGHTS = "`policy.state_dict()` is the whole state, and `policy.get_weights()` the weights."
 _LOADED = "`policy.load_state_dict(state)` loads the whole state, and `policy.set_weights(weights)` the weights."
 
+_SAVED = (
+    "`CkptSaver(policy, cfg.exp_name, train_freq=100)` saves the policy with the run; `policy.state_dict()` is the whole state."
+)
+_LEARNED = (
+    "`policy.learn_mode.forward(batch)` learns from a batch, and in a script the middleware "
+    "`multistep_trainer(cfg, policy.learn_mode)` or OffPolicyLearner calls it."
+)
+_RUN = (
+    "it learns from one batch. `task.run(max_step=500)` runs the middleware that a script has passed to `task.use(fn)`: "
+    "examples/ppo.py is a whole script."
+)
+
 FOREIGN_ATTRIBUTES = {
+    "save": _SAVED,
+    "load": "`load_policy(cfg.exp_name)` loads the policy of a saved run.",
+    "get_parameters": _WEIGHTS,
+    "set_parameters": _LOADED,
+    "update": _LEARNED,
+    "set_eps": "it is an argument, `policy.collect_mode.forward(obs, eps=0.1)`; `eps_greedy_handler(cfg)` sets it in a run.",
+    **dict.fromkeys(("_model", "_learn_model"), "the network that learns is `policy.model`."),
+    **dict.fromkeys(
+        ("_collect_model", "_eval_model"),
+        "`policy.collect_mode` and `policy.eval_mode` act with copies; `policy.model` learns.",
+    ),
     **dict.fromkeys(("compute_action", "compute_single_action"), _PREDICTED),
     **dict.fromkeys(("get_state", "get_exploration_state"), _WEIGHTS),
     "set_state": _LOADED,
@@ -55,3 +78,15 @@ FOREIGN_ATTRIBUTES = {
     "view_requirements": "`policy.columns` are the columns of a batch that the hooks read.",
 }
 """The same for attributes."""
+
+_ATTRIBUTE = "attributes are those of the policy, such as `policy.device` and `policy.cfg.learn.batch_size`."
+
+MODE_ATTRIBUTES = {
+    **dict.fromkeys(("get_attribute", "set_attribute"), _ATTRIBUTE),
+    "reset": "leave it out: the recurrent state is an argument and a result of `policy.collect_mode.forward(obs, state)`, and "
+    "None at the start of an episode.",
+}
+"""The same for attributes of the modes of a policy."""
+
+TRAINING_ARGUMENTS = dict.fromkeys(("total_timesteps", "callback", "progress_bar", "reset_num_timesteps"), _RUN)
+"""Arguments of the method `learn` of Stable-Baselines3."""

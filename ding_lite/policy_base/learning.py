@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from ding_lite.basics import foreign_attributes
 from ding_lite.basics.configs import Config
 from ding_lite.basics.origins import is_of_script
 from ding_lite.data import Tree, nested, to_device, tree
@@ -17,6 +18,7 @@ from ding_lite.data.device_transfers import CudaTransfer, StartTransfer
 from ding_lite.data.trees import is_tree
 from ding_lite.metrics import MetricsLogger
 from ding_lite.policy_base.configs import PolicyConfig
+from ding_lite.policy_base.foreign_hooks import MODE_ATTRIBUTES
 from ding_lite.policy_base.learner_groups import LearnerGroup
 from ding_lite.policy_base.live_settings import unfollowed_changes
 from ding_lite.policy_base.weights import WeightsSnapshot
@@ -111,6 +113,7 @@ class LearningPolicy(Protocol):
         """Load a saved state."""
 
 
+@foreign_attributes(MODE_ATTRIBUTES)
 class LearnMode:
     """The mode that learns: it changes the model."""
 

@@ -4,51 +4,13 @@ from __future__ import annotations
 
 import difflib
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ding_lite.basics import Config, ConfigError, did_you_mean, near_fields, warn_caller
 from ding_lite.basics.origins import is_of_ding_lite
 from ding_lite.policy_base.configs import OnPolicyConfig, PolicyConfig
-
-_PLACES = {
-    "gamma": ("collect.discount_factor", "discount_factor"),
-    "lambda": ("collect.gae_lambda",),
-    "lr": ("learn.learning_rate",),
-    "lr_schedule": ("learn.lr_schedule",),
-    "entropy_coeff": ("learn.entropy_weight",),
-    "entropy_coeff_schedule": ("learn.entropy_schedule",),
-    "vf_loss_coeff": ("learn.value_weight",),
-    "grad_clip": ("learn.grad_clip_norm",),
-    "kl_coeff": ("learn.kl_coeff",),
-    "kl_target": ("learn.kl_target",),
-    "clip_param": ("learn.clip_ratio",),
-}
-"""RLlib's names, and the fields of the typed configuration that they stand for; the first field that exists is used."""
-
-_MORE_PLACES = {
-    **dict.fromkeys(("num_sgd_iter", "num_epochs"), ("learn.epoch_per_collect",)),
-    **dict.fromkeys(("sgd_minibatch_size", "minibatch_size"), ("learn.batch_size",)),
-    "lambda_": _PLACES["lambda"],
-    "num_steps_sampled_before_learning_starts": ("learn.learning_starts",),
-    "n_step": ("nstep",),
-    "tau": ("learn.target_update_theta",),
-    "double_q": ("double",),
-    "dueling": ("model.dueling",),
-    "num_atoms": ("model.n_atom",),
-    "v_min": ("model.v_min",),
-    "v_max": ("model.v_max",),
-    "actor_lr": ("learn.learning_rate_actor",),
-    "critic_lr": ("learn.learning_rate",),
-    "alpha_lr": ("learn.learning_rate_alpha",),
-    "initial_alpha": ("learn.alpha",),
-    "policy_delay": ("learn.actor_update_freq",),
-    "vtrace_clip_rho_threshold": ("learn.rho_clip",),
-    "fcnet_hiddens": ("model.encoder_hidden_size_list",),
-    "fcnet_activation": ("model.activation",),
-    "vf_share_layers": ("model.share_encoder",),
-}
-"""More names of RLlib. `policy.config` has them, but does not list them."""
+from ding_lite.policy_base.rllib_names import MORE_PLACES, PLACES, SCHEDULE_UNIT, SCHEDULES, places_for
 
 _OFF = {
     **dict.fromkeys(("kl_coeff", "entropy_coeff", "vf_loss_coeff"), 0),
@@ -57,9 +19,6 @@ _OFF = {
     "v_max": 10,
 }
 """Values of RLlib's settings that change nothing where an algorithm does not have the setting, beside None and False."""
-
-_FEW = 6
-"""Unknown settings that a warning names."""
 
 _FEW_OWNERS = 3
 """Algorithms that advice about a setting of other algorithms names."""
@@ -79,7 +38,7 @@ class Settings(Mapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         if name in self.extra:
             return self.extra[name]
-        for place in _places(name):
+        for place in places_for(name):
             found = _lookup(self.cfg, place)
             if found:
                 return found[0]
@@ -87,7 +46,7 @@ class Settings(Mapping[str, Any]):
 
     def __iter__(self) -> Iterator[str]:
         yield from self.extra
-        for name, places in _PLACES.items():
+        for name, places in PLACES.items():
             if name not in self.extra and any(_lookup(self.cfg, place) for place in places):
                 yield name
 
@@ -110,7 +69,8 @@ def resolve(
             So does the section `policy` of a run's configuration, as `PPOConfig().to_dict()` returns it; its other settings are
             those of the run. If `kind` is no algorithm's, settings in it that only algorithms have are kept as additional
             settings by their short names, with a warning. Other names are kept as additional settings, with a warning if a name
-            looks like a misspelt field, or if no hook can read it.
+            looks like a misspelt field, or if no hook can read it. RLlib's names of schedules cause a warning too, because
+            their points count something else there.
         default: the defaults, in the same form; None for those of `kind`.
         kind: type of the typed configuration; PolicyConfig stands for OnPolicyConfig.
         only_reader: name of the policy's class if it has no hook of a user, which could read additional settings; otherwise
@@ -123,6 +83,7 @@ def resolve(
     """
     extra: dict[str, Any] = {}
     unknown: dict[str, Any] = {}
+    schedules: set[str] = set()
     base = made_kind(kind)()
     for source in (default, cfg):
         if isinstance(source, PolicyConfig):
@@ -137,13 +98,16 @@ def resolve(
                     extra.update(of_others)
                     base.override({place_of(base, inner): _section(base, inner, it) for inner, it in own.items()})
                     _warn_of_others([it for it in of_others if not reads(it)], base)
+                    schedules |= {inner for inner, it in value.items() if inner in SCHEDULES and it is not None}
                 elif "." in place or _lookup(base, place):
                     base.override({place: _section(base, name, value)})
+                    schedules |= {name} if name in SCHEDULES and value is not None else set()
                 else:
                     if not (name in extra or reads(name) or (is_of_run and _may_be_of_run(name, base))):
                         unknown[name] = value
                     extra[name] = value
     _refuse_slips(unknown, base)
+    _warn_of_schedules(sorted(schedules), base)
     if only_reader is None:
         _warn_of_slips(unknown, base)
     else:
@@ -167,14 +131,18 @@ def _split(cfg: PolicyConfig, sections: Mapping[str, Any]) -> tuple[dict[str, An
     """The settings of a policy without those that only other algorithms have; and those, by short name."""
     own: dict[str, Any] = {}
     of_others: dict[str, Any] = {}
-    shorts = {place: short for short, places in reversed({**_PLACES, **_MORE_PLACES}.items()) for place in places}
+    shorts: dict[str, str] = {}
+    for short, known in {**PLACES, **MORE_PLACES}.items():
+        for place in known:
+            shorts.setdefault(place, short)
     for section, values in sections.items():
         if not isinstance(values, Mapping):
             own[section] = values
             continue
         places = {name: f"{section}.{_field_of(cfg, section, name)}" for name in values}
-        others = {name for name, place in places.items() if not _lookup(cfg, place) and _owners_of(place)}
-        of_others.update({shorts.get(places[name], name): values[name] for name in values if name in others})
+        others = [name for name, place in places.items() if not _lookup(cfg, place) and _owners_of(place)]
+        for name in others:
+            of_others[shorts.get(places[name], name)] = values[name]
         if kept := {name: value for name, value in values.items() if name not in others}:
             own[section] = kept
     return own, of_others
@@ -212,7 +180,7 @@ def made_kind(kind: type[PolicyConfig]) -> type[PolicyConfig]:
 
 def place_of(cfg: Config, name: str) -> str:
     """The dotted name in this configuration for which a short name stands; other names unchanged."""
-    return next((place for place in _places(name) if _lookup(cfg, place)), name)
+    return next((place for place in places_for(name) if _lookup(cfg, place)), name)
 
 
 def _refuse_slips(names: Iterable[str], cfg: Config) -> None:
@@ -220,6 +188,15 @@ def _refuse_slips(names: Iterable[str], cfg: Config) -> None:
     for name in names if not is_of_ding_lite(type(cfg).__module__) else ():
         if not _foreign_hint(name, cfg, "foreign") and (hint := _slip_hint(name, cfg)):
             raise ConfigError(f"{type(cfg).__name__} has no setting {name!r}: {hint}")
+
+
+def _warn_of_schedules(names: Sequence[str], cfg: Config) -> None:
+    """Warn of schedules by names of RLlib, in one warning for all."""
+    if names:
+        warn_caller(
+            f"{_listed(names)}: {SCHEDULE_UNIT} Give {' and '.join(repr(place_of(cfg, name)) for name in names)} "
+            "instead, with gradient steps, to get no warning."
+        )
 
 
 def _warn_of_slips(names: Iterable[str], cfg: Config) -> None:
@@ -243,17 +220,21 @@ def _warn_of_unread(settings: Mapping[str, Any], cfg: Config, reader: str) -> No
     if not hints:
         return
     kind = type(cfg).__name__
-    shown = sorted(hints, key=lambda name: not hints[name])[:_FEW]
-    more = f" and {len(hints) - len(shown)} more" if len(hints) > len(shown) else ""
+    shown = sorted(hints, key=lambda name: not hints[name])
     if len(hints) == 1:
         found = f"{kind} has no setting {shown[0]!r}{f': {hints[shown[0]]}' if hints[shown[0]] else '.'} It is kept as"
         found += f" policy.config[{shown[0]!r}], but {reader} does not read it."
     else:
-        found = (
-            f"{kind} has no settings {', '.join(map(repr, shown))}{more}. They are kept in policy.config, but {reader} reads"
-        )
-        found += " none of them. " + " ".join(f"{name!r}: {hints[name]}" for name in shown if hints[name])
+        found = f"{kind} has no settings {_listed(shown)}. They are kept in policy.config, but {reader} reads none of them. "
+        by_hint: dict[str, list[str]] = {}
+        for name in shown:
+            by_hint.setdefault(hints[name], []).append(name)
+        found += " ".join(f"{_listed(names)}: {hint}" for hint, names in by_hint.items() if hint)
     warn_caller(f"{found.rstrip()} {kind}().to_dict() has all settings.")
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(map(repr, names))
 
 
 def _foreign_hint(name: str, cfg: Config, *tables: str) -> str:
@@ -273,12 +254,12 @@ def _advice(name: str, cfg: Config) -> str:
 def _is_off(name: str, value: Any) -> bool:
     """Whether a name of RLlib has a value that changes nothing."""
     is_off = value is None or value is False or (isinstance(value, (int, float)) and value == _OFF.get(name))
-    return is_off and _places(name) != (name,)
+    return is_off and places_for(name) != (name,)
 
 
 def _owners_hint(name: str) -> str:
     """The algorithms that have the setting for which a name of RLlib stands; an empty string for other names."""
-    return "" if _places(name) == (name,) else next((hint for it in _places(name) if (hint := _owners_of(it))), "")
+    return "" if places_for(name) == (name,) else next((hint for it in places_for(name) if (hint := _owners_of(it))), "")
 
 
 @functools.cache
@@ -306,7 +287,7 @@ def _slip_hint(name: str, cfg: Config) -> str:
     plain = name.lower()
     near = {place.rpartition(".")[2]: place for section in ("collect", "model", "learn") for place in _values(cfg, section)}
     near |= {field: field for field, value in vars(cfg).items() if not isinstance(value, Config)}
-    near |= {short: short for short in (*_PLACES, *_MORE_PLACES) if any(_lookup(cfg, place) for place in _places(short))}
+    near |= {short: short for short in (*PLACES, *MORE_PLACES) if any(_lookup(cfg, place) for place in places_for(short))}
     if plain.rstrip("0123456789_") in near and plain not in near:
         return ""  # a numbered variant, such as gamma2
     cutoff = 0.8 if len(plain) <= 4 else 0.85  # one letter too many or too few in a short name, such as lrr
@@ -328,11 +309,6 @@ def _near_hint(name: str, cfg: Config) -> str:
 def _sections(cfg: Config) -> dict[str, Config]:
     """The configuration itself, by an empty name, and its sections whose fields short names stand for."""
     return {"": cfg, **{place: found[0] for place in ("learn", "model", "collect") if (found := _lookup(cfg, place))}}
-
-
-def _places(name: str) -> tuple[str, ...]:
-    """The dotted names for which a name stands: those of a short name, or itself."""
-    return _PLACES.get(name) or _MORE_PLACES.get(name) or (name,)
 
 
 def _values(cfg: Config, section: str) -> Iterator[str]:

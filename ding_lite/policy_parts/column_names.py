@@ -4,7 +4,21 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from ding_lite.basics import foreign_attributes
+from ding_lite.data.foreign_columns import ADVICE
 
+_EPISODES = "the columns of a rollout are [T, B, ...], and an episode ends where terminated | truncated is true."
+
+FOREIGN_COLUMNS = {
+    "DONES": ADVICE["dones"],
+    **dict.fromkeys(("AGENT_INDEX", "ENV_ID", "EPS_ID", "SEQ_LENS", "T", "UNROLL_ID"), f"leave it out: {_EPISODES}"),
+    **dict.fromkeys(("PREV_ACTIONS", "PREV_REWARDS"), ADVICE["prev_actions"]),
+    **dict.fromkeys(("ACTION_DIST_INPUTS", "ACTION_PROB"), ADVICE["action_dist_inputs"]),
+}
+"""Columns of RLlib that do not exist here, with what to use instead."""
+
+
+@foreign_attributes(FOREIGN_COLUMNS)
 class SampleBatch:
     """The columns of a batch. There is no DONES: an episode ends where a step is terminated or truncated."""
 

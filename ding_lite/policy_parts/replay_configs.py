@@ -9,6 +9,9 @@ from typing import Any, ClassVar, Literal
 from ding_lite.basics import Config, di_engine_settings, ranged_field
 from ding_lite.policy_base import LearnConfig, ModelConfig, PolicyConfig, next_step
 
+_TARGET = "the target network is updated every policy.learn.target_update_freq gradient steps."
+_EPSILON = "epsilon is policy.other.eps, with start, end and decay, the latter in environment steps."
+
 
 @dataclasses.dataclass
 class OffPolicyLearnConfig(LearnConfig):
@@ -16,7 +19,8 @@ class OffPolicyLearnConfig(LearnConfig):
 
     foreign: ClassVar[Mapping[str, str]] = {
         "train_batch_size": "the transitions per gradient step are policy.learn.batch_size.",
-        "target_network_update_freq": "the target network is updated every policy.learn.target_update_freq gradient steps.",
+        **dict.fromkeys(("target_network_update_freq", "target_update_interval"), _TARGET),
+        "gradient_steps": "the gradient steps after each collection are policy.learn.update_per_collect.",
     }
     live_settings = dict.fromkeys(("update_per_collect", "learning_starts"), "the next iteration") | next_step(
         "target_update_freq", "target_update_theta"
@@ -96,6 +100,11 @@ class OffPolicyConfig(PolicyConfig):
 @dataclasses.dataclass
 class ValueBasedConfig(OffPolicyConfig):
     """The configuration of a value-based off-policy algorithm, such as DQN."""
+
+    foreign: ClassVar[Mapping[str, str]] = {
+        "epsilon": f"{_EPSILON} That of the optimizer is policy.learn.optimizer_eps.",
+        **dict.fromkeys(("exploration_final_eps", "exploration_fraction", "exploration_initial_eps"), _EPSILON),
+    }
 
     other: ExplorationConfig = dataclasses.field(default_factory=ExplorationConfig)
     """Exploration and replay."""

@@ -26,7 +26,8 @@ FOREIGN_METHODS = MappingProxyType(
         "training": _POLICY,
         **dict.fromkeys(("env_runners", "rollouts"), _COLLECTION),
         "callbacks": "a middleware of your own, `task.use(fn)`, reads and writes the context in every iteration.",
-        "reporting": "set `cfg.log.every_s` and `cfg.log.show_every_s`; `task.use(online_logger(cfg))` writes the metrics.",
+        "reporting": "set `cfg.log.every_s` and `cfg.log.show_every_s`; `task.use(online_logger(cfg))` writes the metrics. "
+        "Statistics of your own are an argument of a logger, `MetricsLogger(stats_cls_lookup=settings)`.",
         "evaluation": "set `cfg.policy.eval.evaluator.eval_freq` and `cfg.env.n_evaluator_episode`; "
         "`task.use(interaction_evaluator(cfg, policy.eval_mode, env))` evaluates.",
         "learners": "set `cfg.policy.learners.num_learners` and `cfg.policy.learners.num_gpus_per_learner`.",

@@ -550,6 +550,10 @@ def test_settings_that_are_not_live_and_unknown_ones_are_refused_first(make):
         make(mutations={"policy.model.activation": ["relu", "tanh"]})
     with pytest.raises(ConfigError, match=r"PPOConfig has no such setting of the policy: did you mean"):
         Population(config("x"), ppo, [ppo_config()] * 4, {"policy.learn.learning_rat": Range(0.1, 0.2)})
+    with pytest.raises(ConfigError, match=r"hyperparam_mutations\['lr'\] .*: it is policy.learn.learning_rate.$"):
+        Population(config("x"), ppo, [ppo_config()] * 4, {"lr": Range(0.1, 0.2)})
+    with pytest.raises(ConfigError, match="has no 'perturbation_interval': it is interval, the iterations"):
+        PopulationConfig(perturbation_interval=4)
     with pytest.raises(TypeError, match=r"use Range\(low, high\)"):
         make(mutations={"policy.learn.learning_rate": 3})
     with pytest.raises(ValueError, match=r"a population of 1 members, and cfg.min_members = 2"):

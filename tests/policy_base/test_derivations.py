@@ -281,9 +281,9 @@ def test_mixins_that_are_no_list_of_classes_are_refused(mixins):
 def test_a_schedule_that_nothing_follows_costs_a_warning(recwarn):
     kind = build_policy("Plain", loss_fn=loss_fn)
     with pytest.warns(UserWarning, match="lr_schedule has no effect on a .*mixins=.LearningRateSchedule"):
-        kind({"lr_schedule": [(0, 0.5), (10, 0.0)]}, BOX, DISCRETE)
+        kind({"learn.lr_schedule": [(0, 0.5), (10, 0.0)]}, BOX, DISCRETE)
     recwarn.clear()
-    with_mixin = kind.with_updates(mixins=[LearningRateSchedule])({"lr_schedule": [(0, 0.5), (10, 0.0)]}, BOX, DISCRETE)
+    with_mixin = kind.with_updates(mixins=[LearningRateSchedule])({"learn.lr_schedule": [(0, 0.5), (10, 0.0)]}, BOX, DISCRETE)
 
     assert with_mixin.cur_lr == 0.5
     assert not recwarn.list

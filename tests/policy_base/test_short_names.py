@@ -14,14 +14,17 @@ from ding_lite.policy import (
     A2CPolicy,
     BCPolicy,
     CQLPolicyConfig,
+    DQNConfig,
     DQNPolicy,
     DQNPolicyConfig,
+    IMPALAConfig,
     IQLPolicyConfig,
     LearningRateSchedule,
     PPOConfig,
     PPOPolicy,
     PPOPolicyConfig,
     R2D2PolicyConfig,
+    RainbowConfig,
     SACPolicyConfig,
     TD3BCPolicy,
     TD3BCPolicyConfig,
@@ -29,7 +32,8 @@ from ding_lite.policy import (
     TD3PolicyConfig,
     build_policy,
 )
-from ding_lite.policy_base import OnPolicyConfig, Policy, PolicyConfig, short_names
+from ding_lite.policy_base import OnPolicyConfig, Policy, PolicyConfig
+from ding_lite.policy_base.rllib_names import MORE_PLACES, PLACES
 from ding_lite.policy_base.short_names import resolve
 
 BOX, DISCRETE = spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(3)
@@ -80,7 +84,7 @@ def test_names_of_rllib_with_an_equivalent_set_it(kind, name, value, place, recw
 def test_every_place_of_a_name_is_a_field_of_some_policy():
     kinds = [kind for name, kind in vars(policy_package).items() if name.endswith("PolicyConfig")]
     fields = [resolve(None, None, kind) for kind in kinds]
-    for name, places in {**short_names._PLACES, **short_names._MORE_PLACES}.items():
+    for name, places in {**PLACES, **MORE_PLACES}.items():
         for place in places:
             assert any(place in config for config in fields), (name, place)
 
@@ -195,7 +199,8 @@ def test_settings_that_no_hook_of_the_librarys_policies_reads_are_named_in_one_w
     )
     assert found.endswith("TD3BCPolicyConfig().to_dict() has all settings.")
     (found,) = warned_of(TD3BCPolicy, {**{letter * 9: 1 for letter in "abcdefghij"}, "gamma2": 1})
-    assert "'aaaaaaaaa', 'bbbbbbbbb', 'ccccccccc', 'ddddddddd', 'eeeeeeeee', 'fffffffff' and 5 more." in found
+    assert "'aaaaaaaaa', 'bbbbbbbbb', 'ccccccccc', 'ddddddddd', 'eeeeeeeee', 'fffffffff', 'ggggggggg'" in found
+    assert "'jjjjjjjjj', 'gamma2'. They are kept in" in found
     (found,) = warned_of(PPOPolicy.with_updates(mixins=[LearningRateSchedule]), {"fuzz": 1}, DISCRETE)
     assert found.startswith("PPOPolicyConfig has no setting 'fuzz'. It is kept as policy.config['fuzz'], but PPOPolicy")
 
@@ -226,10 +231,12 @@ def test_a_setting_that_only_other_algorithms_have_causes_a_warning_that_names_t
 
 def test_names_of_rllib_that_other_algorithms_have_share_one_warning_with_the_rest():
     policy = TD3BCPolicy(None, BOX, BOX)
-    names = {name: 0.25 for name in (*short_names._PLACES, *short_names._MORE_PLACES) if name not in policy.config}
+    names = {name: 0.25 for name in (*PLACES, *MORE_PLACES) if name not in policy.config}
     assert {"kl_coeff", "num_sgd_iter", "clip_param"} <= set(names)
     (found,) = warned_of(TD3BCPolicy, {**names, "fuzz": 1})
-    assert f" and {len(names) + 1 - 6} more. They are kept in policy.config, but TD3BCPolicy reads none of them." in found
+    assert "They are kept in policy.config, but TD3BCPolicy reads none of them." in found
+    assert [name for name in (*names, "fuzz") if repr(name) not in found.partition(" They are kept")[0]] == []
+    assert "'num_sgd_iter', 'num_epochs': PPO and IMPALA have policy.learn.epoch_per_collect" in found
 
 
 def test_names_of_rllib_for_what_is_off_cause_no_warning():
@@ -294,7 +301,7 @@ def test_in_the_configuration_of_a_run_names_of_rllibs_model_lead_to_the_fields(
     with pytest.raises(ConfigError) as caught:
         PPOConfig().override({"policy.model": {"fcnet_hiddens": [8], "vf_share_layers": True}})
     assert "it is policy.model.encoder_hidden_size_list." in str(caught.value)
-    assert "have policy.model.share_encoder" in str(caught.value)
+    assert "it is policy.model.share_encoder." in str(caught.value)
     assert "did you mean" not in str(caught.value)
     with pytest.raises(ConfigError, match="Leave it out for other algorithms, which have no quantile loss"):
         CQLPolicyConfig().override({"learn.kappa": 1.0})
@@ -406,6 +413,81 @@ def test_names_of_other_libraries_for_datasets_lead_to_the_setting(policy, name,
         policy().override({section + name: 1})
 
 
+@pytest.mark.parametrize(
+    ("config", "name", "words"),
+    [
+        *((PPOConfig, name, f"policy.{place[0]}") for name, place in PLACES.items()),
+        (PPOConfig, "num_sgd_iter", "it is policy.learn.epoch_per_collect."),
+        (PPOConfig, "sgd_minibatch_size", "it is policy.learn.batch_size."),
+        (PPOConfig, "train_batch_size", "the collector reads cfg.policy.collect.n_sample of the run"),
+        (PPOConfig, "ent_coef", "the weight of the entropy bonus is policy.learn.entropy_weight."),
+        (PPOConfig, "vf_coef", "the weight of the critic's loss is policy.learn.value_weight."),
+        (PPOConfig, "n_epochs", "PPO and IMPALA have policy.learn.epoch_per_collect"),
+        (PPOConfig, "max_grad_norm", "policy.learn.grad_clip_norm."),
+        (PPOConfig, "n_steps", "the collector reads cfg.policy.collect.n_sample of the run"),
+        (IMPALAConfig, "epsilon", "the optimizer is policy.learn.optimizer"),
+        (DQNConfig, "lr", "it is policy.learn.learning_rate."),
+        (DQNConfig, "gamma", "policy.discount_factor"),
+        (DQNConfig, "epsilon", "epsilon is policy.other.eps, with start, end and decay"),
+        (DQNConfig, "exploration_fraction", "epsilon is policy.other.eps, with start, end and decay"),
+        (DQNConfig, "target_update_interval", "policy.learn.target_update_freq gradient steps."),
+        (DQNConfig, "gradient_steps", "policy.learn.update_per_collect."),
+        (RainbowConfig, "epsilon", "noisy networks explore"),
+    ],
+)
+@pytest.mark.parametrize("section", ["", "policy."])
+def test_in_a_typed_configuration_names_of_other_libraries_lead_to_the_setting(config, name, words, section):
+    with pytest.raises(ConfigError) as caught:
+        config().override({section + name: 1})
+    assert f" has no {name!r}: " in str(caught.value)
+    assert words in str(caught.value)
+    with pytest.raises(ConfigError, match=f"has no '{name}': "):
+        setattr(config().policy if section else config(), name, 1)
+
+
+@pytest.mark.parametrize(
+    ("section", "name", "place"),
+    [
+        ("learn", "lr", "learn.learning_rate"),
+        ("learn", "clip_param", "learn.clip_ratio"),
+        ("collect", "lambda", "collect.gae_lambda"),
+        ("model", "fcnet_hiddens", "model.encoder_hidden_size_list"),
+    ],
+)
+def test_a_section_knows_the_names_of_rllib_for_its_own_settings(section, name, place):
+    with pytest.raises(ConfigError, match=f"has no '{name}': it is policy.{place}\\.$"):
+        setattr(getattr(PPOConfig().policy, section), name, 1)
+
+
+SCHEDULE = [(0, 1e-3), (100, 1e-4)]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"lr_schedule": SCHEDULE},
+        {"entropy_coeff_schedule": SCHEDULE},
+        {"lr_schedule": SCHEDULE, "entropy_coeff_schedule": SCHEDULE},
+        {"policy": {"lr_schedule": SCHEDULE}},
+    ],
+)
+def test_a_schedule_by_its_name_in_rllib_causes_one_warning_about_its_unit(given):
+    with pytest.warns(UserWarning, match="count gradient steps here, and environment steps in RLlib. Give 'learn") as caught:
+        PPOPolicy(given, BOX, DISCRETE)
+    assert len(caught) == 1
+    with pytest.raises(ConfigError, match="count gradient steps here, and environment steps in RLlib"):
+        PPOConfig().override({"policy": dict.fromkeys(given.get("policy", given), SCHEDULE)})
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"learn.lr_schedule": SCHEDULE}, {"learn": {"lr_schedule": SCHEDULE}}, {"lr_schedule": None}],
+)
+def test_a_schedule_by_its_name_here_causes_no_warning(given, recwarn):
+    PPOPolicy(given, BOX, DISCRETE)
+    assert not recwarn.list
+
+
 def test_a_dotted_name_that_there_is_not_is_refused():
     with pytest.raises(ConfigError, match="learn.learnig_rate.*did you mean 'learning_rate'"):
         PPOPolicy({"learn.learnig_rate": 0.5}, BOX, DISCRETE)
@@ -443,9 +525,9 @@ def test_a_policy_without_spaces_is_refused():
             "model.actor_head_hidden_size",
             "hidden layers of policy.model.encoder_hidden_size_list",
         ),
-        (PPOPolicyConfig, "learn.entropy_coeff", r"the entropy bonus is policy.learn.entropy_weight\.$"),
+        (PPOPolicyConfig, "learn.entropy_coeff", r"has no 'entropy_coeff': it is policy.learn.entropy_weight\.$"),
         (DQNPolicyConfig, "collect.action_shape", r"has no 'action_shape'\. It has n_sample"),
-        (TD3PolicyConfig, "noise", r"has no 'noise'\. It has "),
+        (TD3PolicyConfig, "model.noise", r"has no 'noise'\. It has "),
     ],
 )
 def test_names_of_other_libraries_lead_to_what_is_meant_and_to_nothing_else(config, name, words):
