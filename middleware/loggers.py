@@ -7,6 +7,7 @@ import io
 import json
 import logging
 import math
+import numbers
 import os
 import time
 import warnings
@@ -55,6 +56,7 @@ from ding_lite.sinks import (
     WeightsAndBiases,
     end_line,
     format_duration,
+    json_value,
     make_console,
 )
 
@@ -109,7 +111,8 @@ def online_logger(
 
     Raises:
         FolderInUseError: another process writes to the folder.
-        TypeError: `sinks` is one sink instead of several, or has something that is no sink.
+        TypeError: `sinks` is one sink instead of several, or has something that is no sink; or, when the run begins or writes a
+            row, the field that counts its steps is no number.
         ValueError: before the first iteration, another logger of the pipeline writes to the folder.
         StorageError: cfg.storage_path cannot be opened or written to.
     """
@@ -279,8 +282,10 @@ class RunLogger:
         Raises:
             FolderInUseError: another process writes to the folder.
             ValueError: another logger of the pipeline writes to the folder, or nothing saves the run that is to be copied.
+            TypeError: the step of the run is no number.
         """
         task = own_run()
+        self._require_step(task.ctx)
         self._require_alone(task)
         self._require_saver(task)
         self._enter(task)
@@ -307,6 +312,16 @@ class RunLogger:
             raise ValueError(
                 f"{names} of one pipeline would each write every row {to}: keep one of them, which may have several sinks, "
                 f"{same[0].__name__}(cfg, sinks=[first, second]); or give one another cfg.exp_name."
+            )
+
+    def _require_step(self, ctx: Any) -> None:
+        """Raise an error if the step of the run is no number."""
+        name = next(name for name in self._steps if hasattr(ctx, name))
+        value = getattr(ctx, name)
+        if not isinstance(value, numbers.Real) or isinstance(value, bool):
+            raise TypeError(
+                f"{self.__name__} counts the steps of the run by ctx.{name}, which is {value!r:.60}, but wants a number: set "
+                "it before the run, or let counters begin with another field."
             )
 
     def _require_saver(self, task: Task) -> None:
@@ -398,6 +413,7 @@ class RunLogger:
         self._sinks = SinkGroup([*sinks, *self._given])
 
     def _made(self, ctx: OnlineRLContext | OfflineRLContext, end: bool) -> dict[str, Any]:
+        self._require_step(ctx)
         row = self._aggregator.row(ctx, end, round(self._spent_s(), 3))
         spent, iterations = own_run().stage_seconds()["process"], self._iterations
         before, first = self._processed
@@ -484,7 +500,7 @@ class RunLogger:
     def _write_config(self, path: Path) -> None:
         assert self._cfg is not None
         facts = {"run": self._facts} if self._facts else {}
-        write_atomically(path, json.dumps({**self._cfg.to_dict(), **facts}, indent=2).encode())
+        write_atomically(path, json.dumps(json_value({**self._cfg.to_dict(), **facts}), indent=2).encode())
 
     def release(self) -> None:
         """Close the sinks, restore the terminal, and let other processes write to the folder; a later run continues with the

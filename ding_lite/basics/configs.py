@@ -9,6 +9,7 @@ import functools
 import math
 import numbers
 import os
+import sys
 import types
 import typing
 from collections.abc import Iterable, Mapping
@@ -20,6 +21,10 @@ from ding_lite.basics.seed_checks import seed_of
 ConfigType = TypeVar("ConfigType", bound="Config")
 
 _LARGEST = 2**63 - 1  # largest integer of torch and numpy
+
+
+_INFINITE = {"Infinity": math.inf, "-Infinity": -math.inf}
+"""Numbers that JSON does not have, by the text that config.json has for them."""
 
 
 class ConfigError(ValueError, TypeError, AttributeError):
@@ -104,6 +109,9 @@ class Config:
     fixed_settings: ClassVar[Mapping[str, str]] = {}
     """The others, each with the reason and what to do instead; "*" stands for all that no class names."""
 
+    unused_settings: ClassVar[Mapping[str, str]] = {}
+    """Settings by dotted name that have no effect in such a configuration, each with a sentence of advice."""
+
     @classmethod
     def liveness(cls, name: str) -> tuple[bool, str]:
         """Whether a setting of this section can be changed in a run; and when the change takes effect, or why it cannot."""
@@ -151,8 +159,7 @@ class Config:
         _require_field(cls, name)
         field = cls.__dataclass_fields__[name]
         if isinstance(value, Mapping) and isinstance(section := _default_of(field), Config):
-            for key, inner in value.items():
-                setattr(section, key, inner)
+            section._fill(value)
             value = section
         if field.metadata.get("seed") and not (value is None and field.default is None):
             value = _seed(value, f"{cls.__name__}.{name}")
@@ -172,8 +179,9 @@ class Config:
         places = {key: place for place, key in enumerate(_leaves(self))}
         for target in (trial, self):
             for key, value in sorted(_flat(self, values), key=lambda pair: places.get(pair[0], -1)):
+                is_shared = target is trial and isinstance(value, Config)  # later values may change this section
                 try:
-                    target._set(key, value)
+                    target._set(key, value.trial() if is_shared else value)
                 except ConfigError as error:
                     problems.append(f"{key}: {error}" + (_same_name(key, places) if " It has " in str(error) else ""))
             if problems:
@@ -206,9 +214,14 @@ class Config:
     def from_dict(cls: type[ConfigType], values: Mapping[str, Any]) -> ConfigType:
         """The configuration from a result of `to_dict`; missing fields have their defaults."""
         config = cls()
-        for name, value in values.items():
-            setattr(config, name, value)
+        config._fill(values)
         return config
+
+    def _fill(self, values: Mapping[str, Any]) -> None:
+        """Set fields by name, in the order in which they are declared: setting one may change the default of a later one."""
+        places = {field.name: place for place, field in enumerate(dataclasses.fields(self))}
+        for name in sorted(values, key=lambda name: places.get(name, -1)):
+            setattr(self, name, values[name])
 
 
 def all_values(cfg: Config, prefix: str = "") -> dict[str, Any]:
@@ -222,12 +235,17 @@ def all_values(cfg: Config, prefix: str = "") -> dict[str, Any]:
 
 @functools.cache
 def _hints(cls: Any) -> dict[str, Any]:
-    fields = dataclasses.fields(cls)
+    return {field.name: _hint(cls, field) for field in dataclasses.fields(cls)}
+
+
+def _hint(cls: Any, field: dataclasses.Field[Any]) -> Any:
+    """The declared type of a field; that of its default if the annotation names a class that is local to a function."""
+    owner = next(kind for kind in cls.__mro__ if field.name in vars(kind).get("__annotations__", {}))
+    alone = types.SimpleNamespace(__annotations__={field.name: field.type})
     try:
-        hints = typing.get_type_hints(cls)
-    except NameError:  # an annotation names a class that is local to a function: use the defaults
-        return {f.name: Any if f.default_factory is dataclasses.MISSING else type(f.default_factory()) for f in fields}
-    return {f.name: hints[f.name] for f in fields}
+        return typing.get_type_hints(alone, vars(sys.modules[owner.__module__]), dict(vars(owner)))[field.name]
+    except NameError:
+        return Any if field.default_factory is dataclasses.MISSING else type(field.default_factory())
 
 
 @functools.cache
@@ -364,12 +382,17 @@ def _converted(hint: Any, value: Any, where: str) -> Any:
         if items is not None:
             converted = (_converted(item, element, f"{where}[{i}]") for i, (item, element) in enumerate(zip(items, value)))
             return (origin or hint)(converted)
+    elif isinstance(origin, type) and issubclass(origin, Mapping):
+        if isinstance(value, origin):  # keys are not checked, because those of JSON are always strings
+            return {key: _converted(arguments[1], item, f"{where}[{key!r}]") for key, item in value.items()}
     elif isinstance(hint, type) and issubclass(hint, Config):
         if isinstance(value, hint):
             return value
         if isinstance(value, Mapping):
             return hint.from_dict(value)
     elif hint is float:
+        if isinstance(value, str) and value in _INFINITE:
+            return _INFINITE[value]
         if isinstance(value, numbers.Real) and not isinstance(value, bool):
             try:
                 return float(value)

@@ -14,6 +14,7 @@ from ding_lite.datasets import DatasetError
 from ding_lite.policy_state import StateError
 from ding_lite.reports import ReportError
 from ding_lite.rollout import RunEvaluation, evaluate_run, play_run, record_run
+from ding_lite.sinks import json_value
 
 Result = TypeVar("Result")
 
@@ -38,7 +39,7 @@ def show_evaluations(run_dirs: Sequence[str | Path], out: Path | None, **options
             print(printable(line), flush=True)
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(out, json.dumps([one.to_dict() for one in found], indent=2).encode())
+        write_atomically(out, json.dumps([json_value(one.to_dict()) for one in found], indent=2).encode())
 
 
 def show_episodes(run_dir: str | Path, **options: Any) -> None:

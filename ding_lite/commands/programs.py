@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import io
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
@@ -204,31 +206,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # so that unknown characters do not raise an error
     try:
-        require_extra("tyro", "cli", "ding-lite")
-        import tyro
-
-        folders = Annotated[
-            tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN_DIR ...", help_behavior_hint="(required)")
-        ]
-        folder = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN_DIR")]
-        runs = Annotated[
-            tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN_DIR ...", help_behavior_hint="(required)")
-        ]
-        run = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN_DIR")]
-        tyro.extras.subcommand_cli_from_dict(
-            {
-                "report": _annotated(report, run_dirs=folders),
-                "plot": _annotated(plot, run_dirs=folders),
-                "watch": _annotated(watch, run_dir=folder),
-                "eval": _annotated(evaluate, run_dirs=runs),
-                "play": _annotated(play, run_dir=run),
-                "collect": _annotated(collect, run_dir=folder),
-                "replay": _annotated(replay, file=Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]),
-            },
-            prog="ding-lite",
-            description=_ABOUT,
-            args=list(sys.argv[1:] if argv is None else argv),
-        )
+        with warnings.catch_warnings():
+            warnings.showwarning = functools.partial(_show_warning, warnings.showwarning)
+            _run(list(sys.argv[1:] if argv is None else argv))
     except (ReportError, ImportError, OSError) as error:
         tell(f"ding-lite: {printable(' '.join(str(error).split()))}")
         return 2
@@ -237,6 +217,44 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as ended:  # after --help, or an unknown option
         return ended.code if isinstance(ended.code, int) else 2
     return 0
+
+
+def _run(argv: list[str]) -> None:
+    require_extra("tyro", "cli", "ding-lite")
+    import tyro
+
+    folders = Annotated[
+        tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN_DIR ...", help_behavior_hint="(required)")
+    ]
+    folder = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN_DIR")]
+    runs = Annotated[
+        tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN_DIR ...", help_behavior_hint="(required)")
+    ]
+    run = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN_DIR")]
+    tyro.extras.subcommand_cli_from_dict(
+        {
+            "report": _annotated(report, run_dirs=folders),
+            "plot": _annotated(plot, run_dirs=folders),
+            "watch": _annotated(watch, run_dir=folder),
+            "eval": _annotated(evaluate, run_dirs=runs),
+            "play": _annotated(play, run_dir=run),
+            "collect": _annotated(collect, run_dir=folder),
+            "replay": _annotated(replay, file=Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]),
+        },
+        prog="ding-lite",
+        description=_ABOUT,
+        args=argv,
+    )
+
+
+def _show_warning(show: Callable[..., None], message: Warning | str, category: type[Warning], file: str, *place: Any) -> None:
+    """Show a warning of a command as one line, without a place in the code of this library or of tyro; others by `show`."""
+    import tyro
+
+    if {Path(__file__).parents[1], Path(tyro.__file__).parent} & {*Path(file).parents}:
+        tell(f"ding-lite: {printable(' '.join(str(message).split()))}")
+    else:
+        show(message, category, file, *place)
 
 
 def _annotated(program: Callable[..., None], **annotations: Any) -> Callable[..., None]:

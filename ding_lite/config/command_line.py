@@ -32,10 +32,13 @@ from ding_lite.basics import (
     without_place,
 )
 from ding_lite.envs.making import registered_spec
+from ding_lite.sinks import read_row
 
 ConfigType = TypeVar("ConfigType", bound=Config)
 
 _WORDS = {"True": True, "False": False, "None": None}
+_THEIR_HINT = re.compile(r" Did you mean: [^?]*\?")
+"""Gymnasium's hint in a message, whose names have no version."""
 _FLOAT = re.compile(r"[+-]?(\d+\.\d*|\.\d+|\d+(?=[eE]))([eE][+-]?\d+)?")
 
 
@@ -59,7 +62,7 @@ def from_command_line(
         ConfigError: a value is out of range.
         ImportError: there are arguments, but the extra `cli` is not installed.
     """
-    default = config() if isinstance(config, type) else config
+    default = config() if isinstance(config, type) else copy.deepcopy(config)
     arguments = sys.argv[1:] if argv is None else list(argv)
     if not arguments:
         return default
@@ -68,7 +71,7 @@ def from_command_line(
 
     resumed = _folder_to_resume(arguments)
     _require_usable("--resume", resumed)
-    _require_usable("--storage-path", _option(arguments, "--storage-path"))
+    _require_usable("--storage-path", _or_none(_option(arguments, "--storage-path")))
     if resumed is not None and hasattr(default, "resume"):
         default = _configuration_in(resumed, default, arguments)
     _require_no_foreign(default, arguments)
@@ -91,6 +94,7 @@ def from_command_line(
         )
     given = {word.partition("=")[0].lstrip("-").replace("-", "_") for word in arguments if word.startswith("--")}
     found = default.override(_changes(default, parsed, given))
+    _require_effect(type(default), given)
     _require_possible(found, given)
     return found
 
@@ -112,25 +116,25 @@ def _require_no_foreign(config: Config, arguments: Sequence[str]) -> None:
 
 def _folder_to_resume(arguments: Sequence[str]) -> str | None:
     """The value of --resume; None if it is not given. Ends the program if another option stands in its place."""
-    for word, following in zip(arguments, [*arguments[1:], None]):
-        if word == "--resume":
-            if following is not None and following.startswith("--"):
-                _end(
-                    f"--resume is followed by the option {following}: it wants the folder of a run, such as --resume runs/dqn."
-                )
-            return following
-        if word.startswith("--resume="):
-            return word.partition("=")[2]
-    return None
+    found = _option(arguments, "--resume")
+    if found is not None and found.startswith("--"):
+        _end(f"--resume is followed by the option {found}: it wants the folder of a run, such as --resume runs/dqn.")
+    return _or_none(found)
 
 
 def _option(arguments: Sequence[str], name: str) -> str | None:
-    """The value of an option of one word; None if it is not given."""
+    """The value of an option of one word; None if it is not given. The last one counts, as in tyro."""
+    found = None
     for word, following in zip(arguments, [*arguments[1:], None]):
-        option, is_given, _ = word.replace("_", "-").partition("=")
-        if option == name:
-            return word.partition("=")[2] if is_given else following
-    return None
+        option, is_given, value = word.partition("=")
+        if option.replace("_", "-") == name:
+            found = value if is_given else following
+    return found
+
+
+def _or_none(value: str | None) -> str | None:
+    """The value of an option whose value may be None."""
+    return None if value == "None" else value
 
 
 def _require_usable(option: str, value: str | None) -> None:
@@ -151,18 +155,26 @@ def _configuration_in(run: str, default: ConfigType, arguments: Sequence[str]) -
     if storage_path is None:
         storage_path = getattr(default, "storage_path", None)
     try:
-        folder = str(restored_run(run, storage_path, folder=_option(arguments, "--exp-name")))
+        folder = str(restored_run(run, _or_none(storage_path), folder=_option(arguments, "--exp-name")))
     except (OSError, ValueError, ImportError) as error:
         _end(f"--resume {shown_uri(run)}: {error}")
     above = without_place(run, place_in_storage(folder)) if is_uri(run) else None
     stored = {} if above is None else {"storage_path": above}
     path = Path(folder) / "config.json"
     try:
-        saved = {name: value for name, value in json.loads(path.read_bytes()).items() if name != "run"}
+        saved = {name: value for name, value in read_row(path.read_bytes()).items() if name != "run"}
         found: ConfigType = copy.deepcopy(default).override({**saved, "exp_name": folder, "resume": folder, **stored})
-    except (OSError, AttributeError, TypeError, ValueError, RecursionError) as error:  # AttributeError: it is not a mapping
+    except (OSError, TypeError, ValueError, RecursionError) as error:
         _end(f"--resume {shown_uri(run)}: the configuration of the run, {path}, cannot be read ({error}).")
     return found
+
+
+def _require_effect(config: type[Config], given: Collection[str]) -> None:
+    """End the program if an option has no effect."""
+    for name, advice in config.unused_settings.items():
+        found = next((option for option in given if option == name or option.startswith(f"{name}.")), None)
+        if found is not None:
+            _end(f"--{found.replace('_', '-')} has no effect: {advice}")
 
 
 def _require_possible(config: Any, given: Collection[str]) -> None:
@@ -187,8 +199,9 @@ def _require_possible(config: Any, given: Collection[str]) -> None:
         if not type(error).__module__.startswith("gymnasium."):
             raise
         known = did_you_mean(config.env.id, gymnasium.registry)
+        problem = str(error) if known == "." else _THEIR_HINT.sub("", str(error))
         fix = "Register your own environments before from_command_line()."
-        _end(f"--env.id {config.env.id}: {str(error).rstrip('.')}{known} {fix}")
+        _end(f"--env.id {config.env.id}: {problem.rstrip('.?')}{known} {fix}")
 
 
 def _end(message: str) -> NoReturn:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
@@ -105,6 +106,11 @@ class PBTConfig(PPOConfig):
     """Population-based training of PPO, on CartPole-v1. All members have these settings, and then each its own learning
     rate."""
 
+    unused_settings: ClassVar[Mapping[str, str]] = {
+        f"population.{name}": f"set {name} of the whole configuration, such as --{name.replace('_', '-')}."
+        for name in ("exp_name", "seed", "max_step", "resume", "storage_path", "log")
+    }
+
     exp_name: str = "runs/pbt"
     """Folder of the population, for metrics, decisions, configuration and checkpoints. Those of a member are in its
     subfolder `members`."""
@@ -116,7 +122,8 @@ class PBTConfig(PPOConfig):
     """The algorithm."""
 
     population: PopulationConfig = dataclasses.field(default_factory=lambda: PopulationConfig(interval=4))
-    """The population. Its exp_name and seed are those above."""
+    """The population. Its exp_name and seed are those above. So are max_step, resume, storage_path and log: here they have no
+    effect."""
 
     def members(self, changes: Sequence[Mapping[str, Any]]) -> list[PPOConfig]:
         """The configuration of each member: the settings above, with seeds of their own, and without a stop_value.
@@ -124,10 +131,10 @@ class PBTConfig(PPOConfig):
         Args:
             changes: values by dotted name, for the first members; further members repeat them in order. Empty for none.
         """
-        values = self.to_dict()
-        del values["population"]
+        names = [field.name for field in dataclasses.fields(PPOConfig)]
         found = []
         for number in range(self.population.num_members):
             own = {"seed": 100 * self.seed + 2 * number, "resume": None, "env.stop_value": None}
-            found.append(PPOConfig.from_dict(values).override({**own, **(changes[number % len(changes)] if changes else {})}))
+            member = PPOConfig(**{name: copy.deepcopy(getattr(self, name)) for name in names})
+            found.append(member.override({**own, **(changes[number % len(changes)] if changes else {})}))
         return found

@@ -81,6 +81,8 @@ class MetricsLogger:
         self._merged: set[Path] = set()
         self._timed: set[Path] = set()
         self._latest: dict[Path, Sequence[StatsBase]] = {}
+        self._unread: dict[Path, Mapping[str, Any]] = {}
+        """Saved states of aggregated kinds that this logger does not know, until statistics of this kind arrive."""
         # By key as given in the call: the function that takes its values, and the last settings.
         self._known: dict[Key, tuple[Callable[[Any], None], _Asked]] = {}
 
@@ -353,12 +355,19 @@ class MetricsLogger:
         """Merge the statistics of several components, or of those at these places that work in place of this one."""
         stats = self._stats.get(path)
         if stats is None:
-            stats = self._tree.add(path, self._made(found[0]))
+            stats = self._tree.add(path, self._continued(path, self._made(found[0])))
             if places is None:
                 self._merged.add(path)
         stats.owner = found[0].owner
         self._latest[path] = found
         self._guarded(path, partial(stats.merge, found) if places is None else partial(stats.merge_own, found, places))
+
+    def _continued(self, path: Path, stats: StatsBase) -> StatsBase:
+        """New statistics, with the saved state that waits for their kind and settings, if there is one."""
+        row = self._unread.pop(path, None)
+        if row is not None and row["kind"] == stats.stats_cls_identifier and row["settings"] == stats.settings:
+            stats.set_state(row["state"])
+        return stats
 
     def _guarded(self, path: Path, call: Callable[[], Any], otherwise: Callable[[], Any] | None = None) -> Any:
         """The result of the call, or NaN if it raises, so that one bad value does not affect the others."""
@@ -382,6 +391,7 @@ class MetricsLogger:
         gone = self._tree.under(path)
         if not gone and key_error:
             raise KeyError(f"nothing was logged as {path!r}.")
+        self._unread = {there: row for there, row in self._unread.items() if there[: len(path)] != path}
         for there in gone:
             self._tree.remove(there)
             self._merged.discard(there)
@@ -401,17 +411,22 @@ class MetricsLogger:
                 }
                 for path, stats in self._stats.items()
             ]
+            + [dict(row) for row in self._unread.values()]
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restore a saved state, and discard the values logged here.
+        """Restore a saved state, and discard the values logged here. An aggregated value of a custom kind appears again when
+        the next one is aggregated, if this logger does not know its kind.
 
         Raises:
-            ValueError: the state has a kind that this logger does not know.
+            ValueError: a value was logged here with a kind that this logger does not know.
         """
         self.reset()
         for row in state["stats"]:
             path = tuple(row["path"])
+            if row["is_merged"] and row["kind"] not in self._lookup:
+                self._unread[path] = row
+                continue
             stats = self._tree.add(path, self._new(path, row["kind"], row["settings"]))
             stats.owner = None
             stats.set_state(row["state"])

@@ -51,6 +51,10 @@ class Outputs:
             values = [one[name] for one in outputs if alike or name in one]
             inner = [value for value in values if isinstance(value, Mapping)]
             if inner:
+                if len(inner) < len(values):
+                    other = next(value for value in values if not isinstance(value, Mapping))
+                    what = f"{other!r:.60} of type {type(other).__name__}"
+                    self._warn((*before, name), f"it is {what}, and a dict in another gradient step: use two names.")
                 weights = [count.get(name, 1) for one, count in zip(outputs, counts) if isinstance(one.get(name), Mapping)]
                 nested = [dict.fromkeys(one, weight) for one, weight in zip(inner, weights)] if is_weighted else ()
                 self.log(inner, (*before, name), nested)

@@ -18,15 +18,19 @@ SCORE = "evaluate/score"
 RETURNS = ("evaluate/episode_return_mean", SCORE, "collect/episode_return_mean")
 """Default metrics of curves; the first available one is used."""
 
+STEPS = {"env_step": "environment steps", "train_iter": "gradient steps", "total_step": "iterations"}
+"""Counters of the lengths of runs, with their names; the first that an experiment has is used."""
+
 _OF_A_SEED = ("seed", "policy.seed", "exp_name", "storage_path", "resume")
 _OF_NO_RESULT = (
-    *("log.", "watchdog_s", "env.backend", "env.restart", "env.ray_", "env.num_cpus_", "env.num_gpus_", "env.worker_r"),
-    "env.vectorization",
-    *("policy.learners.backend", "policy.learners.restart", "policy.learners.ray_", "policy.learners.num_cpus_"),
-    *("policy.learners.num_gpus_", "policy.learners.learner_r", "policy.learners.timeout_s"),
+    *("log.", "watchdog_s", "env.backend", "env.restart", "env.ray_address", "env.num_cpus_per_worker"),
+    *("env.num_gpus_per_worker", "env.worker_resources", "env.worker_resources.", "env.vectorization"),
+    *("policy.learners.backend", "policy.learners.restart", "policy.learners.ray_address", "policy.learners.timeout_s"),
+    *("policy.learners.num_cpus_per_learner", "policy.learners.num_gpus_per_learner"),
+    *("policy.learners.learner_resources", "policy.learners.learner_resources."),
     *("backend", "restart", "timeout_s", "ray_address", "num_cpus_per_member", "num_gpus_per_member"),  # of a population
 )
-"""Beginnings of options that do not change results."""
+"""Options that do not change results, and sections of such options, which end in a dot."""
 _WORDS = re.compile(r"([/_\-.\s]*)([^/_\-.\s]+)")  # each word, with the separators before it
 _MOST_OPTIONS = 3  # in a name
 
@@ -60,6 +64,11 @@ class Experiment:
         """The known seeds of the runs, in order."""
         return [str(run.option("seed")) for run in self.runs if run.option("seed") is not None]
 
+    @property
+    def counter(self) -> str:
+        """The counter of the lengths of its runs: environment steps, or gradient steps of offline runs, else iterations."""
+        return next((name for name in STEPS if self.has(name)), "env_step")
+
     def has(self, metric: str) -> bool:
         """Whether any run has a number of this name."""
         return any(metric in run.columns for run in self.runs)
@@ -74,6 +83,11 @@ class Experiment:
         held = [metric in RETURNS and self.reached(run) for run in self.runs]
         series = [run.series(metric, x) for run in self.runs]
         return aggregate_seeds(series, held=held, points=points, smooth=smooth)
+
+
+def return_metric(run: Run) -> str:
+    """The metric of evaluations: the mean return if the run has it, else the score."""
+    return SCORE if SCORE in run.columns and RETURNS[0] not in run.columns else RETURNS[0]
 
 
 def goal_metric(run: Run) -> str:
@@ -123,7 +137,9 @@ def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def _shared(run: Run) -> dict[str, Any]:
     options = _flat(run.config)
-    return {name: it for name, it in options.items() if name not in _OF_A_SEED and not name.startswith(_OF_NO_RESULT)}
+    left_out = {*_OF_A_SEED, *_OF_NO_RESULT}
+    sections = tuple(name for name in _OF_NO_RESULT if name.endswith("."))
+    return {name: it for name, it in options.items() if name not in left_out and not name.startswith(sections)}
 
 
 def _seed_of(run: Run) -> tuple[bool, float]:

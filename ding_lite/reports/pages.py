@@ -15,17 +15,16 @@ from ding_lite import __version__
 from ding_lite.basics import require_extra, write_atomically
 from ding_lite.reports.attachments import newest_videos, picture, text
 from ding_lite.reports.charts import GRID, INK, LEGEND, PALETTE, Panel, draw, inline_svg, style_of
-from ding_lite.reports.experiments import RETURNS, Experiment, differences, group_runs, metrics_of
+from ding_lite.reports.experiments import RETURNS, STEPS, Experiment, differences, group_runs, metrics_of
 from ding_lite.reports.labels import format_value, label_of, readable
 from ding_lite.reports.plots import panels_of
 from ding_lite.reports.result_tables import summarize
-from ding_lite.reports.runs import find_runs
+from ding_lite.reports.runs import STEPS_OF_WEIGHTS, find_runs
 
 DARK_PALETTE = ("#4aa8e0", "#ff8f4d", "#2fc79b", "#e79ac4", "#f5b942", "#9ad4f5", "#b0b0b0")
 """PALETTE for a dark page."""
 
-_OF_WEIGHTS = ("evaluate/env_step", "evaluate/train_iter")
-_COUNTERS = ("total_step", "env_step", "env_episode", "train_iter", "train_epoch", "time_s", *_OF_WEIGHTS)
+_COUNTERS = ("total_step", "env_step", "env_episode", "train_iter", "train_epoch", "time_s", *STEPS_OF_WEIGHTS)
 _LARGE, _SMALL = (500, 300), (300, 190)  # pixels of a chart
 _MOST_CHARTS = 60  # small ones
 _VIDEOS, _VIDEO_BYTES = 2, 12_000_000  # of a run, and of all runs together
@@ -72,7 +71,9 @@ def _content(experiments: Sequence[Experiment], videos_per_run: int, most_video_
     """The variables of the template."""
     runs = [run for experiment in experiments for run in experiment.runs]
     charts = _Charts(experiments)
-    steps = "env_step" if any(experiment.has("env_step") for experiment in experiments) else "train_iter"
+    counters = dict.fromkeys(experiment.counter for experiment in experiments)
+    steps = next((x for x in STEPS if all(experiment.has(x) for experiment in experiments)), next(iter(counters)))
+    axes = [x for x in dict.fromkeys((steps, *counters, "time_s")) if any(experiment.has(x) for experiment in experiments)]
     known = [name for name in metrics_of(experiments) if name not in (*_COUNTERS, *RETURNS)]
     others = [name for name in known if not name.startswith("system/")]
     videos, left_out = newest_videos(runs, videos_per_run, most_video_bytes)
@@ -85,9 +86,9 @@ def _content(experiments: Sequence[Experiment], videos_per_run: int, most_video_
         "colours": charts.colours,
         "styles": [style_of(place) for place in range(len(experiments))],
         "palettes": {"light": PALETTE, "dark": DARK_PALETTE},
-        "summary": [summarize(experiment, steps) for experiment in experiments],
-        "axes": [(x, label_of(x)) for x in (steps, "time_s") if any(experiment.has(x) for experiment in experiments)],
-        "curves": [chart for x in (steps, "time_s") for metric in RETURNS for chart in charts.of(metric, x, _LARGE)],
+        "summary": [summarize(experiment, is_mixed=len(counters) > 1) for experiment in experiments],
+        "axes": [(x, label_of(x)) for x in axes],
+        "curves": [chart for x in axes for metric in RETURNS for chart in charts.of(metric, x, _LARGE)],
         "legend_note": LEGEND,
         "others": _by_topic([chart for name in changing[:_MOST_CHARTS] for chart in charts.of(name, steps, _SMALL)]),
         "constant": {name: readable(value) for name, value in constant.items()},
@@ -126,8 +127,14 @@ class _Charts:
         self.colours |= {INK: "var(--ink)", GRID: "var(--grid)"}
 
     def of(self, metric: str, x: str, size: tuple[int, int]) -> Iterator[dict[str, str]]:
-        """A chart of this metric for each environment that has data."""
-        for panel in panels_of(self._experiments, metric, x, points=300 if size == _LARGE else 100):
+        """A chart of this metric for each environment that has data. The first one names experiments that have none over
+        `x`."""
+        panels = panels_of(self._experiments, metric, x, points=300 if size == _LARGE else 100)
+        drawn = {line.name for panel in panels for line in panel.lines}
+        missing = [
+            experiment.name for experiment in self._experiments if experiment.has(metric) and experiment.name not in drawn
+        ]
+        for place, panel in enumerate(panels):
             self._count += 1
             figure = draw([panel], size, named=False, seeds=size == _LARGE)
             svg = inline_svg(figure, f"chart{self._count}", self.colours)
@@ -138,6 +145,7 @@ class _Charts:
                 "svg": svg,
                 "description": _description(panel),
                 "name": label_of(metric),
+                "missing": "" if place or not missing else f"Not drawn, without {label_of(x)}: {', '.join(missing)}.",
             }
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ding_lite.reports.curves import bootstrap_band, iqm
-from ding_lite.reports.experiments import RETURNS, Experiment, goal_metric
+from ding_lite.reports.experiments import STEPS, Experiment, goal_metric, return_metric
 from ding_lite.reports.labels import NOTHING, readable
 from ding_lite.reports.runs import Run
 from ding_lite.sinks import format_duration
@@ -27,20 +27,22 @@ class Cell:
     """Explanation of the column."""
 
 
-def summarize(experiment: Experiment, steps: str = "env_step") -> list[Cell]:
+def summarize(experiment: Experiment, steps: str | None = None, is_mixed: bool = False) -> list[Cell]:
     """The line of an experiment, a cell for each column.
 
     Args:
         experiment: the experiment.
-        steps: the counter for lengths: "env_step" or "train_iter".
+        steps: the counter for lengths: "env_step", "train_iter" or "total_step". None for `experiment.counter`.
+        is_mixed: whether other lines of the table have another counter, so that the cell names it instead of the column.
     """
-    runs = experiment.runs
-    returns = [run.series(RETURNS[0], steps)[1] for run in runs]
+    runs, steps = experiment.runs, steps or experiment.counter
+    returns = [run.columns.values(return_metric(run)) for run in runs]
     length, seconds = _lasts(runs, steps), _lasts(runs, "time_s")
     ends = [(run.columns.last(steps), run.columns.last("time_s")) for run in runs]
     rate = _median(done / spent for done, spent in ends if done and spent)
     rate = round(rate) if rate and rate >= 10 else rate
-    word = {"env_step": "environment steps", "train_iter": "gradient steps"}[steps]
+    word = STEPS[steps]
+    column, aside = ("steps", word) if is_mixed else (word, "")
     return [
         Cell(
             "seeds",
@@ -51,15 +53,16 @@ def summarize(experiment: Experiment, steps: str = "env_step") -> list[Cell]:
         _return_cell("last evaluation", returns, lambda values: values[-1]),
         _return_cell("best evaluation", returns, max),
         _goal(experiment, steps),
-        Cell(word, readable(_median(length)), explained=f"{word.capitalize()} of a run: the median of the seeds."),
+        Cell(column, readable(_median(length)), aside, f"{column.capitalize()} of a run: the median of the seeds."),
         Cell("wall time", _duration(_median(seconds)), explained="Wall time of a run: the median of the seeds."),
-        Cell("steps a second", readable(rate), explained=f"{word.capitalize()} divided by wall time, including all work."),
+        Cell("steps a second", readable(rate), explained=f"{column.capitalize()} divided by wall time, including all work."),
     ]
 
 
 def _return_cell(column: str, returns: Sequence[np.ndarray], choose: Callable[[np.ndarray], float]) -> Cell:
     chosen = np.array([choose(values) for values in returns if len(values)], float)
-    explained = f"Interquartile mean over seeds of the {column.partition(' ')[0]} mean return of each, and its 95% interval."
+    which = column.partition(" ")[0]
+    explained = f"Interquartile mean over seeds of the {which} mean return or score of each, and its 95% interval."
     if not len(chosen):
         return Cell(column, NOTHING, explained=explained)
     low, high = map(float, bootstrap_band(chosen))
@@ -72,10 +75,10 @@ def _goal(experiment: Experiment, steps: str) -> Cell:
     explained = "Steps until the first evaluation that reached stop_value: the median of the seeds that reached it."
     if goal is None:
         return Cell(column, NOTHING, explained=explained)
-    steps_taken = [taken for run in experiment.runs if (taken := _first_at(run, goal, steps)) is not None]
-    spent = _median(taken for run in experiment.runs if (taken := _first_at(run, goal, "time_s")) is not None)
-    after = _median(steps_taken)
-    aside = f"{readable(goal)} by {len(steps_taken)} of {len(experiment.runs)}"
+    there = [run for run in experiment.runs if (run.columns.values(goal_metric(run)) >= goal).any()]
+    after = _median(taken for run in there if (taken := _first_at(run, goal, steps)) is not None)
+    spent = _median(taken for run in there if (taken := _first_at(run, goal, "time_s")) is not None)
+    aside = f"{readable(goal)} by {len(there)} of {len(experiment.runs)}"
     aside += "" if spent is None else f", in {_duration(spent)}"
     return Cell(column, NOTHING if after is None else readable(round(after)), aside, explained)
 

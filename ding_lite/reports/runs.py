@@ -12,8 +12,11 @@ from typing import Any
 
 from ding_lite.basics import did_you_mean
 from ding_lite.reports.rows import GrowingFile, MetricColumns, Numbers
+from ding_lite.sinks import value_of_json
 
 METRICS, CONFIG = "metrics.jsonl", "config.json"
+STEPS_OF_WEIGHTS = ("evaluate/env_step", "evaluate/train_iter")
+"""Counters of the weights that an evaluation measured."""
 
 
 class ReportError(ValueError):
@@ -48,7 +51,7 @@ class Run:
         Evaluations are drawn at the x of their weights, because in an asynchronous run their results are logged later.
         """
         own = f"{metric.partition('/')[0]}/{x}"
-        return self.columns.series(metric, own if own in self.columns else x)
+        return self.columns.series(metric, own if own in STEPS_OF_WEIGHTS and own in self.columns else x)
 
     def option(self, dotted: str) -> Any:
         """The value of an option such as "env.id", or None."""
@@ -145,4 +148,4 @@ def read_object(path: Path) -> tuple[dict[str, Any], str]:
         return {}, f"there is no {path.name}."
     except (ValueError, RecursionError) as error:
         return {}, f"{path.name} cannot be read: {error}."
-    return (found, "") if isinstance(found, dict) else ({}, f"{path.name} is not a JSON object.")
+    return (value_of_json(found), "") if isinstance(found, dict) else ({}, f"{path.name} is not a JSON object.")

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _WIDE = 28  # characters of a bar
 _QUIET_S = 60.0  # seconds without a new row, after which a run may have ended
+_LONGEST_S = 1e9  # `time.sleep` takes not much more
 _TOPICS = ("evaluate", "collect", "learn", "time", "system")  # in this order; others follow
 
 
@@ -50,14 +51,14 @@ def watch_run(
 
     Raises:
         ReportError: there is no run in the folder and `wait` is false, both `once` and `wait` are true, or every_s is not
-            positive.
+            positive, or larger than 1e9.
         ImportError: the extra `cli` is not installed.
     """
     require_extra("rich", "cli", "watching a run")
     from rich.console import Console
 
-    if every_s <= 0:
-        raise ReportError(f"--every {every_s:g}: expected more than 0 seconds.")
+    if not 0 < every_s <= _LONGEST_S:  # also NaN
+        raise ReportError(f"--every {every_s:g}: expected more than 0 seconds, and at most {_LONGEST_S:g}.")
     terminal = terminal or Console(highlight=False)
     watch = Watch(Path(folder))
     if once and wait:
@@ -133,8 +134,8 @@ class Watch:
                 break
             self.columns.take(rows)
             is_news = True
-        if is_news and not self._config:
-            self._config, _ = read_object(self.folder / CONFIG)
+        if is_news:  # a run that goes on may have other settings
+            self._config = read_object(self.folder / CONFIG)[0] or self._config
         return is_news
 
     def view(self) -> RenderableType:

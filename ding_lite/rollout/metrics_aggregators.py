@@ -43,14 +43,13 @@ class MetricsAggregator:
         self._taken: set[str] = set()
         """Columns of the logger whose names were also logged by other components."""
         self._lost: set[Any] = set()
-        """Names in train_output, and types of it, of which a warning has said that they are not logged."""
+        """Fields, names in train_output, and types of it, of which a warning has said that they are not logged."""
         self._waiting: dict[str, list[Mapping[Any, Any]]] = {field: [] for field in _STAGES}
 
     def take(self, ctx: OnlineRLContext | OfflineRLContext) -> None:
         """Add the metrics of this iteration."""
         for field, waiting in self._waiting.items():
-            logged = getattr(ctx, field, None)
-            waiting += [one for one in logged if isinstance(one, Mapping)] if isinstance(logged, list) else ()
+            waiting += self._logged(ctx, field)
             if len(waiting) > _WAITING:
                 self._aggregate()
         self._episodes.add(getattr(ctx, "finished_episodes", None) or ())
@@ -60,6 +59,23 @@ class MetricsAggregator:
             self._score.log_value("score", value, reduce="item")
             self._waiting["eval_metrics"].append(self._score.reduce())
 
+    def _logged(self, ctx: OnlineRLContext | OfflineRLContext, field: str) -> list[Mapping[Any, Any]]:
+        """The reduced metrics in a field of the context. Warns once of each field with something else."""
+        logged = getattr(ctx, field, None)
+        entries = logged if isinstance(logged, list) else []
+        found = [one for one in entries if isinstance(one, Mapping)]
+        is_list = logged is None or isinstance(logged, list)
+        if field not in self._lost and not (is_list and len(found) == len(entries)):
+            self._lost.add(field)
+            wrong = next((one for one in entries if not isinstance(one, Mapping)), logged)
+            what = f"has a {type(wrong).__name__}" if is_list else f"is a {type(wrong).__name__}"
+            warnings.warn(
+                f"some metrics are lost: ctx.{field} {what}. Append results of MetricsLogger.reduce() to it: "
+                f"ctx.{field}.append(metrics.reduce()).",
+                stacklevel=3,
+            )
+        return found
+
     def _take_output(self, ctx: OnlineRLContext | OfflineRLContext) -> None:
         """Log values of ctx.train_output that no learner has logged: a learner of your own may leave out ctx.learn_metrics."""
         given = getattr(ctx, "train_output", None)
@@ -67,7 +83,7 @@ class MetricsAggregator:
             return
         self._require_dicts(given)
         outputs = train_output_of(given)
-        logged = [one for one in getattr(ctx, "learn_metrics", None) or () if isinstance(one, Mapping)]
+        logged = self._logged(ctx, "learn_metrics")
         known = {name for one in logged for name in one}
         steps = [{name: value for name, value in one.items() if name not in known} for one in outputs]
         if any(steps):

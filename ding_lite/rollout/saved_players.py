@@ -44,6 +44,16 @@ def with_eps(who: str, settings: Mapping[str, Any] | None, eps: Any) -> dict[str
     return {**given, "eps": float(eps)}
 
 
+def _require_settings(policy: Policy, settings: Mapping[str, Any]) -> None:
+    missing = next((name for name in policy.acting_settings if name not in settings), None)
+    if missing is not None:
+        option = "--eps 0.05" if missing == "eps" else f"--settings {missing}=0.05"
+        raise ValueError(
+            f"{type(policy).__name__} explores by {missing}, which a saved policy does not know: pass it, such as "
+            f"{missing}=0.05, on the command line {option}."
+        )
+
+
 class SavedPlayers:
     """The policies of a saved run, which act in new environments.
 
@@ -109,7 +119,7 @@ class SavedPlayers:
         for policy in self._policies.values():
             policy.predict_mode.require_known(settings)
             if not deterministic:
-                policy.predict_mode.require_settings(settings)
+                _require_settings(policy, settings)
             elif idle := [name for name in policy.acting_settings if name in settings]:
                 raise ValueError(
                     f"{type(policy).__name__} explores by {idle[0]}, which has no effect on greedy actions: leave it out, or "

@@ -139,8 +139,7 @@ def evaluate_run(
         >>> evaluate_run("runs/dqn", episodes=100).iqm  # doctest: +SKIP
         500.0
     """
-    if not isinstance(episodes, int) or episodes < 1:
-        raise ValueError(f"evaluate_run(episodes={episodes!r}): at least 1 episode is needed, a whole number.")
+    _require_episodes("evaluate_run", episodes)
     if is_uri(run):
         options: dict[str, Any] = {"name": name, "policy_class": policy_class, "policy_of": policy_of, "settings": settings}
         with downloaded_run(os.fspath(run)) as folder:
@@ -203,10 +202,12 @@ def play_run(
     Raises:
         CheckpointError, StateError: the policy cannot be loaded; see `load_policy`.
         ReportError: the environment cannot be made or rendered here.
+        ValueError: episodes < 1.
         TypeError: the policy does not use a setting.
         ImportError: a video without the extra `video`.
         WriteError: the video cannot be written.
     """
+    _require_episodes("play_run", episodes)
     if is_uri(run):
         options: dict[str, Any] = {"name": name, "policy_class": policy_class, "policy_of": policy_of, "settings": settings}
         with downloaded_run(os.fspath(run)) as folder:
@@ -248,6 +249,11 @@ def play_run(
                 with writing(path):
                     os.replace(film.path, path)
         yield episode, path
+
+
+def _require_episodes(who: str, episodes: Any) -> None:
+    if not isinstance(episodes, int) or episodes < 1:
+        raise ValueError(f"{who}(episodes={episodes!r}): at least 1 episode is needed, a whole number.")
 
 
 def _means(episodes: Sequence[EpisodeResult], kind: str) -> dict[str, float]:

@@ -166,6 +166,17 @@ class EnvConfig(Config):
             )
         return {"backend": self.backend, "restart": self.restart, **of_ray}
 
+    def _fill(self, values: Mapping[str, Any]) -> None:
+        """Set fields by name. With all fields, as `to_dict` returns them, those with their default do not count as set."""
+        names = [field.name for field in dataclasses.fields(self)]
+        if not values.keys() >= {*names}:
+            super()._fill(values)
+            return
+        super()._fill({name: value for name, value in values.items() if name not in names})
+        for name in names:
+            if values[name] != getattr(self, name):
+                super()._fill({name: values[name]})
+
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "env_config" and isinstance(value, Mapping):
             value = _as_plain(value, f"{type(self).__name__}.env_config")

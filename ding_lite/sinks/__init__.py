@@ -5,7 +5,7 @@ Internal: its names may change in any version; `ding_lite.metrics` has those for
 
 from ding_lite.sinks.consoles import Console, LiveConsole, format_duration, make_console, sparkline
 from ding_lite.sinks.end_lines import end_line, result_line
-from ding_lite.sinks.files import Csv, JsonLines, read_row, read_rows
+from ding_lite.sinks.files import Csv, JsonLines, json_value, read_row, read_rows, value_of_json
 from ding_lite.sinks.groups import Sink, SinkGroup
 from ding_lite.sinks.run_logs import RunLog
 from ding_lite.sinks.services import TensorBoard, WeightsAndBiases
@@ -22,9 +22,11 @@ __all__ = [
     "WeightsAndBiases",
     "end_line",
     "format_duration",
+    "json_value",
     "make_console",
     "read_row",
     "read_rows",
     "result_line",
     "sparkline",
+    "value_of_json",
 ]

@@ -36,7 +36,7 @@ def read_row(line: str | bytes) -> dict[str, Any]:
         raise ValueError("it is nested too deeply") from error
     if not isinstance(row, dict):
         raise ValueError(f"expected an object, got a {type(row).__name__}")
-    return {name: _number_of(value) for name, value in row.items()}
+    return {name: value_of_json(value) for name, value in row.items()}
 
 
 def read_rows(lines: Sequence[bytes]) -> list[dict[str, Any] | None]:
@@ -46,7 +46,7 @@ def read_rows(lines: Sequence[bytes]) -> list[dict[str, Any] | None]:
         rows = json.loads(b"[" + whole + b"]")  # three times as fast as line by line
         if len(rows) == len(lines) and {dict}.issuperset(map(type, rows)):
             if b'NaN"' in whole or b'Infinity"' in whole:
-                return [_number_of(row) for row in rows]
+                return [value_of_json(row) for row in rows]
             return rows  # type: ignore[no-any-return]
     except (ValueError, RecursionError):
         pass  # a line is damaged
@@ -133,7 +133,7 @@ class JsonLines(_Lines):
         Raises:
             OSError: the row cannot be written. The file is unchanged, and later rows can be written.
         """
-        append_whole(self.path, json.dumps(_spelt(plain_row(row)), allow_nan=False).encode() + b"\n")
+        append_whole(self.path, json.dumps(json_value(plain_row(row)), allow_nan=False).encode() + b"\n")
 
     def _step_of(self, line: bytes, step: str) -> Any:
         return read_row(line).get(step)
@@ -143,7 +143,7 @@ class Csv(_Lines):
     """Writes a table with a line of names and a line for each row, for spreadsheets.
 
     None is an empty cell; NaN and infinities are nan, inf and -inf; lists, dicts and text of several lines are JSON. For a row
-    with a new name, the file is rewritten atomically with a new column.
+    with a new name, the file is rewritten atomically with a new column. Empty rows before the first name are left out.
 
     Args:
         path: path of the file; its folder is created. An existing file is renamed, see `JsonLines`.
@@ -169,6 +169,8 @@ class Csv(_Lines):
         """
         cells = {name: _cell(value) for name, value in plain_row(row).items()}
         names = {**self._names, **dict.fromkeys(cells)}
+        if not names:  # the line of names would be empty
+            return
         line = _csv_line(cells.get(name) for name in names)
         if len(names) == len(self._names) and self.path.exists():
             append_whole(self.path, line)
@@ -209,29 +211,29 @@ def append_whole(path: Path, content: bytes) -> None:
             raise
 
 
-def _spelt(value: Any) -> Any:
-    """The same value with text for NaN and infinities."""
+def json_value(value: Any) -> Any:
+    """The same value with text for NaN and infinities, which JSON does not have."""
     if isinstance(value, float):
         if math.isfinite(value):
             return value
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, dict):
-        return {name: _spelt(part) for name, part in value.items()}
-    return [_spelt(part) for part in value] if isinstance(value, list) else value
+        return {name: json_value(part) for name, part in value.items()}
+    return [json_value(part) for part in value] if isinstance(value, list) else value
 
 
-def _number_of(value: Any) -> Any:
-    """The inverse of `_spelt`."""
+def value_of_json(value: Any) -> Any:
+    """The inverse of `json_value`."""
     if isinstance(value, str):
         return _SPELT.get(value, value)
     if isinstance(value, dict):
-        return {name: _number_of(part) for name, part in value.items()}
-    return [_number_of(part) for part in value] if isinstance(value, list) else value
+        return {name: value_of_json(part) for name, part in value.items()}
+    return [value_of_json(part) for part in value] if isinstance(value, list) else value
 
 
 def _cell(value: Any) -> Any:
     needs_json = isinstance(value, (list, dict)) or (isinstance(value, str) and not value.isprintable())
-    return json.dumps(_spelt(value), allow_nan=False) if needs_json else value
+    return json.dumps(json_value(value), allow_nan=False) if needs_json else value
 
 
 def _name_of(cell: str) -> str:

@@ -6,6 +6,7 @@ import json
 import math
 import pathlib
 import pickle
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -205,11 +206,37 @@ class TestOverride:
 
         assert (config.learn.optimizer, config.learn.batch_size, config.name) == ("sgd", 32, "a")
 
+    def test_a_refused_section_is_not_changed_by_the_values_behind_it(self):
+        given_section = Learn()
+        with pytest.raises(ConfigError, match="Main has no 'bad'"):
+            Main().override({"learn": given_section, "learn.batch_size": 3, "bad": 1})
+        assert given_section == Learn()
+
+        config = Main().override({"learn": given_section, "learn.batch_size": 3})
+        assert config.learn is given_section
+        assert given_section.batch_size == 3
+
     def test_a_key_that_goes_on_below_a_value_is_refused_for_that_reason(self):
         with pytest.raises(ConfigError, match=r"^learn\.batch_size\.x: ") as caught:
             Main().override({"learn.batch_size.x": 1})
 
         assert "has no 'batch_size'" not in str(caught.value)
+
+
+@dataclasses.dataclass
+class Ordered(Config):
+    early: int = 1
+    late: int = 1
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name == "early":
+            super().__setattr__("late", value)
+
+
+@dataclasses.dataclass
+class OrderedMain(Config):
+    part: Ordered = dataclasses.field(default_factory=Ordered)
 
 
 VALUES = st.fixed_dictionaries(
@@ -257,6 +284,21 @@ class TestDicts:
         assert (config.seed, config.name, config.learn.optimizer) == (3, "run", "sgd")
         assert config.learn.batch_size == 128
 
+    def test_fields_are_set_in_the_order_in_which_they_are_declared(self):
+        """As override() does, because setting a field may change the default of a later one."""
+        values = {"late": 3, "early": 2}
+
+        assert Ordered.from_dict(values).late == 3
+        assert OrderedMain(part=values).part.late == 3
+        assert OrderedMain.from_dict({"part": values}).part.late == 3
+
+    def test_an_infinite_number_may_be_the_text_that_a_json_file_has(self):
+        config = Limited.from_dict({"patience": "Infinity", "plain": "-Infinity"})
+
+        assert (config.patience, config.plain) == (math.inf, -math.inf)
+        with pytest.raises(ConfigError, match="is out of range"):
+            Limited.from_dict({"offset": "Infinity"})
+
     @pytest.mark.parametrize("copied", [copy.deepcopy, lambda c: pickle.loads(pickle.dumps(c))], ids=["deepcopy", "pickle"])
     def test_a_copy_is_equal_and_shares_nothing(self, copied):
         config = Main(learn=Learn(batch_size=3))
@@ -291,6 +333,32 @@ def test_a_field_that_holds_a_dict_is_checked_like_any_other():
     assert config.override({"kwargs": {"b": 2}}).kwargs["b"] == 2
     with pytest.raises(ConfigError, match=r"WithDict\.kwargs = 3"):
         config.kwargs = 3
+
+
+@pytest.mark.parametrize("annotation", [dict[str, float], dict[str, float] | None, Mapping[str, float]], ids=str)
+def test_the_values_of_a_dict_are_of_the_declared_type(annotation):
+    WithDict = dataclasses.make_dataclass("WithDict", [("amounts", annotation, None)], bases=(Config,))
+
+    assert repr(WithDict({"a": 1}).amounts) == "{'a': 1.0}"
+    with pytest.raises(ConfigError, match=r"WithDict\.amounts.* = .*'x'"):
+        WithDict({"a": "x"})
+
+
+def test_a_section_that_is_local_to_a_function_leaves_the_other_fields_checked():
+    """With `from __future__ import annotations`, its name is a text that only this function could resolve."""
+
+    @dataclasses.dataclass
+    class Inner(Config):
+        rate: float = 0.1
+
+    @dataclasses.dataclass
+    class Outer(Config):
+        number: "int" = 64
+        inner: "Inner" = dataclasses.field(default_factory=Inner)
+
+    for wrong in ({"number": "sixty"}, {"inner": {"rate": "x"}}, {"inner": 3}):
+        with pytest.raises(ConfigError, match="it is declared"):
+            Outer(**wrong)
 
 
 def test_a_default_out_of_its_own_range_is_found_when_it_is_used():

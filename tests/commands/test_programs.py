@@ -50,6 +50,8 @@ def test_each_command_does_its_work_and_says_where(runs, capsys):
         (["watch", "runs"], "runs is not a run. There is one in runs/dqn_0: ding-lite watch runs/dqn_0 follows it."),
         (["watch", "runs/dqn_0/config.json", "--wait"], "runs/dqn_0/config.json is a file, expected a folder: pass the"),
         (["watch", "runs/dqn_0", "--every", "-1"], "expected more than 0 seconds"),
+        (["watch", "runs/dqn_0", "--every", "nan"], "expected more than 0 seconds"),
+        (["watch", "runs/dqn_0", "--every", "inf"], "expected more than 0 seconds, and at most 1e+09."),
         (["replay", "nowhere.pt"], "there is no checkpoint nowhere.pt"),
         (["replay", "runs/dqn_0/config.json"], "runs/dqn_0/config.json"),
     ],
@@ -62,6 +64,14 @@ def test_a_mistake_is_one_line_on_standard_error_and_status_2(runs, capsys, argv
     assert output.err.startswith("ding-lite: ")
     assert message in output.err
     assert output.err.count("\n") == 1
+
+
+def test_a_warning_is_one_line_without_a_place_in_the_code(runs, capsys):
+    (runs / "dqn_1" / "metrics.jsonl").write_text('{"train_iter": 1, "evaluate/episode_return_mean": 2.0}\n')
+    assert main(["plot", "runs"]) == 0
+
+    words = "runs/dqn_1: not drawn, because no row has both evaluate/episode_return_mean and env_step."
+    assert capsys.readouterr().err == f"ding-lite: {words}\n"
 
 
 @pytest.mark.parametrize("argv", [["frobnicate"], [], ["plot", "runs", "--smoth", "2"], ["report", "runs", "--videos", "many"]])

@@ -2,11 +2,13 @@
 
 import importlib.util
 import json
+import math
 
 import pytest
 from forked_scripts import run_script
 
-from ding_lite.config import ConfigError, DQNConfig, PPOConfig, from_command_line
+from ding_lite.config import ConfigError, DQNConfig, PBTConfig, PPOConfig, from_command_line
+from ding_lite.sinks import json_value
 
 
 def test_every_option_can_be_set():
@@ -36,6 +38,16 @@ def test_what_is_not_given_stays_as_the_script_has_it():
 
     assert (cfg.exp_name, cfg.policy.collect.n_sample) == ("mine", 99)
     assert cfg.policy.model.encoder_hidden_size_list == [8, 16]
+
+
+@pytest.mark.parametrize("argv", [["--seed", "3", "--env.id", "Acrobot-v1"], []])
+def test_the_configuration_of_the_script_is_not_changed(argv):
+    mine = DQNConfig(exp_name="mine")
+    found = from_command_line(mine, argv)
+    found.policy.learn.batch_size = 7
+
+    assert mine == DQNConfig(exp_name="mine")
+    assert mine.policy.seed == 0
 
 
 def test_a_stop_value_given_with_an_environment_wins_in_either_order():
@@ -91,6 +103,24 @@ def test_an_environment_or_a_folder_that_cannot_be_used_ends_the_program_with_st
 
     assert caught.value.code == 2
     assert [word for word in words if word not in error] == []
+
+
+def test_a_misspelled_environment_has_one_hint(capsys):
+    with pytest.raises(SystemExit):
+        from_command_line(DQNConfig, ["--env.id", "cartpole"])
+    error = capsys.readouterr().err
+
+    assert "exist: did you mean 'CartPole-v1'? Register" in error
+    assert error.lower().count("did you mean") == 1
+
+
+@pytest.mark.parametrize("name", ["max-step", "seed", "exp-name", "resume", "storage-path", "log.every-s"])
+def test_an_option_of_a_population_that_has_no_effect_is_refused(name, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        from_command_line(PBTConfig, [f"--population.{name}", "3"])
+    whole = name.partition(".")[0]
+
+    assert f"--population.{name} has no effect: set {whole.replace('-', '_')} of the whole" in capsys.readouterr().err
 
 
 def test_an_atari_game_needs_no_registration_by_hand(tmp_path):
@@ -189,6 +219,31 @@ def test_a_resumed_run_has_the_keyword_arguments_of_its_environments(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(cfg.to_dict()))
 
     assert from_command_line(DQNConfig, ["--resume", str(tmp_path)]).env.env_config == cfg.env.env_config
+
+
+def test_a_resumed_run_has_its_infinite_settings(tmp_path):
+    cfg = DQNConfig(exp_name=str(tmp_path)).override({"log.every_s": math.inf, "env.env_config": {"limit": -math.inf}})
+    (tmp_path / "config.json").write_text(json.dumps(json_value(cfg.to_dict()), allow_nan=False))
+    found = from_command_line(DQNConfig, ["--resume", str(tmp_path)])
+
+    assert (found.log.every_s, found.env.env_config) == (math.inf, {"limit": -math.inf})
+    assert DQNConfig.from_dict(json.loads((tmp_path / "config.json").read_text())).log.every_s == math.inf
+
+
+def test_resume_none_begins_a_new_run():
+    for argv in (["--resume", "None"], ["--resume=None"]):
+        assert from_command_line(DQNConfig, argv).resume is None
+    assert from_command_line(DQNConfig(resume="runs/a"), ["--resume", "None"]).resume is None
+
+
+def test_the_last_of_several_folders_counts(tmp_path):
+    for name, batch_size in (("a", 3), ("b", 4)):
+        cfg = DQNConfig(exp_name=name).override({"policy.learn.batch_size": batch_size})
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(json.dumps(cfg.to_dict()))
+    found = from_command_line(DQNConfig, ["--resume", str(tmp_path / "a"), f"--resume={tmp_path / 'b'}"])
+
+    assert (found.resume, found.exp_name, found.policy.learn.batch_size) == (str(tmp_path / "b"), str(tmp_path / "b"), 4)
 
 
 def test_resume_without_a_folder_is_refused(capsys):

@@ -72,6 +72,15 @@ def test_a_stop_value_of_ones_own_stays():
     assert EnvConfig(id="Acrobot-v1").stop_value is None
 
 
+@pytest.mark.parametrize("env", [{"stop_value": 300.0, "id": "Acrobot-v1"}, {"id": "Acrobot-v1", "stop_value": 300.0}])
+def test_the_order_of_a_mapping_does_not_matter(env):
+    assigned = DQNConfig()
+    assigned.env = env
+    for cfg in (DQNConfig(env=env), assigned, DQNConfig.from_dict({"env": env})):
+        assert (cfg.env.id, cfg.env.stop_value) == ("Acrobot-v1", 300)
+    assert DQNConfig.from_dict({"policy": {"seed": 7}, "seed": 3}).policy.seed == 7
+
+
 @pytest.mark.parametrize(
     ("values", "words"),
     [
@@ -202,6 +211,16 @@ def test_a_configuration_and_its_copy_know_apart_what_was_set():
     for env in (cfg.env, other, copy.deepcopy(other), pickle.loads(pickle.dumps(other))):
         env.settle("Corridor", None)
         assert (env.id, env.stop_value) == ("Corridor", None if env is cfg.env else 3.0)
+
+
+def test_a_configuration_and_its_dict_know_apart_what_was_set():
+    for made, found in (({}, ("Corridor", None)), ({"env.stop_value": 3.0}, ("Corridor", 3.0))):
+        env = DQNConfig.from_dict(DQNConfig().override(made).to_dict()).env
+        env.settle("Corridor", None)
+        assert (env.id, env.stop_value) == found
+    env = DQNConfig.from_dict({"env": {"stop_value": 475.0}}).env  # a dict of one's own
+    env.settle("Corridor", None)
+    assert env.stop_value == 475
 
 
 def test_what_one_environment_settled_does_not_hold_for_the_next():

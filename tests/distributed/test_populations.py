@@ -665,3 +665,11 @@ def test_factors_and_changes_of_members_may_be_few_but_factors_not_none():
     assert [one.to_dict() for one in cfg.members([])] == [one.to_dict() for one in cfg.members([{}])]
     rates = [one.policy.learn.learning_rate for one in cfg.members([{"policy.learn.learning_rate": it} for it in (0.1, 0.2)])]
     assert rates == [0.1, 0.2, 0.1, 0.2]
+
+
+@pytest.mark.filterwarnings("error")
+def test_the_defaults_of_a_member_do_not_count_as_set():
+    (member, *_) = PBTConfig().members([])
+    member.env.settle("Corridor", None)
+
+    assert (member.env.id, member.env.stop_value) == ("Corridor", None)

@@ -19,7 +19,7 @@ from ding_lite.contexts import OnlineRLContext, TrainOutput
 from ding_lite.data import ReplayBuffer
 from ding_lite.engine import WorkCancelled, load_checkpoint, save_checkpoint
 from ding_lite.envs import EpisodeResult, make_envs
-from ding_lite.metrics import MetricsLogger
+from ding_lite.metrics import DEFAULT_STATS_CLS_LOOKUP, MetricsLogger, StatsBase
 from ding_lite.metrics.outputs import Outputs
 from ding_lite.middleware import (
     CkptSaver,
@@ -195,10 +195,96 @@ def test_a_field_for_metrics_may_be_used_for_something_else():
     StepCollector(cfg, policy.collect_mode, envs)(ctx)
     aggregator = MetricsAggregator()
     ctx.learn_metrics, ctx.eval_metrics, ctx.finished_episodes = {"mine": 1}, [3, "words"], None
-    aggregator.take(ctx)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        aggregator.take(ctx)
+        aggregator.take(ctx)
 
     assert ctx.collect_metrics is None
     assert aggregator.row(ctx)["env_step"] == 64
+    assert [str(one.message).partition(".reduce")[0] for one in caught] == [
+        "some metrics are lost: ctx.learn_metrics is a dict. Append results of MetricsLogger",
+        "some metrics are lost: ctx.eval_metrics has a int. Append results of MetricsLogger",
+    ]
+
+
+@pytest.mark.parametrize("field", ["learn_metrics", "collect_metrics", "eval_metrics"])
+@pytest.mark.parametrize(
+    ("wrap", "words"), [(dict, "is a dict"), (lambda it: (it,), "is a tuple"), (lambda it: 3.0, "is a float")]
+)
+def test_metrics_that_are_set_instead_of_appended_are_lost_with_one_warning(field, wrap, words):
+    aggregator, logger, ctx = MetricsAggregator(), MetricsLogger(), OnlineRLContext(train_output={"loss": 1.0})
+    logger.log_value("mine", 1.0)
+    setattr(ctx, field, wrap(logger.reduce()))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        aggregator.take(ctx)
+        aggregator.take(ctx)
+
+    assert [str(one.message).partition(". ")[0] for one in caught] == [f"some metrics are lost: ctx.{field} {words}"]
+    assert aggregator.row(ctx)["learn/loss"] == 1.0
+
+
+class Last(StatsBase):
+    stats_cls_identifier = "last"
+
+    def __init__(self):
+        super().__init__()
+        self.total = 0.0
+
+    def push(self, value):
+        self.total += value
+
+    def peek(self, compile=True):
+        return self.total if compile else [self.total]
+
+    def clear(self):
+        if not self.is_root:
+            self.total = 0.0
+
+    def merge(self, incoming_stats):
+        self.total += sum(one.total for one in incoming_stats)
+
+
+def test_a_run_that_logs_a_kind_of_ones_own_can_be_resumed(tmp_path):
+    metrics = MetricsLogger(stats_cls_lookup={**DEFAULT_STATS_CLS_LOOKUP, "last": Last})
+
+    def go(max_step, resume=None, logs=True):
+        task, rows = Task(), Rows()
+
+        @contract(may_read=("learn_metrics",), may_write=("learn_metrics",), stage="learn")
+        def log(ctx):
+            if logs:
+                metrics.log_value("mine", 1.0, reduce="last")
+                ctx.learn_metrics = [*ctx.learn_metrics, metrics.reduce()]
+
+        with task.start(ctx=OnlineRLContext(), resume=resume):
+            task.use(log).use(CkptSaver(torch.nn.Linear(1, 1), tmp_path, train_freq=1))
+            task.use(online_logger(DQNConfig(exp_name=tmp_path), sinks=[rows])).run(max_step)
+        return rows[-1]
+
+    assert go(3)["learn/mine"] == 3
+    assert "learn/mine" not in go(4, tmp_path, logs=False)  # keeps what it does not know
+    assert go(6, tmp_path)["learn/mine"] == 5
+
+
+def test_a_kind_that_was_logged_here_and_is_unknown_is_refused():
+    logger = MetricsLogger(stats_cls_lookup={**DEFAULT_STATS_CLS_LOOKUP, "last": Last})
+    logger.log_value("mine", 1.0, reduce="last")
+    with pytest.raises(ValueError, match="unknown reduce='last'"):
+        MetricsLogger().set_state(logger.get_state())
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_number_beside_a_dict_of_the_same_name_is_lost_with_one_warning(order):
+    output = [{"a": {"x": 1.0}, "b": 1.0}, {"a": 2.0, "b": 3.0}][::order]
+    found, caught = taken(output, output)
+
+    assert found == {"a/x": 1.0, "b": 2.0}
+    assert caught == [
+        "'a' of the output of learning is not logged: it is 2.0 of type float, and a dict in another gradient step: use two "
+        "names."
+    ]
 
 
 def test_what_a_learner_of_ones_own_puts_out_stays_beside_what_others_log():

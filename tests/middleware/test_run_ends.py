@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import warnings
 
 import gymnasium
@@ -364,6 +365,26 @@ def test_loggers_take_any_context_and_count_by_its_own_counters(logger, mode, tm
         assert last["total_step"] == 3
         assert (last.get("samples"), last.get("epoch")) == ((64, 2) if counters else (None, None))
         assert ("ended after 64 samples in" if counters else "ended after 3 iterations in") in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("value", [None, "late", True, torch.tensor(3)], ids=repr)
+def test_a_step_that_is_no_number_is_refused_before_the_run_or_by_the_next_row(value, tmp_path):
+    seen, cfg = [], DQNConfig(exp_name=tmp_path).override({"log.every_s": 0})
+
+    @contract(writes=("samples",), stage="learn")
+    def learn(ctx):
+        seen.append(ctx.total_step)
+        ctx.samples = value
+
+    words = rf"counts the steps of the run by ctx.samples, which is {re.escape(repr(value))}, but wants a number: set it before"
+    for begins, iterations in ((value, []), (0, [0])):
+        seen.clear()
+        task = Task()
+        with task.start(ctx=Supervised(samples=begins)):
+            task.use(learn).use(online_logger(cfg, show_every_s=1e9, counters=("samples",)))
+            with pytest.raises(TypeError, match=words):
+                task.run(max_step=4)
+        assert seen == iterations
 
 
 @pytest.mark.parametrize(("steps", "said"), [(0, True), (1, False)])

@@ -155,6 +155,19 @@ class TestSuggestions:
         line = suggested(lambda ctx: memory.append(ctx.batch))[1].strip()
         assert line == "contract(reads=(\"batch\",), uses=(memory,), stage='record')(lambda ...)  # around the lambda"
 
+    def test_of_several_as_one_the_parts_are_suggested(self):
+        with Task().start(ctx=Data()) as loop:
+            loop.use(loop.parallel(lambda ctx: setattr(ctx, "count", 1), lambda ctx: setattr(ctx, "more", 1)))
+            loop.use(loop.serial(lambda ctx: ctx.batch))
+            loop.run(2)
+            lines = loop.suggest_contracts().splitlines()
+        assert [line.partition(", stage")[0].strip() for line in lines[1::2]] == [
+            'contract(writes=("count",)',
+            'contract(writes=("more",)',
+            'contract(reads=("batch",)',
+        ]
+        assert all(line.startswith("<lambda> (") for line in lines[::2])
+
     def test_closures_of_one_factory_are_suggested_once_with_what_any_of_them_touched(self):
         def reads(name):
             def look(ctx):

@@ -31,6 +31,16 @@ def test_what_changes_no_result_makes_no_other_experiment(tmp_path, write_run):
     assert sorted(len(experiment.runs) for experiment in group_runs(find_runs([tmp_path]))) == [1, 3]
 
 
+def test_a_setting_of_ones_own_makes_an_experiment_though_its_name_begins_like_another(tmp_path, write_run):
+    for place, option in enumerate(("restart_period", "backend_depth", "timeout_s_of_mine", "watchdog_s_too", "restart")):
+        folder = write_run(tmp_path / str(place), seed=place, iterations=1)
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**config, option: 3}))
+    write_run(tmp_path / "plain", seed=9, iterations=1, changes={"env.worker_resources": {"gpu": 1.0}})
+
+    assert sorted(named(tmp_path).values()) == [["0"], ["1"], ["2"], ["3"], ["4", "9"]]
+
+
 def test_a_seed_that_was_resumed_or_watched_is_still_one_of_its_experiment(tmp_path, write_run):
     changes = ({}, {"resume": "runs/1"}, {"watchdog_s": 60.0}, {"policy.learners.backend": "ray"})
     for seed, change in enumerate((*changes, {"policy.learners.num_learners": 2})):

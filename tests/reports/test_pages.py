@@ -1,5 +1,6 @@
 """Pages, opened from a file in a real browser."""
 
+import json
 import re
 from pathlib import Path
 
@@ -18,6 +19,18 @@ def report(tmp_path_factory, write_run, write_video, mp4) -> Path:
     (ppo / "timeline.svg").write_text((ppo / "pipeline.svg").read_text().replace("interaction_evaluator", "lanes"))
     (ppo / "lanes.txt").write_text("busy: collect 60%, learn 90%\n" + "a long line " * 30)
     return write_page([folder / "runs"], folder / "report.html")
+
+
+def test_offline_and_online_runs_have_curves_over_the_steps_of_both(tmp_path, write_run):
+    for name, counters in (("cql", ("train_iter",)), ("dqn", ("env_step", "train_iter"))):
+        values = [{**dict.fromkeys(counters, 10 * i), "time_s": i, "evaluate/episode_return_mean": i} for i in range(3)]
+        folder = write_run(tmp_path / "runs" / name, changes={"max_step": 100 + len(counters)})
+        (folder / "metrics.jsonl").write_text("\n".join(map(json.dumps, values)) + "\n")
+    page = write_page([tmp_path / "runs"], tmp_path / "report.html").read_text()
+
+    assert re.findall(r'name="axis" value="(\w+)"', page) == ["train_iter", "env_step", "time_s"]
+    assert re.findall(r"<small>(\w+ steps)</small>", page) == ["gradient steps", "environment steps"]
+    assert re.findall(r"Not drawn, [^.<]*\.", page) == ["Not drawn, without environment steps: cql."]
 
 
 @pytest.mark.slow

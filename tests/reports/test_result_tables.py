@@ -74,4 +74,35 @@ def test_the_goal_is_compared_with_the_score_of_runs_that_have_one(tmp_path, wri
     assert (dqn["steps to goal"].text, dqn["steps to goal"].aside) == ("300", "-12 by 1 of 1, in 3.0 s")
 
 
+def test_a_run_with_scores_alone_shows_them_as_evaluations(tmp_path, write_run):
+    rows(write_run(tmp_path / "own"), *({"train_iter": i, "time_s": i, "evaluate/score": 100.0 * i} for i in (1, 6, 5)))
+
+    cells = summary(tmp_path, None)
+    assert (cells["last evaluation"][0], cells["best evaluation"][0]) == ("500", "600")
+    assert cells["steps to goal"] == ("5", "475 by 1 of 1, in 5.0 s")
+
+
+def test_each_experiment_counts_its_own_steps(tmp_path, write_run):
+    counters = {"cql": ("train_iter",), "dqn": ("train_iter", "env_step"), "own": ("total_step",)}
+    for place, (name, names) in enumerate(counters.items()):
+        values = [{**dict.fromkeys(names, 100 * i), "time_s": i, EVALUATED: 100.0 * i} for i in range(6)]
+        rows(write_run(tmp_path / name, changes={"max_step": 100 + place}), *values)
+    found = [
+        {cell.column: (cell.text, cell.aside) for cell in summarize(experiment, is_mixed=True)}
+        for experiment in group_runs([load_run(tmp_path / name) for name in counters])
+    ]
+
+    assert [cells["steps"] for cells in found] == [("500", it) for it in ("gradient steps", "environment steps", "iterations")]
+    for cells in found:
+        assert (cells["last evaluation"][0], cells["best evaluation"][0]) == ("500", "500")
+        assert cells["steps to goal"] == ("500", "475 by 1 of 1, in 5.0 s")
+
+
+def test_a_goal_is_reached_also_where_no_counter_says_when(tmp_path, write_run):
+    rows(write_run(tmp_path / "dqn"), {"env_step": 8, "time_s": 1}, {"time_s": 2, EVALUATED: 480})
+
+    assert summary(tmp_path)["steps to goal"] == ("-", "475 by 1 of 1, in 2.0 s")
+    assert summary(tmp_path)["last evaluation"][0] == "480"
+
+
 RUNS = ("her", "dqn")

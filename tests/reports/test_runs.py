@@ -87,6 +87,26 @@ def test_numbers_that_are_not_finite_are_left_out_of_curves_and_said(tmp_path):
     assert [it.tolist() for it in run.series("learn/loss", "env_step")] == [[0, 4], [1, 2]]
 
 
+def test_a_metric_of_the_name_of_the_wall_time_is_no_axis_of_evaluations(tmp_path):
+    """As evaluate/env_step is, the step of the weights."""
+    sink = JsonLines(tmp_path / "run" / "metrics.jsonl")
+    for i in range(3):
+        sink.write(
+            {"env_step": 8 * i, "time_s": i, "evaluate/score": i, "evaluate/time_s": 0.5, "evaluate/env_step": 8 * i - 4}
+        )
+    (run,) = find_runs([tmp_path])
+
+    assert run.series("evaluate/score", "time_s")[0].tolist() == [0, 1, 2]
+    assert run.series("evaluate/score", "env_step")[0].tolist() == [-4, 4, 12]
+
+
+def test_an_infinite_option_is_a_number(tmp_path, write_run):
+    folder = write_run(tmp_path / "dqn", iterations=1)
+    (folder / "config.json").write_text('{"log": {"every_s": "Infinity"}}')
+
+    assert load_run(folder).option("log.every_s") == math.inf
+
+
 def test_options_are_found_by_their_dotted_name(tmp_path, write_run):
     run = load_run(write_run(tmp_path / "dqn", iterations=1))
 

@@ -213,6 +213,15 @@ def test_in_a_pipe_it_says_what_it_waits_for_if_asked_to_wait(tmp_path):
         watching.stdout.close()
 
 
+def test_a_run_that_goes_on_with_more_iterations_shows_how_many(tmp_path):
+    watch = Watch(tmp_path)
+    for most in (10, 20):
+        (tmp_path / "config.json").write_text(json.dumps({"max_step": most}))
+        append(tmp_path, {"total_step": 9, "time_s": 9.0})
+        watch.look()
+        assert f"{10 / most:.0%} of {most} iterations" in shown(watch)
+
+
 PLACES = {
     "nothing": (
         lambda path: None,

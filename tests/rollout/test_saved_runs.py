@@ -188,6 +188,8 @@ def test_what_cannot_be_imported_is_named_with_the_option_that_names_it(lines, t
         (["eval", "nowhere"], "there is no folder nowhere"),
         (["eval"], "no folder was given"),
         (["eval", "run", "--episodes", "0"], "at least 1 episode"),
+        (["play", "run", "--video", "out.mp4", "--episodes", "0"], "at least 1 episode"),
+        (["play", "run", "--video", "out.mp4", "--episodes", "-3"], "at least 1 episode"),
         (["eval", "run", "--which", "iteration_7"], "iteration_7.pt"),
         (["eval", "run", "--env", "Nope-v0"], "Nope"),
         (["eval", "run", "--env", "FrozenLake-v1"], "made for the spaces"),
@@ -275,7 +277,7 @@ def test_exploring_wants_the_probability_of_random_actions(lines, tmp_path, caps
     train_dqn(tmp_path / "run", lines.Line)
     capsys.readouterr()
     assert main(["eval", "run", "--explore", "--episodes", "4"]) == 2
-    assert "DQNPolicy explores by eps" in capsys.readouterr().err
+    assert "pass it, such as eps=0.05, on the command line --eps 0.05." in capsys.readouterr().err
     assert main(["eval", "run", "--explore", "--eps", "1.0", "--episodes", "4"]) == 0
 
     greedy, wild = evaluate_run("run", 8), evaluate_run("run", 8, deterministic=False, eps=1.0)

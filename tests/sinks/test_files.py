@@ -107,6 +107,17 @@ def test_a_table_has_a_line_of_names_and_is_written_anew_where_a_row_brings_a_ne
     assert [one.name for one in (tmp_path / "deep").iterdir()] == ["metrics.csv"]
 
 
+def test_an_empty_row_before_the_first_name_is_left_out_of_a_table(tmp_path):
+    sink = Csv(tmp_path / "metrics.csv")
+    sink.write({})
+    sink.write({"env_step": 1, "loss": 2.0})
+    sink.write({})
+    assert (tmp_path / "metrics.csv").read_text() == "env_step,loss\n1,2.0\n,\n"
+
+    Csv(tmp_path / "metrics.csv", after=1).write({"env_step": 2})
+    assert (tmp_path / "metrics.csv").read_text() == "env_step,loss\n1,2.0\n,\n2,\n"
+
+
 VALUES = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(st.characters()), st.lists(st.floats(0, 1)))
 ROWS = st.lists(st.dictionaries(st.text(min_size=1), VALUES), max_size=8)
 
