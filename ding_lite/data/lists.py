@@ -14,7 +14,7 @@ from ding_lite.data.column_arrays import as_array, stack_rows
 from ding_lite.data.column_names import STATE_IN
 from ding_lite.data.episodes import Episodes
 from ding_lite.data.rollouts import Trajectories
-from ding_lite.data.trees import Tree, flatten, is_tree, map_leaves, nested, place_of
+from ding_lite.data.trees import Tree, flatten, is_tree, limits_of, map_leaves, nested, place_of
 
 _FLAGS = ("terminated", "truncated")
 
@@ -122,7 +122,8 @@ def episodes_from_list(episodes: Sequence[Any], who: str) -> Episodes:
         last = np.cumsum(lengths) - 1
         terminated, truncated = (joined[flag,] for flag in ("terminated", "truncated"))
         truncated[last] = (truncated[last] != 0) | (terminated[last] == 0)
-    return Episodes(unflatten(joined), lengths)
+    limits = [limits_of(one) for one in episodes] or [None]
+    return Episodes(unflatten(joined), lengths).with_limits(_shared(limits))
 
 
 def _leaves_of(one: Any, what: str) -> dict[tuple[str, ...], Any]:
@@ -199,10 +200,13 @@ def _pieces_of(places: list[tuple[Any, int, int]], again: list[int], rows: dict[
     made = Trajectories(map_leaves(lambda leaf: leaf[row_at], rows), None if valid.all() else valid)
     if has_states:
         _truncate_short_pieces(made)
-    made.order = "pieces"
-    limits = places[0][0].limits
-    made.limits = limits if all(place[0].limits is limits for place in places) else {}
+    made.order, made.limits = "pieces", _shared([rollout.limits for rollout, _, _ in places])
     return made
+
+
+def _shared(limits: list[Any]) -> Mapping[str, Any]:
+    """The limits, if they are the same ones everywhere; else none."""
+    return limits[0] if limits[0] is not None and all(one is limits[0] for one in limits) else {}
 
 
 def _arranged(

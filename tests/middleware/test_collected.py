@@ -448,6 +448,32 @@ def test_an_action_that_is_not_of_its_space_is_refused_where_it_is_set(collector
     envs.close()
 
 
+def doubled(cfg, ctx):
+    reward_estimator(cfg, Doubling(), of="trajectories")(ctx)
+
+
+def doubled_twice_as_a_list(cfg, ctx):
+    for _ in range(2):
+        field = "episodes" if ctx.trajectories is None else "trajectories"
+        setattr(ctx, field, list(getattr(ctx, field)))
+        doubled(cfg, ctx)
+
+
+def doubled_in_part(cfg, ctx):
+    field = "episodes" if ctx.trajectories is None else "trajectories"
+    setattr(ctx, field, getattr(ctx, field)[1:3])
+    doubled(cfg, ctx)
+
+
+@pytest.mark.parametrize("change", [doubled, doubled_twice_as_a_list, doubled_in_part])
+@pytest.mark.parametrize("collector", [StepCollector, EpisodeCollector])
+def test_an_action_that_is_not_of_its_space_is_refused_also_after_a_middleware_has_rewritten_the_data(collector, change):
+    cfg, _, ctx = with_rollout(collector)
+    change(cfg, ctx)
+    with pytest.raises(ValueError, match="action of .* cannot be 9: its space allows 0 to 1 there"):
+        (ctx.trajectories or ctx.episodes)[0].action = 9
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
