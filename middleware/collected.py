@@ -122,7 +122,8 @@ def rewrite(ctx: OnlineRLContext, who: str, change: Callable[[Trajectories], Tra
         if wants != "none":
             _require_ends(rows, found.lengths, who)
         changed = change(Trajectories(map_leaves(lambda leaf: leaf[:, None], rows)))
-        ctx.episodes = Episodes(map_leaves(lambda leaf: leaf[:, 0], changed.columns), found.lengths)
+        made = Episodes(map_leaves(lambda leaf: leaf[:, 0], changed.columns), found.lengths)
+        ctx.episodes = made.with_limits(found.limits)
 
 
 def _require_ends(rows: dict[str, Any], lengths: np.ndarray[Any, Any], who: str) -> None:

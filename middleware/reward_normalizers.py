@@ -66,7 +66,7 @@ def reward_normalizer(cfg: RunConfig, policy: LearnMode) -> Callable[[OnlineRLCo
         require_single_steps(rollout, "reward_normalizer", "Put reward_normalizer before nstep_reward_enhancer.")
         reward = np.asarray(columns["reward"])
         scale.gamma = discount_factor_of("reward_normalizer", cfg)  # may change in a run
-        scale.update(reward, np.asarray(columns["terminated"] | columns["truncated"]), rollout.valid)
+        scale.update(reward, np.asarray(columns["terminated"] | columns["truncated"]), rollout.valid, rollout.begins)
         ctx.trajectories = rollout.with_columns(reward=scale.scaled(reward), raw_reward=columns.get("raw_reward", reward))
         ctx.trajectories.has_scaled_rewards = True
 
@@ -85,11 +85,19 @@ class _ReturnScale:
         self._returns = RunningNorm()
         self._carried: np.ndarray[Any, Any] = np.zeros(0)  # [B], gamma * R of the last step, 0 where that ended an episode
 
-    def update(self, reward: np.ndarray[Any, Any], done: np.ndarray[Any, Any], valid: np.ndarray[Any, Any] | None) -> None:
-        """Update with the next rewards, ends of episodes and valid rows, each [T, B]."""
+    def update(
+        self,
+        reward: np.ndarray[Any, Any],
+        done: np.ndarray[Any, Any],
+        valid: np.ndarray[Any, Any] | None,
+        begins: np.ndarray[Any, Any] | None,
+    ) -> None:
+        """Update with the next rewards, ends of episodes and valid rows, each [T, B]; see `Trajectories.begins`."""
         count = reward.shape[1]
         if len(self._carried) != count:
             self._carried = np.zeros(count)
+        if begins is not None:  # after a reset of the environments, the last episode may have no end
+            self._carried = np.where(begins, 0.0, self._carried)
         # Rewards that are not finite are left out here; they stay in the rollout, where the check of the loss finds them.
         x = np.where(np.isfinite(reward), reward, 0.0).astype(np.float64)
         if valid is not None:

@@ -8,3 +8,5 @@ RESERVED = (LENGTHS, "valid", "timestep", "return_to_go")
 """That of the lengths in files, and those of what `OfflineDataset.windows` adds."""
 POLICY_VERSION = "policy_version"
 """The column that collectors add: the version of the weights that acted; -1 for random actions, and where it is unknown."""
+STATE_IN = "state_in_"
+"""With a number behind it, the names of the columns that hold an element of the recurrent state before each step."""

@@ -11,9 +11,10 @@ import numpy as np
 
 from ding_lite.basics import unflatten
 from ding_lite.data.column_arrays import as_array, stack_rows
+from ding_lite.data.column_names import STATE_IN
 from ding_lite.data.episodes import Episodes
-from ding_lite.data.rollouts import Order, Trajectories
-from ding_lite.data.trees import Tree, flatten, is_tree, map_leaves, nested, place_of
+from ding_lite.data.rollouts import Trajectories
+from ding_lite.data.trees import Tree, flatten, is_tree, limits_of, map_leaves, nested, place_of
 
 _FLAGS = ("terminated", "truncated")
 
@@ -56,11 +57,13 @@ def stack_transitions(transitions: Sequence[Tree | Mapping[str, Any]], who: str)
 def rollout_from_list(transitions: Sequence[Tree | Mapping[str, Any]], who: str) -> Trajectories:
     """A list of transitions as a rollout. Its `order` says what is known about the order of the steps.
 
-    "whole": all transitions of one rollout, such as `list(ctx.trajectories)`. Their values may have been changed.
+    "whole": all transitions of one rollout, such as `list(ctx.trajectories)`. Their values may have been changed. Each stays in
+    its place, [T, B], and rows that are only a reset stay too.
     "pieces": every transition comes from a rollout, such as `ctx.trajectories[:16]`. Each series of consecutive steps forms a
     column of the new rollout, [T, P] with P pieces; the order of the list does not matter. Shorter pieces begin later, and
     the rows before them are not `valid`. A piece ends like a rollout: its last step bootstraps from `next_obs`. Repeated steps
-    form pieces that do not split others.
+    form pieces that do not split others. If recurrent states were recorded, each piece begins in the first row, with the
+    state of its first step. The rows after a shorter piece are then not `valid`, and its last step is marked as truncated.
     "none": at least one transition does not come from a rollout. The new rollout is [1, N].
 
     Args:
@@ -79,18 +82,10 @@ def rollout_from_list(transitions: Sequence[Tree | Mapping[str, Any]], who: str)
         made = Trajectories(map_leaves(lambda leaf: leaf[None], rows))
         made.order = "none"
         return made
-    rollouts = {id(rollout): number for number, (rollout, _, _) in enumerate(reversed(known))}  # the earlier, the larger
-    again = _occurrences(known)
-    order = sorted(range(len(known)), key=lambda row: (again[row], -rollouts[id(known[row][0])], *known[row][1:]))
-    known = [known[row] for row in order]
-    begins = [0, *(after for after, (one, other) in enumerate(pairwise(known), 1) if not _follows(one, other)), len(known)]
-    row_at, valid = _arranged(known, begins)
-    row_at = np.array(order)[row_at]
-    made = Trajectories(map_leaves(lambda leaf: leaf[row_at], rows), None if valid.all() else valid)
-    made.order = _order(known, begins)
-    if made.order == "whole":
-        made.begins = known[0][0].begins
-    return made
+    rollout, again = known[0][0], _occurrences(known)
+    if len(known) == len(rollout) and not any(again) and all(place[0] is rollout for place in known):
+        return _all_of(rollout, known, rows)
+    return _pieces_of(known, again, rows)
 
 
 def episodes_from_list(episodes: Sequence[Any], who: str) -> Episodes:
@@ -127,7 +122,8 @@ def episodes_from_list(episodes: Sequence[Any], who: str) -> Episodes:
         last = np.cumsum(lengths) - 1
         terminated, truncated = (joined[flag,] for flag in ("terminated", "truncated"))
         truncated[last] = (truncated[last] != 0) | (terminated[last] == 0)
-    return Episodes(unflatten(joined), lengths)
+    limits = [limits_of(one) for one in episodes] or [None]
+    return Episodes(unflatten(joined), lengths).with_limits(_shared(limits))
 
 
 def _leaves_of(one: Any, what: str) -> dict[tuple[str, ...], Any]:
@@ -174,22 +170,72 @@ def _occurrences(places: list[tuple[Any, int, int]]) -> list[int]:
     return found
 
 
-def _arranged(places: list[tuple[Any, int, int]], begins: list[int]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """For each place [T, P], its row or the nearest one, and whether the row is real."""
+def _all_of(rollout: Trajectories, places: list[tuple[Any, int, int]], rows: dict[str, Any]) -> Trajectories:
+    """The rollout with these transitions, which are all of it. Rows that are only a reset have their old values."""
+    row_at = np.zeros((rollout.num_steps, rollout.num_envs), np.int64)
+    row_at[[step for _, _, step in places], [env for _, env, _ in places]] = np.arange(len(places))
+    old = dict(flatten(rollout.columns))
+
+    def placed(path: tuple[str, ...], leaf: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        made, was = leaf[row_at], old.get(path)
+        if rollout.valid is not None and was is not None and (made.shape, made.dtype) == (was.shape, was.dtype):
+            made[~rollout.valid] = was[~rollout.valid]
+        return made
+
+    made = Trajectories(unflatten({path: placed(path, leaf) for path, leaf in flatten(rows)}), rollout.valid)
+    made.order, made.begins, made.limits = rollout.order, rollout.begins, rollout.limits
+    made.has_scaled_rewards = rollout.has_scaled_rewards
+    return made
+
+
+def _pieces_of(places: list[tuple[Any, int, int]], again: list[int], rows: dict[str, Any]) -> Trajectories:
+    """A rollout of these transitions, with a column for each series of consecutive steps."""
+    rollouts = {id(rollout): number for number, (rollout, _, _) in enumerate(reversed(places))}  # the earlier, the larger
+    order = sorted(range(len(places)), key=lambda row: (again[row], -rollouts[id(places[row][0])], *places[row][1:]))
+    places = [places[row] for row in order]
+    begins = [0, *(after for after, (one, other) in enumerate(pairwise(places), 1) if not _follows(one, other)), len(places)]
+    has_states = any(name.startswith(STATE_IN) for name in rows)
+    row_at, valid = _arranged(places, begins, from_first_row=has_states)
+    row_at = np.array(order)[row_at]
+    made = Trajectories(map_leaves(lambda leaf: leaf[row_at], rows), None if valid.all() else valid)
+    if has_states:
+        _truncate_short_pieces(made)
+    made.order, made.limits = "pieces", _shared([rollout.limits for rollout, _, _ in places])
+    return made
+
+
+def _shared(limits: list[Any]) -> Mapping[str, Any]:
+    """The limits, if they are the same ones everywhere; else none."""
+    return limits[0] if limits[0] is not None and all(one is limits[0] for one in limits) else {}
+
+
+def _arranged(
+    places: list[tuple[Any, int, int]], begins: list[int], from_first_row: bool
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """For each place [T, P], its row or the nearest one, and whether the row is real.
+
+    Args:
+        places: sorted, so that the steps of a piece follow each other.
+        begins: where each piece begins in `places`, and the number of places.
+        from_first_row: whether all pieces begin in the first row; otherwise, all end in the last row.
+    """
     steps = np.array([step for _, _, step in places])
     spans = [steps[stop - 1] - steps[start] + 1 for start, stop in pairwise(begins)]
     num_steps = max(spans)
     row_at = np.zeros((num_steps, len(spans)), np.int64)
     valid = np.zeros(row_at.shape, np.bool_)
     for piece, (start, stop) in enumerate(pairwise(begins)):
-        own = num_steps - 1 - steps[stop - 1] + steps[start:stop]
+        own = steps[start:stop] - steps[start] + (0 if from_first_row else num_steps - spans[piece])
         valid[own, piece] = True
         row_at[:, piece] = np.clip(np.searchsorted(own, np.arange(num_steps), side="right") - 1, 0, None) + start
     return row_at, valid
 
 
-def _order(places: list[tuple[Any, int, int]], begins: list[int]) -> Order:
-    rollout = places[0][0]
-    envs = [places[start][1] for start in begins[:-1]]
-    is_whole = len(places) == len(rollout) and envs == list(range(rollout.num_envs)) and rollout.order == "whole"
-    return "whole" if is_whole and all(place[0] is rollout for place in places) else "pieces"
+def _truncate_short_pieces(rollout: Trajectories) -> None:
+    """Mark the last step of each piece that has rows after it, so that nothing continues into them."""
+    if rollout.valid is None or not rollout.columns.keys() >= set(_FLAGS):
+        return
+    last = rollout.num_steps - 1 - rollout.valid[::-1].argmax(0)
+    short = np.flatnonzero(last < rollout.num_steps - 1)
+    terminated, truncated = (rollout.columns[flag][last[short], short] for flag in _FLAGS)
+    rollout.columns["truncated"][last[short], short] = (truncated != 0) | (terminated == 0)

@@ -10,11 +10,10 @@ import numpy as np
 
 from ding_lite.basics import arrays, base_state, plain, unflatten
 from ding_lite.data.column_arrays import to_objects
+from ding_lite.data.column_names import STATE_IN
 from ding_lite.data.restoring import require_state, state_error
 from ding_lite.data.rollouts import Trajectories
 from ding_lite.data.trees import flatten, holds_objects, map_leaves
-
-_STATE_IN = "state_in_"
 
 
 def cut_sequences(trajectories: Trajectories, length: int, overlap: int = 0) -> dict[str, Any]:
@@ -56,7 +55,7 @@ def cut_sequences(trajectories: Trajectories, length: int, overlap: int = 0) -> 
     columns = trajectories.columns
     if trajectories.valid is not None:
         columns = {**columns, "valid": trajectories.valid}
-    places = {name: begins if name.startswith(_STATE_IN) else steps for name in columns}
+    places = {name: begins if name.startswith(STATE_IN) else steps for name in columns}
     return {name: map_leaves(partial(_cut, at=places[name]), column) for name, column in columns.items()}
 
 

@@ -210,6 +210,11 @@ def place_of(transition: Any) -> tuple[Any, int, int] | None:
     return vars(transition).get(_PLACE) if isinstance(transition, Tree) else None
 
 
+def limits_of(one: Any) -> Any:
+    """The minimum and maximum by leaf of a view of a rollout or of episodes; None if it is none."""
+    return vars(one).get(_LIMITS) if isinstance(one, Tree) else None
+
+
 def _row(leaves: Mapping[str, Any]) -> Row:
     return Row(create_storage(_tensors(leaves)))
 

@@ -52,12 +52,13 @@ class Range:
         return float(rng.uniform(self.low, self.high))
 
     def perturb(self, value: Any, factors: Sequence[float], rng: np.random.Generator) -> Any:
-        """The value times one of the factors, drawn at random, within the limits."""
+        """The value times one of the factors, drawn at random, within the limits. Whole numbers move by at least 1; see
+        `_whole`."""
         product = value * float(factors[int(rng.integers(len(factors)))])
         clipped = min(max(product, self.low), self.high)
         first, last = math.ceil(self.low), math.floor(self.high)  # of the whole numbers inside
         if isinstance(value, int) and not isinstance(value, bool) and first <= last:
-            return min(max(round(clipped), first), last)
+            return min(max(_whole(value, clipped), first), last)
         return float(clipped)
 
 
@@ -113,7 +114,22 @@ class _Drawn:
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             return self.draw(rng)
         product = value * float(factors[int(rng.integers(len(factors)))])
-        return round(product) if isinstance(value, int) else float(product)
+        return _whole(value, product) if isinstance(value, int) else float(product)
+
+
+def _whole(value: int, product: float) -> int:
+    """The product of a whole number as a whole number: rounded, but at least 1 away from the value if the factor changes it.
+
+    Rounding alone would leave 1 and 2 as they are. It does not move from 1 to 0, which is seldom a possible setting.
+
+    Example:
+        >>> [_whole(value, value * factor) for value in (1, 2, 10) for factor in (1.2, 0.8)]
+        [2, 1, 3, 1, 12, 8]
+    """
+    rounded = round(product)
+    if rounded != value or product == value:
+        return rounded
+    return value + (1 if product > value else -1) or value
 
 
 def as_mutation(name: str, given: Any) -> Range | Choices | _Drawn:

@@ -42,7 +42,7 @@ def make_agent_envs(
         seed: random seed of the run. Each episode is seeded from (seed, index of the copy, number of the episode).
         env_config: keyword arguments for `factory`; None for none.
         workers: number of pieces into which the copies are split, each with its own random generators for acting. Results
-            depend on this number, but not on the backend.
+            depend on this number, but not on the backend, with the exception that `make_envs` names.
         backend, restart, timeout_s, start_timeout_s: as for `make_envs`.
         info_columns: keys of the infos of steps that a collector records as columns, as for `make_envs`: for each agent those
             of its own info.

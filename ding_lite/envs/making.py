@@ -89,7 +89,10 @@ def make_envs(
         info_columns: names in the infos of steps whose values a collector records as columns, such as
             `batch.info.x_position`; see `InfoColumns`.
         workers: number of pieces into which the environments are split, each with its own random generator for acting. Results
-            depend on this number, but not on the backend.
+            depend on this number, but not on the backend, with one exception where `max_lag` is 1 or more. Some counters are
+            known only when worker processes return the rollout: ctx.env_episode, and with EpisodeCollector ctx.env_step. With
+            "process" and "ray", middleware before the collector, such as eps_greedy_handler, read these `max_lag` iterations
+            later than with "local".
         backend: "process" for one process per piece; "ray" for one worker of a Ray cluster per piece (extra `ray`); "local" to
             step the pieces one after another in this process.
         restart: if a worker process is killed, hangs or raises an error, restart it in the same state and repeat the request,

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from ding_lite.basics import ranged_field
 from ding_lite.data import Tree, nested, tree
+from ding_lite.data.column_names import STATE_IN
 from ding_lite.data.minibatches import rollout_rows
 from ding_lite.data.trees import first_leaf, has_leaf, holds_objects, map_leaves, with_leaves
 from ding_lite.nn import make_attention_actor_critic, make_recurrent_actor_critic
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 else:
     Base = object
 
-_STATE_IN = "state_in_"
 _LSTM = "set policy.model.lstm_size, the width of the LSTM, or None for no LSTM."
 _WINDOW = "set policy.model.attention_window, the observations that a step attends to, or None for no attention."
 
@@ -62,7 +62,7 @@ class RecurrentModelConfig(ActorCriticModelConfig):
 
 def states_in(batch: Tree) -> list[Tensor]:
     """The recurrent state before the steps of a batch: its columns state_in_0, state_in_1, ..."""
-    names = (f"{_STATE_IN}{element}" for element in itertools.count())
+    names = (f"{STATE_IN}{element}" for element in itertools.count())
     return [batch[name] for name in itertools.takewhile(partial(has_leaf, batch), names)]
 
 
@@ -96,7 +96,7 @@ def repeated_steps(leaf: Any, length: int) -> Any:
 
 
 def _is_of_sequence(name: str, column: Any) -> bool:
-    return name.startswith(_STATE_IN) or getattr(column, "ndim", 0) == 1
+    return name.startswith(STATE_IN) or getattr(column, "ndim", 0) == 1
 
 
 def cut(batch: Tree, names: Sequence[str], length: int | None) -> dict[str, Any]:
@@ -126,7 +126,7 @@ def cut(batch: Tree, names: Sequence[str], length: int | None) -> dict[str, Any]
         return leaf.reshape(-1, length, *leaf.shape[1:]).transpose(1, 2).flatten(0, 1)
 
     firsts = lambda leaf: leaf[::length].flatten(0, 1)  # noqa: E731
-    return {name: map_leaves(firsts if name.startswith(_STATE_IN) else pieces, column) for name, column in columns.items()}
+    return {name: map_leaves(firsts if name.startswith(STATE_IN) else pieces, column) for name, column in columns.items()}
 
 
 class RecurrentActorCriticMixin(Base):

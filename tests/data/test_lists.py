@@ -24,21 +24,31 @@ def resets() -> np.ndarray:
     return valid
 
 
+def only_resets() -> np.ndarray:
+    """In the last row, and in one environment."""
+    valid = np.ones((T, B), bool)
+    valid[-1] = valid[:, 1] = False
+    return valid
+
+
 def plain(structure) -> dict:
     return {path: (str(leaf.dtype), leaf.tolist()) for path, leaf in flatten(structure)}
 
 
-@pytest.mark.parametrize("valid", [None, resets()], ids=["all real", "some only resets"])
+@pytest.mark.parametrize("valid", [None, resets(), only_resets()], ids=["all real", "some only resets", "whole row and column"])
 @pytest.mark.parametrize("change", [list, reversed, lambda one: [with_leaves(t, bonus=t.reward) for t in one]])
 def test_all_transitions_of_a_rollout_are_that_rollout_in_any_order(change, valid):
     one = rollout(valid)
+    one.begins, one.has_scaled_rewards = np.array([True, False, True]), True
     listed = rollout_from_list(list(change(one)), "test")
+    bonus = listed.columns.pop("bonus", None)
 
     assert (listed.order, len(listed), listed.end_idx) == ("whole", len(one), one.end_idx)
-    assert [plain(t)[("reward",)] for t in listed] == [plain(t)[("reward",)] for t in one]
-    if valid is None:
-        columns = {name: column for name, column in listed.columns.items() if name != "bonus"}
-        assert plain(columns) == plain(one.columns)
+    assert (listed.begins is one.begins, listed.has_scaled_rewards) == (True, True)
+    assert plain(listed.columns) == plain(one.columns)
+    np.testing.assert_array_equal(listed.valid, one.valid)
+    if bonus is not None:
+        assert bonus[valid].tolist() == one.columns["reward"][valid].tolist()
 
 
 @pytest.mark.parametrize("valid", [None, resets()], ids=["all real", "some only resets"])
@@ -60,6 +70,20 @@ def test_steps_that_followed_each_other_stay_a_column_and_all_others_begin_one(w
             assert (its_t, its_b) == (t + 1, b)
     if listed.valid is not None:
         assert listed.valid[-1].all()  # so that nothing that runs backwards carries what is no step into a piece
+
+
+def test_pieces_with_recurrent_states_begin_in_the_first_row_and_short_ones_end_there_as_if_truncated():
+    one = rollout()
+    one.columns["terminated"][1, 1] = True
+    one = one.with_columns(state_in_0=one.columns["reward"] + 100)
+    listed = rollout_from_list([*one[:4], *one[4:6], *one[9:11]], "test")
+    reward, valid = listed.columns["reward"], listed.valid
+
+    assert listed.order == "pieces"
+    assert [reward[valid[:, p], p].tolist() for p in range(listed.num_envs)] == [[0, 3, 6, 9], [1, 4], [5, 8]]
+    assert listed.columns["state_in_0"][0].tolist() == [100, 101, 105]
+    assert np.argwhere(listed.columns["truncated"]).tolist() == [[1, 2]]  # not where the piece has an end of its own
+    assert not one.columns["truncated"].any()
 
 
 @pytest.mark.parametrize("other", [lambda t: nested(t), lambda t: tree(nested(t)), lambda t: t.clone()])

@@ -122,6 +122,16 @@ class TestExploring:
         assert new == expected
         assert type(new) is type(expected)
 
+    @pytest.mark.parametrize(("value", "expected"), [(0, {0}), (1, {1, 2}), (2, {1, 3}), (-2, {-1, -3}), (9, {7, 11})])
+    def test_small_whole_numbers_are_perturbed_too(self, value, expected):
+        def perturbed(mutation):
+            rng = np.random.default_rng(0)
+            return {explored({"x": value}, {"x": mutation}, rng, 0.0)["x"] for _ in range(50)}
+
+        assert perturbed(lambda rng: int(rng.integers(10))) == expected
+        assert perturbed(Range(-9, 20)) == expected
+        assert perturbed(Range(1.5, 2.5)) == {2}
+
     def test_choices_move_to_a_neighbour(self):
         rng = np.random.default_rng(0)
         found = {explored({"x": "b"}, {"x": ["a", "b", "c", "d"]}, rng, 0.0)["x"] for _ in range(50)}

@@ -20,6 +20,7 @@ from ding_lite.data import ReplayBuffer
 from ding_lite.envs import make_envs
 from ding_lite.middleware import (
     CkptSaver,
+    EpisodeCollector,
     OffPolicyLearner,
     StepCollector,
     data_pusher,
@@ -117,6 +118,38 @@ def test_runs_with_worker_processes_are_the_run_with_as_many_workers_here(name, 
     found = run(name, tmp_path / "processes", async_mode, max_lag, workers=workers, backend="process")
 
     assert digest(*found) == expected
+
+
+def counters_before(collector, backend, async_mode, max_lag):
+    """env_step and env_episode of each iteration, as a middleware before the collector reads them."""
+    cfg = DQNConfig(seed=3).override({"policy.collect": {"n_sample": 32, "n_episode": 4}})
+    envs = make_envs("CartPole-v1", 4, seed=3, workers=2, backend=backend, max_episode_steps=8)
+    policy = DQNPolicy(cfg.policy, envs.single_observation_space, envs.single_action_space)
+    buffer, seen, loop = ReplayBuffer(1000, seed=3), [], Task()
+
+    @contract(reads=("env_step", "env_episode"), uses=(seen,), stage="explore")
+    def look(ctx):
+        seen.append((ctx.env_step, ctx.env_episode))
+
+    with loop.start(async_mode=async_mode, max_lag=max_lag, ctx=OnlineRLContext()):
+        loop.use(look)
+        loop.use(collector(cfg, policy.collect_mode, envs, collect_kwargs={"eps": 0.5}))
+        loop.use(data_pusher(cfg, buffer))
+        loop.use(OffPolicyLearner(cfg, policy.learn_mode, buffer))
+        loop.run(max_step=5)
+    envs.close()
+    return np.array(seen[:5])  # in asynchronous mode, the collector runs ahead
+
+
+@pytest.mark.parametrize("async_mode", [False, True])
+@pytest.mark.parametrize("max_lag", [0, 2])
+@pytest.mark.parametrize(("collector", "late"), [(StepCollector, [1]), (EpisodeCollector, [0, 1])])
+def test_before_the_collector_counters_that_worker_processes_know_late_are_read_late(collector, late, max_lag, async_mode):
+    expected = counters_before(collector, "local", False, max_lag)
+    assert (np.diff(expected[:, 0]) > 0).all()
+    expected[:, late] = np.concatenate([np.zeros((max_lag, 2), int), expected])[: len(expected), late]
+
+    np.testing.assert_array_equal(counters_before(collector, "process", async_mode, max_lag), expected)
 
 
 @pytest.mark.few

@@ -2,9 +2,11 @@
 
 import functools
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from ding_lite import Task
 from ding_lite.config import DQNConfig, PPOConfig, R2D2Config
@@ -27,7 +29,7 @@ from ding_lite.middleware import (
     sequence_pusher,
     trainer,
 )
-from ding_lite.policy import DQNPolicy, PPOPolicy
+from ding_lite.policy import DQNPolicy, PPOPolicy, R2D2Policy
 
 GAMMA, LAMBDA = 0.9, 0.8
 
@@ -246,6 +248,111 @@ def test_sequences_are_cut_from_all_transitions_of_a_rollout_and_not_from_some()
         push(ctx)
 
 
+def foreign_envs(mode=AutoresetMode.NEXT_STEP, limits=(3, 3, 30)):
+    """Environments of gymnasium: in NEXT_STEP mode, a step between two episodes is only a reset."""
+    makers = [lambda limit=limit: gymnasium.make("CartPole-v1", max_episode_steps=limit) for limit in limits]
+    return SyncVectorEnv(makers, autoreset_mode=mode)
+
+
+def recurrent_ppo(envs):
+    learn = {"policy.learn": {"epoch_per_collect": 2, "batch_size": 8, "unroll_len": 3}}
+    cfg = PPOConfig(seed=1).override({"policy.collect.n_sample": 24, "policy.model.lstm_size": 8, **learn})
+    return cfg, PPOPolicy(cfg.policy, envs.single_observation_space, envs.single_action_space)
+
+
+def learned_by_recurrent_ppo(change, envs):
+    cfg, policy = recurrent_ppo(envs)
+    task, batches = Task(), []
+    with task.start(ctx=OnlineRLContext()):
+        task.use(StepCollector(cfg, policy.collect_mode, envs))
+        task.use(change)
+        task.use(reward_normalizer(cfg, policy.learn_mode))
+        task.use(gae_estimator(cfg, policy.collect_mode))
+        task.use(lambda ctx: batches.append(nested(ctx.train_data)))
+        task.use(multistep_trainer(cfg, policy.learn_mode))
+        task.run(max_step=4)
+    return batches, policy.state_dict()
+
+
+def pushed_sequences(change, envs):
+    learn = {"burn_in": 2, "unroll_len": 4}
+    cfg = R2D2Config(seed=1).override({"policy.learn": learn, "policy.collect.n_sample": 12})
+    policy = R2D2Policy(cfg.policy, envs.single_observation_space, envs.single_action_space)
+    collector, buffer, ctx = StepCollector(cfg, policy.collect_mode, envs, collect_kwargs={"eps": 0.5}), ReplayBuffer(99), None
+    push = sequence_pusher(cfg, buffer)
+    for _ in range(6):
+        ctx = OnlineRLContext()
+        collector(ctx)
+        change(ctx)
+        push(ctx)
+    return buffer.state_dict()["columns"]
+
+
+def with_nstep_rewards(change, envs):
+    cfg = DQNConfig(seed=1).override({"policy.nstep": 3, "policy.collect.n_sample": 24})
+    policy = DQNPolicy(cfg.policy, envs.single_observation_space, envs.single_action_space)
+    collector, found = StepCollector(cfg, policy.collect_mode, envs, collect_kwargs={"eps": 0.5}), []
+    for _ in range(3):
+        ctx = OnlineRLContext()
+        collector(ctx)
+        change(ctx)
+        nstep_reward_enhancer(cfg)(ctx)
+        found.append(ctx.trajectories.rows())
+    return found
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+@pytest.mark.parametrize("result", [learned_by_recurrent_ppo, pushed_sequences, with_nstep_rewards])
+def test_in_each_autoreset_mode_a_list_of_all_transitions_gives_the_numbers_of_the_rollout(result, mode, digest):
+    def listed(ctx):
+        ctx.trajectories = list(ctx.trajectories)
+
+    expected = result(lambda ctx: None, foreign_envs(mode))
+
+    assert digest(result(listed, foreign_envs(mode))) == digest(expected)
+
+
+def test_of_rows_that_are_only_a_reset_in_each_environment_a_list_keeps_the_place():
+    envs = foreign_envs(limits=(3, 7))
+    cfg, policy = recurrent_ppo(envs)
+    cfg.policy.collect.n_sample = 2
+    collector, normalize = StepCollector(cfg, policy.collect_mode, envs), reward_normalizer(cfg, policy.learn_mode)
+    for _ in range(6):
+        ctx = OnlineRLContext()
+        collector(ctx)
+        ctx.trajectories = list(ctx.trajectories)
+        normalize(ctx)
+        assert ctx.trajectories.columns["reward"].shape == (1, 2)
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_steps_after_a_gap_begin_with_the_recurrent_state_of_acting(mode):
+    envs = foreign_envs(mode)
+    cfg, policy = recurrent_ppo(envs)
+    with torch.no_grad():  # so that the recurrent state has a large effect
+        for parameter in policy.model.parameters():
+            parameter.mul_(3)
+    policy.bump_version()
+    collector, ctx = StepCollector(cfg, policy.collect_mode, envs), OnlineRLContext()
+    collector(ctx)
+    collector(ctx)
+    whole = ctx.trajectories
+    found = []
+    for chosen in (whole, [t for place, t in enumerate(whole) if place % 5 != 1]):
+        ctx.trajectories = chosen
+        gae_estimator(cfg, policy.collect_mode)(ctx)
+        batch = nested(ctx.train_data)
+        valid = batch.pop("valid", torch.ones_like(batch["terminated"]))
+        keys = map(tuple, batch["obs"][valid].tolist())
+        found.append(dict(zip(keys, zip(batch["value"][valid].tolist(), batch["next_value"][valid].tolist()), strict=True)))
+    multistep_trainer(cfg.override({"policy.learn": {"epoch_per_collect": 1, "batch_size": 999}}), policy.learn_mode)(ctx)
+
+    assert 0 < len(found[1]) < len(found[0])
+    for key, values in found[1].items():
+        assert values == pytest.approx(found[0][key], rel=1e-4, abs=1e-5)
+    assert float(ctx.train_output["kl"]) == pytest.approx(0, abs=1e-9)
+
+
 def chosen_of(ctx):
     ctx.trajectories = [t for t in ctx.trajectories if t.obs[0] > 0]
 
@@ -339,6 +446,32 @@ def test_an_action_that_is_not_of_its_space_is_refused_where_it_is_set(collector
         (ctx.trajectories or ctx.episodes)[0].action = 9
     (ctx.trajectories or ctx.episodes).batch.action[0, 0] = 9  # changes of a tensor in place are not checked
     envs.close()
+
+
+def doubled(cfg, ctx):
+    reward_estimator(cfg, Doubling(), of="trajectories")(ctx)
+
+
+def doubled_twice_as_a_list(cfg, ctx):
+    for _ in range(2):
+        field = "episodes" if ctx.trajectories is None else "trajectories"
+        setattr(ctx, field, list(getattr(ctx, field)))
+        doubled(cfg, ctx)
+
+
+def doubled_in_part(cfg, ctx):
+    field = "episodes" if ctx.trajectories is None else "trajectories"
+    setattr(ctx, field, getattr(ctx, field)[1:3])
+    doubled(cfg, ctx)
+
+
+@pytest.mark.parametrize("change", [doubled, doubled_twice_as_a_list, doubled_in_part])
+@pytest.mark.parametrize("collector", [StepCollector, EpisodeCollector])
+def test_an_action_that_is_not_of_its_space_is_refused_also_after_a_middleware_has_rewritten_the_data(collector, change):
+    cfg, _, ctx = with_rollout(collector)
+    change(cfg, ctx)
+    with pytest.raises(ValueError, match="action of .* cannot be 9: its space allows 0 to 1 there"):
+        (ctx.trajectories or ctx.episodes)[0].action = 9
 
 
 @pytest.mark.parametrize(

@@ -107,6 +107,22 @@ def test_steps_that_were_only_a_reset_do_not_count(junk):
     assert resets
 
 
+def test_a_return_does_not_go_on_after_a_reset_of_the_environments():
+    cfg, _ = made()
+    cfg.policy.collect.n_sample = 6
+    envs = make_envs("CartPole-v1", 2, seed=0)
+    policy = A2CPolicy(cfg.policy, envs.single_observation_space, envs.single_action_space)
+    collector, middleware = StepCollector(cfg, policy.collect_mode, envs), reward_normalizer(cfg, policy.learn_mode)
+    for _ in range(2):
+        envs.reset()
+        ctx = OnlineRLContext()
+        collector(ctx)
+        middleware(ctx)  # three steps with a reward of 1
+        carried = policy.state_dict()["attached"]["reward_normalizer"]["carried"]
+
+        np.testing.assert_allclose(carried, GAMMA + GAMMA**2 + GAMMA**3, rtol=1e-12)
+
+
 def test_a_reward_that_is_no_number_spoils_nothing_but_itself():
     cfg, policy = made()
     middleware, (first, second) = reward_normalizer(cfg, policy.learn_mode), rollouts(sizes=[(6, 2), (6, 2)])
