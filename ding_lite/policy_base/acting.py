@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FunctionType
@@ -154,6 +155,7 @@ class ActMode:
         self.actor = policy.actor(self.role) if actor is None else actor
         self._given: WeightsSnapshot | None = None
         self._pinned: WeightsSnapshot | None = None
+        self._evaluated: WeightsSnapshot | None = None
         self._remote: Any = None
         self._loaded: list[Any] = []  # random states of worker copies that do not exist yet
         self.env_action = clipper(policy.action_space)
@@ -215,7 +217,7 @@ class ActMode:
 
     def current(self) -> Any:
         """The acting copy, with the weights that `forward` acts with. Do not change it."""
-        weights, actor = self._pinned or self._given or self._policy, self.actor
+        weights, actor = self._evaluated or self._pinned or self._given or self._policy, self.actor
         if actor.version != weights.version:
             actor.copy_weights(weights)
         return actor
@@ -278,18 +280,28 @@ class ActMode:
         """Act with these weights from now on; None acts with the newest weights again."""
         self._given = snapshot
 
-    def pin(self) -> None:
-        """Act with the current weights until `unpin`, even if other snapshots are loaded in between."""
+    def pin(self) -> WeightsSnapshot:
+        """Act with the current weights until `unpin`, even if other snapshots are loaded in between. Returns these weights."""
         self._pinned = self._given or self._policy.snapshot()
+        return self._pinned
 
     def unpin(self) -> None:
         """End `pin`."""
         self._pinned = None
 
+    @contextlib.contextmanager
+    def acting_with(self, weights: WeightsSnapshot) -> Iterator[None]:
+        """A block in which it acts with these weights, even if others are pinned or unpinned in between."""
+        self._evaluated = weights
+        try:
+            yield
+        finally:
+            self._evaluated = None
+
     @property
     def acting_snapshot(self) -> WeightsSnapshot:
         """The weights that the next `forward` acts with."""
-        return self._pinned or self._given or self._policy.snapshot()
+        return self._evaluated or self._pinned or self._given or self._policy.snapshot()
 
     @property
     def version(self) -> int:
