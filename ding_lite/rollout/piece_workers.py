@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import count
@@ -63,6 +64,8 @@ class PieceWorkers:
         self._logged: list[dict[Any, Any]] = []
         made = [host.submit(_make, self._name, make, self._copies(index), lasting=True) for index, host in enumerate(env.hosts)]
         gather_results(env.hosts, made)
+        names = [self._name, *(_mode(self._name, name) for name in self._modes)]
+        weakref.finalize(self, _discard, env.hosts, made, names).atexit = False
         for name, policy in self._modes.items():
             mode = _mode(self._name, name)
             policy.bind_remote(partial(self._states_of, mode), partial(self._load_states_of, mode))
@@ -204,6 +207,12 @@ def rows_of(episodes: Sequence[EpisodeResult]) -> list[tuple[Any, ...]]:
 def episodes_of(pieces: Sequence[Sequence[tuple[Any, ...]]]) -> list[EpisodeResult]:
     """The episodes of all pieces, from results of `rows_of`."""
     return [EpisodeResult(*row) for rows in pieces for row in rows]
+
+
+def _discard(hosts: Sequence[Host], made: Sequence[Any], names: Sequence[str]) -> None:
+    """Remove the objects of a worker that is no longer used, from all pieces."""
+    for host, request in zip(hosts, made):
+        host.discard(request, names)
 
 
 def _mode(worker: str, policy: str) -> str:

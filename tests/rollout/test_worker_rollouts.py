@@ -1,5 +1,7 @@
 """SplitWorker: the same rollouts wherever the environments are, with the weights that the policy has when it is asked."""
 
+import gc
+
 import numpy as np
 import pytest
 from slow_cases import mostly_slow
@@ -182,6 +184,24 @@ def test_a_new_worker_goes_on_with_the_random_numbers_of_the_one_before(case, co
         envs.close()
         runs.append(policy.state_dict())
     assert digest(runs[0]) == digest(runs[1])
+
+
+def _count_of_workers(objects):
+    return sum(name.startswith("worker") for name in objects)
+
+
+@both
+def test_workers_that_are_no_longer_used_are_removed_from_the_processes(dqn_case, backend):
+    envs = dqn_case.envs(2, backend)
+    for _ in range(3):
+        policy = dqn_case.policy()
+        worker = make_worker(envs, policy.collect_mode)
+        worker.collect(2, **dqn_case.kwargs)
+        assert min(envs.ask(_count_of_workers)) > 0
+    del policy, worker
+    gc.collect()
+
+    assert envs.ask(_count_of_workers) == [0, 0]
 
 
 @both
