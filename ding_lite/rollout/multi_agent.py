@@ -194,7 +194,9 @@ class AgentWorker:
         Raises:
             ValueError: the state has other recurrent states, or another number of environments.
         """
-        state = only_piece_of(base_state(self, state, (*self.actors, "pieces")))
+        state = base_state(self, state, (*self.actors, "pieces"))
+        if not isinstance(state.get("pieces"), Mapping):  # else it is the state of the policy with this name
+            state = only_piece_of(state)
         for name, one in self.actors.items():
             one.recurrent_state.load_state_dict(state[name])
 

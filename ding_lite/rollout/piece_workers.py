@@ -175,6 +175,8 @@ class PieceWorkers:
             ValueError: the number of pieces differs, or a piece has another recurrent state.
         """
         hosts, pieces = self._pieces.hosts, state.get("pieces", [state])
+        if isinstance(pieces, Mapping):  # the state of a policy with this name, of a worker in one piece
+            pieces = [state]
         if len(pieces) != len(hosts):
             raise ValueError(
                 f"the state of {len(pieces)} workers does not fit {len(hosts)}: make the environments with "
