@@ -134,16 +134,17 @@ def test_integers_of_open_sides_have_the_probabilities_that_gymnasium_draws_with
     assert np.isfinite(log_prob_of_sample(space, values)).all()
 
 
-def random_actions(policy_seed, env_seed, workers=1):
-    """Random actions [20, 4] of a worker in four environments, or in those of each piece."""
-    cfg = PPOConfig().override({"policy.seed": policy_seed})
-    envs = make_envs("CartPole-v1", 4, seed=env_seed, workers=workers)
-    policy = PPOPolicy(cfg.policy, envs.single_observation_space, envs.single_action_space)
+def random_actions(seed, num_envs, workers):
+    """Random actions [20, B] of a policy with this seed."""
+    envs = make_envs("CartPole-v1", num_envs, seed=seed, workers=workers)
+    policy = PPOPolicy(
+        PPOConfig().override({"policy.seed": seed}).policy, envs.single_observation_space, envs.single_action_space
+    )
     return make_worker(envs, policy.collect_mode).collect(20, random=True).trajectories.columns["action"]
 
 
 def test_random_actions_of_pieces_are_not_those_of_another_seed():
-    assert not np.array_equal(random_actions(0, env_seed=0, workers=2)[:, 2:], random_actions(2, env_seed=1)[:, :2])
+    assert not np.array_equal(random_actions(0, 4, workers=2)[:, 2:], random_actions(2, 2, workers=1))
 
 
 def test_the_first_worker_draws_random_actions_with_the_seed_of_the_policy_and_the_second_others():
