@@ -13,6 +13,7 @@ from ding_lite.engine import Deferred, Task, WorkCancelled, contract
 from ding_lite.engine.run_parts import has_state
 from ding_lite.metrics import MetricsLogger
 from ding_lite.metrics.outputs import append_metrics
+from ding_lite.middleware.evaluation_turns import EvaluationTurn
 from ding_lite.middleware.own_runs import own_run, warn_of_idle_policies
 from ding_lite.middleware.terminations import finish_if_reached
 from ding_lite.policy import EvalMode
@@ -156,10 +157,16 @@ class ScheduledEvaluator:
         if is_signal or self._reached_in == ctx.total_step or self._is_evaluated(ctx):
             return
         self._last_env_step = getattr(ctx, "env_step", 0)
-        with contextlib.suppress(WorkCancelled):
-            self._write(
-                self._evaluate(_counters(ctx), lambda: task.running and (task.stopping or _is_ended_by_signal(task))), ctx
-            )
+        overlapped = task.max_lag > 0
+        evaluate = self._in_turn(EvaluationTurn(self._policies)) if overlapped else self._evaluate
+        try:
+            with contextlib.suppress(WorkCancelled):
+                self._write(
+                    evaluate(_counters(ctx), lambda: task.running and (task.stopping or _is_ended_by_signal(task))), ctx
+                )
+        finally:
+            if overlapped:
+                self._unpin()
 
     def _is_evaluated(self, ctx: OnlineRLContext | OfflineRLContext) -> bool:
         """Whether these very weights have been evaluated."""
@@ -168,20 +175,22 @@ class ScheduledEvaluator:
 
     def _begin(self, ctx: OnlineRLContext | OfflineRLContext) -> None:
         """Begin an evaluation in parallel with the next iterations, with the current weights."""
-        for policy in self._policies:
-            policy.pin()
-        begun: list[Deferred[Evaluation]] = []
-        work = own_run().defer(self._deferred(), _counters(ctx), lambda: bool(begun) and begun[0].is_over)
-        work.used_in_end_run = True
-        begun.append(work)
+        turn = EvaluationTurn(self._policies)
+        try:
+            work = own_run().defer(self._in_turn(turn), _counters(ctx), lambda: turn.work is not None and turn.work.is_over)
+        except BaseException:
+            turn.end()
+            raise
+        turn.work, work.used_in_end_run = work, True
         self._has_begun(work)
         self._under_way = ctx.train_iter, work
 
-    def _deferred(self) -> Callable[[dict[str, int], Callable[[], bool]], Evaluation]:
-        """`_evaluate` under the name of the factory, for notes on errors and names of threads."""
+    def _in_turn(self, turn: EvaluationTurn) -> Callable[[dict[str, int], Callable[[], bool]], Evaluation]:
+        """`_evaluate` in this turn, under the name of the factory, for notes on errors and names of threads."""
 
         def evaluate(counters: dict[str, int], is_stopping: Callable[[], bool]) -> Evaluation:
-            return self._evaluate(counters, is_stopping)
+            with turn.taken(is_stopping):
+                return self._evaluate(counters, is_stopping)
 
         evaluate.__qualname__ = evaluate.__name__ = self.__name__
         return evaluate
@@ -201,8 +210,11 @@ class ScheduledEvaluator:
         try:
             return None if work.is_over else work.result()
         finally:
-            for policy in self._policies:
-                policy.unpin()
+            self._unpin()
+
+    def _unpin(self) -> None:
+        for policy in self._policies:
+            policy.unpin()
 
     def _write(self, evaluation: Evaluation | None, ctx: OnlineRLContext | OfflineRLContext) -> None:
         if evaluation is None:

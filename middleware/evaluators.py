@@ -47,7 +47,7 @@ def interaction_evaluator(
     Where iterations overlap (`max_lag` of at least 1), an evaluation runs beside the iterations that follow and stalls none of
     them. Its result is written in the iteration in which the next evaluation is due, or in one of the last two iterations of
     the run, in which no evaluation begins. An evaluation can end the run only when its result is written. Where the run ends
-    earlier, the result is written before that of the final weights.
+    earlier, the result is written before that of the final weights. Evaluators that share a mode evaluate one after another.
 
     Unless they were set, cfg.env.id and cfg.env.stop_value become those of the evaluated environments.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -43,6 +44,14 @@ class Host(Protocol):
 
     def forget(self, request: Any) -> None:
         """Discard the result of this request: `result` skips it."""
+
+    def discard(self, made: Any, names: Sequence[str]) -> None:
+        """Remove objects before a later request, when no other request is in flight. A finalizer may call it.
+
+        Args:
+            made: the lasting request that created them, and whose result was taken.
+            names: their names.
+        """
 
     def result(self, is_stopping: Callable[[], bool] = lambda: False, request: Any = None) -> Any:
         """The result of the first request, or its error raised. Large arrays may be valid only until the next request; see
@@ -167,6 +176,7 @@ class LocalHost:
     def __init__(self) -> None:
         self.objects: dict[str, Any] = {}
         self._request: Request | None = None
+        self._discarded: deque[str] = deque()
 
     def share(self, value: Any) -> Shared[Any]:
         """A value to pass to `submit` of several hosts; see `Host.share`."""
@@ -174,6 +184,8 @@ class LocalHost:
 
     def submit(self, fn: Callable[..., Any], *args: Any, lasting: bool = False, prepare: Request | None = None) -> Any:
         """Request `fn(objects, *args)`, which runs in `result`."""
+        while self._discarded and self._request is None:
+            self.objects.pop(self._discarded.popleft(), None)
         self._request = fn, args
         return self._request
 
@@ -181,6 +193,10 @@ class LocalHost:
         """Discard this request: it does not run."""
         if self._request is request:
             self._request = None
+
+    def discard(self, made: Any, names: Sequence[str]) -> None:
+        """Remove objects before a later request; see `Host.discard`."""
+        self._discarded.extend(names)
 
     def result(self, is_stopping: Callable[[], bool] = lambda: False, request: Any = None) -> Any:
         """Run the request, and return its result.

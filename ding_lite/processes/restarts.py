@@ -46,6 +46,8 @@ class _Request:
     error: Exception | None = None
     """The final error, after which there is no further attempt."""
     answer: tuple[Any, States | None, tuple[int, int]] | None = None
+    gone: tuple[str, ...] = ()
+    """Names of discarded objects, which the process removes first."""
 
     @property
     def is_settled(self) -> bool:
@@ -155,6 +157,8 @@ class RestartingHost:
         """The warnings of the objects about their last states; of no use to a program that does not need these any more."""
         self.span: tuple[int, int] | None = None
         """Begin and end of the work on the last result, in nanoseconds of `time.perf_counter_ns`."""
+        self._discarded: deque[tuple[bytes, Sequence[str]]] = deque()
+        """The lasting requests of discarded objects, and the names of these objects."""
         self._requests: deque[_Request] = deque()
         self._left_to_set_up = 0  # number of answers to requests that restore the state, before that to the first request
         self._parting: _Request | None = None
@@ -209,9 +213,20 @@ class RestartingHost:
 
     def _put(self, request: _Request) -> _Request:
         with self._lock:
+            request.gone = self._forget_discarded()
             self._requests.append(request)
             self._ask(request)
         return request
+
+    def _forget_discarded(self) -> tuple[str, ...]:
+        """The names of discarded objects, which are not made again; none while requests are in flight, which may need them."""
+        gone: tuple[str, ...] = ()
+        while self._discarded and not self._requests:
+            packed, names = self._discarded.popleft()
+            self._lasting = [one for one in self._lasting if one is not packed]
+            gone += tuple(names)
+        self._known = {name: state for name, state in self._known.items() if name not in gone} if gone else self._known
+        return gone
 
     def _ask(self, request: _Request) -> None:
         request.refusal = None
@@ -220,7 +235,7 @@ class RestartingHost:
         try:
             worker = self._worker or self._started_again(request.prepare)
             makes = request.lasting is not None
-            worker.submit(_serve, request.fn, request.args, self.restart or makes, is_start=makes)
+            worker.submit(_serve, request.fn, request.args, self.restart or makes, request.gone, is_start=makes)
         except Exception as error:  # noqa: BLE001  raised by result(), if the next attempts fail too
             request.refusal = error
 
@@ -264,6 +279,10 @@ class RestartingHost:
     def forget(self, request: Any) -> None:
         """Discard the result of this request, which `submit` returned."""
         request.is_unwanted = True
+
+    def discard(self, made: Any, names: Sequence[str]) -> None:
+        """Remove objects that a lasting request has created; see `Host.discard`."""
+        self._discarded.append((made.lasting, names))
 
     def check(self) -> None:
         """Check the process without waiting: take the answer to the first request that is not discarded, and restart the
@@ -366,7 +385,8 @@ class RestartingHost:
             finally:
                 request.error = None  # it refers to this frame
         assert request.answer is not None, "a request that is settled has an answer or an error"
-        return request.answer[0]
+        answer, request.answer = request.answer, None  # the request may be kept, for `discard`
+        return answer[0]
 
     def _end(self, ended: BaseException) -> None:
         """End the process. Requests without an answer fail."""
@@ -493,7 +513,11 @@ class ProcessHost(RestartingHost):
 # Functions that run in the worker.
 
 
-def _serve(objects: dict[str, Any], fn: Callable[..., Any], args: tuple[Any, ...], wants_state: bool) -> tuple[Any, ...]:
+def _serve(
+    objects: dict[str, Any], fn: Callable[..., Any], args: tuple[Any, ...], wants_state: bool, gone: Sequence[str]
+) -> tuple[Any, ...]:
+    for name in gone:
+        objects.pop(name, None)
     begun = time.perf_counter_ns()
     value = fn(objects, *args)
     return value, _kept_states(objects) if wants_state else None, (begun, time.perf_counter_ns())

@@ -121,6 +121,40 @@ def test_a_released_host_goes_on_where_it_was(kind, hosted):
     assert ask(host, add, 1) == 51
 
 
+def make_named(objects, name):
+    objects[name] = Counter(0)
+
+
+@pytest.mark.parametrize("kind", HOSTS)
+def test_discarded_objects_are_removed_and_not_made_again(kind, hosted):
+    host = hosted(HOSTS[kind]())
+    ask(host, make, 0, lasting=True)
+    made = []
+    for name in ("a", "b"):
+        made.append(host.submit(make_named, name, lasting=True))
+        host.result()
+    assert sorted(host.state()) == ["a", "b", "counter"]
+    host.discard(made[0], ["a"])
+    assert ask(host, add, 5) == 5
+    assert sorted(host.state()) == ["b", "counter"]
+    host.release()
+    assert ask(host, add, 1) == 6
+    assert sorted(host.state()) == ["b", "counter"]
+
+
+def test_objects_are_not_discarded_while_a_request_is_in_flight(hosted):
+    host = hosted(ProcessHost("w", restart=True, depth=3))
+    made = host.submit(make, 0, lasting=True)
+    host.result()
+    asked = host.submit(slowly_add, 1)
+    host.discard(made, ["counter"])
+    later = host.submit(add, 1)
+    os.kill(host.pid, signal.SIGKILL)
+
+    assert (host.result(request=asked), host.result(request=later)) == (1, 2)
+    assert ask(host, lambda objects: sorted(objects)) == ["progress"]
+
+
 class Lacking(Counter):
     """Its state has not everything."""
 

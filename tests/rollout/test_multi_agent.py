@@ -305,6 +305,20 @@ def test_played_episodes_are_whole_and_equally_many_in_each_environment():
     assert [one.length for one in episodes] == [1, 4, 5, 1, 4]
 
 
+def test_a_policy_with_the_name_pieces_has_a_state_that_loads(digest):
+    env = make_agent_envs(lambda: Alone(gymnasium.make("CartPole-v1", disable_env_checker=True)), 3, seed=2)
+    policy = CountingCart({"seed": 4}, env.observation_space("it"), env.action_space("it"))
+    worker = AgentWorker(env, {"pieces": policy.collect_mode}, lambda agent: "pieces")
+    worker.collect(3)
+    state = copy.deepcopy(worker.state_dict())
+    worker.collect(3)
+    worker.load_state_dict(state)
+
+    assert digest(worker.state_dict()) == digest(state)
+    worker.load_state_dict({"pieces": [state]})
+    assert digest(worker.state_dict()) == digest(state)
+
+
 def test_played_episodes_are_broken_off_when_the_run_ends():
     env = counting(2)
     with pytest.raises(WorkCancelled):

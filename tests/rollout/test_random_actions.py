@@ -13,7 +13,7 @@ from ding_lite.data import ReplayBuffer, flatten
 from ding_lite.envs import make_envs
 from ding_lite.envs.spaces import load_random_state, random_state, to_nested
 from ding_lite.policy import PPOPolicy
-from ding_lite.rollout import LocalWorker
+from ding_lite.rollout import LocalWorker, make_worker
 from ding_lite.rollout.random_actions import RandomActions, log_prob_of_sample
 
 INF = np.inf
@@ -132,3 +132,27 @@ def test_integers_of_open_sides_have_the_probabilities_that_gymnasium_draws_with
     for value, probability in zip(values[:, 0], probabilities):
         assert (samples == value).mean() == pytest.approx(probability, abs=0.015)
     assert np.isfinite(log_prob_of_sample(space, values)).all()
+
+
+def random_actions(seed, num_envs, workers):
+    """Random actions [20, B] of a policy with this seed."""
+    envs = make_envs("CartPole-v1", num_envs, seed=seed, workers=workers)
+    policy = PPOPolicy(
+        PPOConfig().override({"policy.seed": seed}).policy, envs.single_observation_space, envs.single_action_space
+    )
+    return make_worker(envs, policy.collect_mode).collect(20, random=True).trajectories.columns["action"]
+
+
+def test_random_actions_of_pieces_are_not_those_of_another_seed():
+    assert not np.array_equal(random_actions(0, 4, workers=2)[:, 2:], random_actions(2, 2, workers=1))
+
+
+def test_the_first_worker_draws_random_actions_with_the_seed_of_the_policy_and_the_second_others():
+    envs = [make_envs("CartPole-v1", 4, seed=seed) for seed in (0, 1)]
+    policy = PPOPolicy(PPOConfig().policy, envs[0].single_observation_space, envs[0].single_action_space)
+    workers = [LocalWorker(env, policy.collect_mode) for env in envs]
+    first, second = (worker.collect(20, random=True).trajectories.columns["action"] for worker in workers)
+    drawn = RandomActions(envs[0], policy.seed)
+
+    np.testing.assert_array_equal(first, [drawn.draw() for _ in range(20)])
+    assert not np.array_equal(first, second)
