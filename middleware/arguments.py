@@ -11,7 +11,6 @@ from gymnasium.vector import VectorEnv
 
 from ding_lite.basics import Config, warn_caller
 from ding_lite.config import RunConfig
-from ding_lite.data import flatten
 from ding_lite.envs import stepper
 from ding_lite.envs.autoreset import VectorEnvAdapter
 from ding_lite.envs.carried_state import INSTEAD, statistics_in
@@ -179,7 +178,6 @@ def require_same_algorithm(middleware: str, cfg: object, policy: object) -> None
         )
     if type(given) is type(own):
         _warn_of_unused_settings(middleware, given, own)
-        _warn_of_settings_of_the_policy_alone(middleware, given, own)
 
 
 _READ_BY_MIDDLEWARE = frozenset(
@@ -189,7 +187,6 @@ _READ_BY_MIDDLEWARE = frozenset(
     + ("seed", "device")
 )
 """Settings of a policy that middleware or the script read."""
-_ONLY_READ_BY_MIDDLEWARE = _READ_BY_MIDDLEWARE - {"seed", "device"} | {"nstep"}
 
 
 def _warn_of_unused_settings(middleware: str, given: PolicyConfig, own: PolicyConfig) -> None:
@@ -212,23 +209,36 @@ def _warn_of_unused_settings(middleware: str, given: PolicyConfig, own: PolicyCo
         )
 
 
-def _warn_of_settings_of_the_policy_alone(middleware: str, given: PolicyConfig, own: PolicyConfig) -> None:
-    """Warn of settings that only middleware reads, where the policy was made with another value, which is not the default."""
-    if given is own:
+def warn_of_other_settings(middleware: str, cfg: object, policy: object, *names: str) -> None:
+    """Warn of settings that this middleware reads, where the policy was made with another value, which is not the default.
+
+    Args:
+        middleware: name of the middleware, for the message.
+        cfg: configuration of the run.
+        policy: the policy or one of its modes.
+        *names: the settings by dotted name, such as "learn.batch_size".
+    """
+    given, own = getattr(cfg, "policy", None), getattr(policy, "cfg", None)
+    if given is own or not isinstance(given, PolicyConfig) or not isinstance(own, PolicyConfig):
         return
-    of_policy, of_run, default = (dict(flatten(one.to_dict())) for one in (own, given, type(own)()))
-    found = [
-        f"policy.{name} = {value!r} (the configuration of {middleware} has {of_run[path]!r})"
-        for path, value in of_policy.items()
-        if (name := ".".join(path)) in _ONLY_READ_BY_MIDDLEWARE or path[0] in ("other", "eval")
-        if path in of_run and value not in (of_run[path], default.get(path, value))
-    ]
+    default, found = type(own)(), []
+    for name in names:
+        used, made, usual = (_setting(one, name) for one in (given, own, default))
+        if made not in (used, usual):
+            found.append(f"policy.{name} = {made!r} ({middleware} has {used!r})")
     if found:
         warn_caller(
-            f"{middleware} does not use settings that the policy was made with, because middleware reads them from its own "
+            f"{middleware} does not use settings that the policy was made with, because it reads them from its own "
             f"configuration: {', '.join(found)}. Make the policy from cfg.policy; or set cfg.policy = policy.cfg before the "
             "middleware is made."
         )
+
+
+def _setting(cfg: PolicyConfig, name: str) -> Any:
+    try:
+        return operator.attrgetter(name)(cfg)
+    except AttributeError:
+        return None
 
 
 def warn_of_later_settings(middleware: str, policy: object) -> None:

@@ -23,6 +23,7 @@ from ding_lite.middleware.arguments import (
     require_info_columns,
     require_mode,
     require_same_algorithm,
+    warn_of_other_settings,
     warn_of_statistics,
 )
 from ding_lite.middleware.foreign_names import ARGUMENTS
@@ -144,6 +145,7 @@ class StepCollector:
         require("StepCollector", cfg, "policy.collect.n_sample", RUN_CONFIG)
         require_mode("StepCollector", policy, "collect_mode")
         require_same_algorithm("StepCollector", cfg, policy)
+        warn_of_other_settings("StepCollector", cfg, policy, "collect.n_sample")
         require_info_columns("StepCollector", cfg, env)
         require_count("StepCollector", "random_collect_size", random_collect_size, low=0)
         self._check_policies = IdleCollectorCheck("StepCollector", [policy])
@@ -254,6 +256,7 @@ class EpisodeCollector:
         require("EpisodeCollector", cfg, f"policy.collect.{setting}", RUN_CONFIG)
         require_mode("EpisodeCollector", policy, "collect_mode")
         require_same_algorithm("EpisodeCollector", cfg, policy)
+        warn_of_other_settings("EpisodeCollector", cfg, policy, f"collect.{setting}")
         require_info_columns("EpisodeCollector", cfg, env)
         self._check_policies = IdleCollectorCheck("EpisodeCollector", [policy])
         self._settings = ActingSettings("EpisodeCollector", [policy], collect_kwargs)

@@ -28,7 +28,7 @@ from ding_lite.envs import SpaceError
 from ding_lite.envs.arrays import clipper
 from ding_lite.envs.space_records import space_from
 from ding_lite.envs.spaces import subspaces
-from ding_lite.middleware.arguments import require_mode, require_settings
+from ding_lite.middleware.arguments import require_mode, require_settings, warn_of_other_settings
 from ding_lite.middleware.collected import COLLECTED_TERMS, collected_data
 from ding_lite.middleware.fetchers import columns_read
 from ding_lite.middleware.foreign_names import ARGUMENTS
@@ -217,6 +217,7 @@ def offline_data_fetcher(
         SpaceError: its spaces, or the shapes and dtypes of its observations and actions, do not fit the policy.
     """
     require_settings("offline_data_fetcher", cfg, "policy.learn.batch_size", "seed")
+    warn_of_other_settings("offline_data_fetcher", cfg, policy, "learn.batch_size")
     if policy is not None:
         require_mode("offline_data_fetcher", policy, "learn_mode")
     data = open_dataset(dataset)

@@ -12,7 +12,7 @@ from ding_lite.contexts import OnlineRLContext
 from ding_lite.data.trees import has_leaf, with_leaves
 from ding_lite.engine import contract
 from ding_lite.functional import discounted_return, gae
-from ding_lite.middleware.arguments import discount_factor_of, require, require_mode
+from ding_lite.middleware.arguments import discount_factor_of, require, require_mode, warn_of_other_settings
 from ding_lite.middleware.collected import COLLECTED_TERMS, collected_data, copied_batch, require_single_steps
 from ding_lite.middleware.foreign_names import ARGUMENTS
 from ding_lite.policy import CollectMode
@@ -47,6 +47,7 @@ def gae_estimator(cfg: OnPolicyRunConfig, policy: CollectMode) -> Callable[[Onli
     )
     _require_critic("gae_estimator", policy)
     discount_factor_of("gae_estimator", cfg)
+    warn_of_other_settings("gae_estimator", cfg, policy, "collect.discount_factor", "collect.gae_lambda")
 
     # The learner, because the newest critic estimates the values, not the copy that collects.
     @contract(**COLLECTED_TERMS, writes=("train_data",), uses=(policy.learner,), stage="process")

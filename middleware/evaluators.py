@@ -22,7 +22,14 @@ from ding_lite.envs import (
 from ding_lite.envs.making import may_ignore_render_mode
 from ding_lite.envs.names import name_of_envs, threshold_of_envs
 from ding_lite.metrics.sums import mean_of
-from ding_lite.middleware.arguments import RUN_CONFIG, require, require_evaluations, require_mode, warn_of_statistics
+from ding_lite.middleware.arguments import (
+    RUN_CONFIG,
+    require,
+    require_evaluations,
+    require_mode,
+    warn_of_other_settings,
+    warn_of_statistics,
+)
 from ding_lite.middleware.evaluation_schedules import Evaluation, ScheduledEvaluator
 from ding_lite.middleware.foreign_names import ARGUMENTS
 from ding_lite.policy import EvalMode
@@ -85,6 +92,8 @@ def interaction_evaluator(
             'with clipped rewards. Make them with make_envs(..., atari="eval").',
             stacklevel=2,
         )
+    of_schedule = "eval.evaluator.eval_freq", "eval.evaluator.eval_freq_env_step"
+    warn_of_other_settings("interaction_evaluator", cfg, policy, *of_schedule)
     warn_of_statistics("interaction_evaluator", env, is_evaluator=True)
     if recorder is None and cfg.log.video_every:
         recorder = _recorder_for(cfg, env)

@@ -16,7 +16,7 @@ from ding_lite.data import Buffers, Tree, nested, sampler
 from ding_lite.data.batches import BatchPrefetcher, PreparedBatch
 from ding_lite.data.trees import has_leaf
 from ding_lite.engine import contract, current_task
-from ding_lite.middleware.arguments import policy_settings, require_mode, require_settings
+from ding_lite.middleware.arguments import policy_settings, require_mode, require_settings, warn_of_other_settings
 from ding_lite.middleware.collected import COLLECTED_TERMS, collected_data, copied_batch
 from ding_lite.middleware.foreign_names import ARGUMENTS
 from ding_lite.policy import LearnMode
@@ -105,6 +105,7 @@ class Replay:
             require_mode(who, policy, "learn_mode")
         self._source = source = sampler(buffer_, who)
         require_settings(who, cfg, "policy.learn.batch_size", "policy.learn.learning_starts")
+        warn_of_other_settings(who, cfg, policy, "learn.batch_size", "learn.learning_starts", "nstep")
         self._settings = policy_settings(cfg).learn
         self._enough = self._batch_size = 0
         self._read_settings()

@@ -27,6 +27,7 @@ from ding_lite.middleware.arguments import (
     require_same_algorithm,
     require_transitions,
     warn_of_later_settings,
+    warn_of_other_settings,
 )
 from ding_lite.middleware.collected import batch_of
 from ding_lite.middleware.fetchers import Replay
@@ -226,6 +227,7 @@ class OffPolicyLearner:
         require_mode(who, policy, "learn_mode", "train_iter", "forward")
         require_transitions(who, policy)
         require_same_algorithm(who, cfg, policy)
+        warn_of_other_settings(who, cfg, policy, "learn.update_per_collect")
         if reward_model is not None:
             require_reward_model(who, reward_model)
         if prefetch not in (True, False, None):

@@ -12,7 +12,7 @@ import os
 import sys
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, Union
 
 from ding_lite.basics.messages import did_you_mean
@@ -242,8 +242,10 @@ def _hint(cls: Any, field: dataclasses.Field[Any]) -> Any:
     """The declared type of a field; that of its default if the annotation names a class that is local to a function."""
     owner = next(kind for kind in cls.__mro__ if field.name in vars(kind).get("__annotations__", {}))
     alone = types.SimpleNamespace(__annotations__={field.name: field.type})
+    module = getattr(sys.modules.get(owner.__module__), "__dict__", {})
     try:
-        return typing.get_type_hints(alone, vars(sys.modules[owner.__module__]), dict(vars(owner)))[field.name]
+        # As in typing, a name is that of the module first, because a field may have the name of its type.
+        return typing.get_type_hints(alone, dict(vars(owner)), module)[field.name]
     except NameError:
         return Any if field.default_factory is dataclasses.MISSING else type(field.default_factory())
 
@@ -367,6 +369,8 @@ def _converted(hint: Any, value: Any, where: str) -> Any:
     if hint is Any:
         return value
     if origin in (Union, types.UnionType):
+        if type(value) in arguments:
+            return value
         for option in arguments:
             try:
                 return _converted(option, value, where)
@@ -384,7 +388,13 @@ def _converted(hint: Any, value: Any, where: str) -> Any:
             return (origin or hint)(converted)
     elif isinstance(origin, type) and issubclass(origin, Mapping):
         if isinstance(value, origin):  # keys are not checked, because those of JSON are always strings
-            return {key: _converted(arguments[1], item, f"{where}[{key!r}]") for key, item in value.items()}
+            kind = arguments[1] if len(arguments) == 2 else Any
+            inner = {key: _converted(kind, item, f"{where}[{key!r}]") for key, item in value.items()}
+            if all(inner[key] is item for key, item in value.items()):
+                return value
+            changed = copy.copy(value) if isinstance(value, MutableMapping) else dict(value)
+            changed.update(inner)
+            return changed
     elif isinstance(hint, type) and issubclass(hint, Config):
         if isinstance(value, hint):
             return value

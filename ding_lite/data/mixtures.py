@@ -233,7 +233,8 @@ class JoinedSampler(Sampler):
             return part
         if _takes_priorities(self.buffers[place]):
             return {**part, "index": part["index"] + self._offsets[place]}
-        return {"weight": torch.ones(count), **part, "index": torch.full((count,), -1)}
+        weight = part["weight"].reshape(count).float() if "weight" in part else torch.ones(count)
+        return {**part, "weight": weight, "index": torch.full((count,), -1)}
 
     def update_priority(self, batch: Tree, priority: Any) -> None:
         """Update the priorities of rows from prioritised buffers."""

@@ -14,7 +14,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import FunctionType
 from typing import Any
 
+import gymnasium
 import numpy as np
+from gymnasium.vector import VectorEnv, VectorWrapper
 
 from ding_lite.basics.attribute_reads import instructions_of, names_not_saved
 from ding_lite.basics.closures import closure_of, names_in
@@ -206,10 +208,17 @@ def statistics_in(env: Any) -> list[str]:
     layers, layer = list[Any](), env
     while layer is not None:
         layers.append(layer)
-        inner = next(iter(getattr(layer, "envs", None) or ()), None)
-        layer = vars(layer).get("env", inner)
+        layer = _inside(layer)
     found = [_instead_of(layer) for layer in layers if getattr(layer, "update_running_mean", True)]
     return [name for name in dict.fromkeys(found) if name is not None]
+
+
+def _inside(layer: Any) -> Any:
+    """What a wrapper wraps, or the first environment of a vector environment; None if there is none, or it is elsewhere."""
+    if isinstance(layer, (gymnasium.Wrapper, VectorWrapper)):
+        return layer.env
+    envs = getattr(layer, "envs", None) if isinstance(layer, VectorEnv) else None
+    return envs[0] if isinstance(envs, (list, tuple)) and envs else None
 
 
 def _instead_of(layer: Any) -> str | None:

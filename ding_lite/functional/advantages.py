@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TypeVar
 
 import numpy as np
@@ -137,15 +138,15 @@ def normalize_advantage(advantage: Tensor, valid: Tensor | None = None) -> Tenso
         if advantage.numel() < 2:
             return advantage
         mean, std = advantage.mean(), advantage.std()
-        return _scaled(advantage - mean, mean, std)
+        return _scaled(advantage - mean, std, advantage.amax() == advantage.amin())
     advantage, count = advantage.masked_fill(~valid, 0), valid.sum()
     mean = advantage.sum() / count.clamp(min=1)
     centred = (advantage - mean).masked_fill(~valid, 0)
     std = (centred.square().sum() / (count - 1).clamp(min=1)).sqrt()
-    return torch.where(count < 2, advantage, _scaled(centred, mean, std))
+    are_equal = advantage.masked_fill(~valid, math.inf).amin() == advantage.masked_fill(~valid, -math.inf).amax()
+    return torch.where(count < 2, advantage, _scaled(centred, std, are_equal))
 
 
-def _scaled(centred: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-    """Advantages minus their mean, divided by their standard deviation; 0 if they differ by the rounding of the mean alone."""
-    are_equal = std <= 8 * torch.finfo(std.dtype).eps * mean.abs()
+def _scaled(centred: Tensor, std: Tensor, are_equal: Tensor) -> Tensor:
+    """Advantages minus their mean, divided by their standard deviation; 0 if they are equal, whose mean may be rounded."""
     return torch.where(are_equal, torch.zeros_like(centred), centred / (std + 1e-8))

@@ -411,7 +411,7 @@ class MetricsLogger:
                 }
                 for path, stats in self._stats.items()
             ]
-            + [dict(row) for row in self._unread.values()]
+            + [dict(row) for path, row in self._unread.items() if self._tree.is_free(path)]
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:

@@ -51,8 +51,7 @@ class Outputs:
             values = [one[name] for one in outputs if alike or name in one]
             inner = [value for value in values if isinstance(value, Mapping)]
             if inner:
-                if len(inner) < len(values):
-                    other = next(value for value in values if not isinstance(value, Mapping))
+                if (other := next((it for it in values if it is not None and not isinstance(it, Mapping)), None)) is not None:
                     what = f"{other!r:.60} of type {type(other).__name__}"
                     self._warn((*before, name), f"it is {what}, and a dict in another gradient step: use two names.")
                 weights = [count.get(name, 1) for one, count in zip(outputs, counts) if isinstance(one.get(name), Mapping)]

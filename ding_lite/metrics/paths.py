@@ -98,6 +98,14 @@ class StatsTree:
             if path[:length] in self.stats:
                 raise ValueError(f"{path!r} has the prefix {path[:length]!r}, which is a value: take another name.")
 
+    def is_free(self, path: Path) -> bool:
+        """Whether a path can be added."""
+        try:
+            self.require_free(path)
+        except (TypeError, ValueError):
+            return False
+        return path not in self.stats
+
     def under(self, path: Path) -> dict[Path, StatsBase]:
         """The statistics at this path, or below it."""
         return {there: stats for there, stats in self.stats.items() if there[: len(path)] == path}

@@ -7,7 +7,7 @@ import inspect
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from types import FunctionType, GeneratorType, MethodType
+from types import CodeType, FunctionType, GeneratorType, MethodType
 from typing import TYPE_CHECKING, Any
 
 from ding_lite.basics.messages import add_note, call_of, describe_call, name_of
@@ -21,6 +21,7 @@ else:
     WaitingGenerator = GeneratorType  # which Python 3.10 cannot subscript
 
 _OVER: Any = object()
+_WARNED: set[CodeType] = set()
 
 
 def may_yield(fn: Callable[..., Any]) -> bool:
@@ -75,12 +76,22 @@ def forward_step(fn: Callable[..., Any], result: object, ctx: Any) -> WaitingGen
         if close:
             close()
         raise TypeError(f"{describe_call(fn)} is an async function, which is not awaited here: write a plain function.")
-    if result is False:  # a callback of Stable-Baselines3 ends its run so
-        warnings.warn(
-            f"{describe_call(fn)} returned False, which has no effect: to end the run, set task.finish = True.", stacklevel=2
-        )
+    if result is False:
+        _warn_of_false(fn)
     _refuse_other_context(fn, result, ctx)
     return None
+
+
+def _warn_of_false(fn: Callable[..., Any]) -> None:
+    """Warn once of a middleware with `return False`, by which a callback of Stable-Baselines3 ends its run."""
+    bare = inspect.unwrap(fn)
+    code = getattr(bare, "__code__", None) or getattr(call_of(bare), "__code__", None)
+    if code is None or code in _WARNED or not any(it is False for it in code.co_consts) or code.co_name == "<lambda>":
+        return
+    _WARNED.add(code)
+    warnings.warn(
+        f"{describe_call(fn)} returned False, which has no effect: to end the run, set task.finish = True.", stacklevel=3
+    )
 
 
 def _refuse_other_context(fn: Callable[..., Any], given: object, ctx: Any, generator: WaitingGenerator | None = None) -> None:

@@ -95,9 +95,9 @@ def resolve(
                 place = place_of(base, name)
                 if name == "policy" and is_of_run:
                     own, of_others = _split(base, value) if type(base) is OnPolicyConfig else (value, {})
-                    extra.update(of_others)
+                    extra.update({_short(place): it for place, it in of_others.items()})
                     base.override({place_of(base, inner): _section(base, inner, it) for inner, it in own.items()})
-                    _warn_of_others([it for it in of_others if not reads(it)], base)
+                    _warn_of_others({place: it for place, it in of_others.items() if not reads(_short(place))}, base)
                     schedules |= {inner for inner, it in value.items() if inner in SCHEDULES and it is not None}
                 elif "." in place or _lookup(base, place):
                     base.override({place: _section(base, name, value)})
@@ -128,34 +128,53 @@ def _section(cfg: PolicyConfig, section: str, values: Any) -> Any:
 
 
 def _split(cfg: PolicyConfig, sections: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The settings of a policy without those that only other algorithms have; and those, by short name."""
+    """The settings of a policy without those that only other algorithms have; and those, by dotted name."""
     own: dict[str, Any] = {}
     of_others: dict[str, Any] = {}
-    shorts: dict[str, str] = {}
-    for short, known in {**PLACES, **MORE_PLACES}.items():
-        for place in known:
-            shorts.setdefault(place, short)
     for section, values in sections.items():
         if not isinstance(values, Mapping):
-            own[section] = values
+            is_own = bool(_lookup(cfg, place_of(cfg, section))) or not _owners_of(section)
+            (own if is_own else of_others)[section] = values
             continue
-        places = {name: f"{section}.{_field_of(cfg, section, name)}" for name in values}
-        others = [name for name, place in places.items() if not _lookup(cfg, place) and _owners_of(place)]
-        for name in others:
-            of_others[shorts.get(places[name], name)] = values[name]
-        if kept := {name: value for name, value in values.items() if name not in others}:
+        kept = dict(values)
+        for name in values:
+            place = f"{section}.{_field_of(cfg, section, name)}"
+            if not _lookup(cfg, place) and _owners_of(place):
+                of_others[place] = kept.pop(name)
+        if kept or not values:
             own[section] = kept
     return own, of_others
 
 
-def _warn_of_others(settings: Iterable[str], cfg: Config) -> None:
-    """Warn of settings that only other algorithms have."""
-    if names := ", ".join(map(repr, settings)):
+def _short(place: str) -> str:
+    """RLlib's name of a setting, or its own without the section."""
+    names = (name for name, places in {**PLACES, **MORE_PLACES}.items() if place in places)
+    return next(names, place.rpartition(".")[2])
+
+
+def _warn_of_others(settings: Mapping[str, Any], cfg: Config) -> None:
+    """Warn of settings that only other algorithms have, except for the defaults of these."""
+    names = [name for name, value in settings.items() if not any(found == [value] for found in _usual(name))]
+    if names:
         warn_caller(
-            f"{type(cfg).__name__} has no settings {names}, which other algorithms have. They are kept in policy.config, and "
-            "have an effect only where a hook reads them. To change hooks of an algorithm, derive from its policy, as in "
-            "PPOPolicy.with_updates(...)."
+            f"{type(cfg).__name__} has no settings {', '.join(map(repr, names))}, which other algorithms have. They are kept "
+            f"in policy.config, as {', '.join(repr(_short(name)) for name in names)}, and have an effect only where a hook "
+            "reads them. To change hooks of an algorithm, derive from its policy, as in PPOPolicy.with_updates(...)."
         )
+
+
+@functools.cache
+def _usual(place: str) -> list[list[Any]]:
+    """The defaults of this setting in the algorithms of the library, each in a list."""
+    return [found for kind in _kinds() if (found := _lookup(kind(), place))]
+
+
+def _kinds() -> list[type[PolicyConfig]]:
+    """The configurations of the library's policies."""
+    kinds: list[type[PolicyConfig]] = [PolicyConfig]
+    for kind in kinds:  # grows
+        kinds += kind.__subclasses__()
+    return [kind for kind in kinds if kind.__module__.startswith("ding_lite.policy.")]
 
 
 def _field_of(cfg: PolicyConfig, section: str, name: str) -> str:
@@ -265,16 +284,7 @@ def _owners_hint(name: str) -> str:
 @functools.cache
 def _owners_of(place: str) -> str:
     """The policies of the library that have this setting, as a sentence; an empty string if there are none."""
-    kinds: list[type[PolicyConfig]] = [PolicyConfig]
-    for kind in kinds:  # grows
-        kinds += kind.__subclasses__()
-    owners = sorted(
-        {
-            it.__name__.removesuffix("Config")
-            for it in kinds
-            if it.__module__.startswith("ding_lite.policy.") and _lookup(it(), place)
-        }
-    )
+    owners = sorted({kind.__name__.removesuffix("Config") for kind in _kinds() if _lookup(kind(), place)})
     if not owners:
         return ""
     shown = [*owners[:_FEW_OWNERS], *(["others"] if len(owners) > _FEW_OWNERS else [])]

@@ -115,7 +115,7 @@ class ActorCriticLearning(LearningRateSchedule, EntropyCoeffSchedule, ValueNetwo
 
 
 def mean_stats(steps: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The mean of each statistic over the gradient steps that have it. An empty array is no value.
+    """The mean of each statistic over the gradient steps that have it, also in nested dicts. An empty array is no value.
 
     Of what is not numeric, such as a text, it is the last one, which the learner names in a warning.
     """
@@ -124,6 +124,8 @@ def mean_stats(steps: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _mean_of(stats: list[Any]) -> Any:
+    if all(isinstance(stat, Mapping) for stat in stats):
+        return mean_stats(stats)
     try:
         values = [torch.as_tensor(stat, dtype=torch.float32) for stat in stats]
     except (TypeError, ValueError, RuntimeError):

@@ -11,6 +11,7 @@ import pytest
 from gymnasium import spaces
 
 from ding_lite.envs import make_envs
+from ding_lite.envs.carried_state import statistics_in
 
 
 class Walk(gymnasium.Env):
@@ -190,3 +191,28 @@ def test_what_environments_in_processes_carry_is_named_when_their_state_is_used_
         assert "is carried" not in capfd.readouterr().err
         with pytest.warns(UserWarning, match="OfEpisodes.episodes is carried from one episode to the next"):
             envs.state_dict()
+
+
+class Odd(gymnasium.Env):
+    """An environment with attributes that look like those of a wrapper, or of a vector environment."""
+
+    observation_space, action_space = gymnasium.spaces.Box(-1, 1, (1,)), gymnasium.spaces.Discrete(2)
+
+    def __init__(self, **attributes):
+        vars(self).update(attributes)
+
+
+@pytest.mark.parametrize("name", ["env", "envs"])
+@pytest.mark.parametrize("value", ["name", 4, {"a": 1}, ["a"], np.zeros(3), np.random.default_rng(0), None])
+def test_statistics_are_looked_for_in_wrappers_alone(name, value):
+    wrapped = gymnasium.wrappers.NormalizeReward(Odd(**{name: value}))
+
+    assert statistics_in(make_envs(lambda: Odd(**{name: value}), 1)) == []
+    assert statistics_in(make_envs(lambda: wrapped, 1)) == ["NormalizeReward"]
+
+
+def test_an_environment_that_refers_to_itself_ends_the_search():
+    env = Odd()
+    env.env = env
+
+    assert statistics_in(env) == []

@@ -285,6 +285,13 @@ def test_equal_advantages_are_all_zero(dtype):
         assert not normalize_advantage(advantage, valid).any()
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_advantages_that_differ_little_are_not_equal(dtype):
+    advantage = torch.tensor([10.0, 10.5, 11.0], dtype=dtype)
+    for found in (normalize_advantage(advantage), normalize_advantage(advantage, torch.ones(3, dtype=torch.bool))):
+        assert found.tolist() == pytest.approx([-1.0, 0.0, 1.0], abs=1e-6)
+
+
 @pytest.mark.parametrize("junk", [np.nan, np.inf])
 def test_an_advantage_that_is_not_finite_is_not_hidden(junk):
     assert normalize_advantage(torch.tensor([1.0, junk, 2.0])).isnan().all()

@@ -220,18 +220,18 @@ def test_a_default_configuration_beside_a_policy_with_settings_is_fine(tmp_path)
 
 def test_settings_of_the_policy_alone_that_only_middleware_reads_are_named(tmp_path):
     def parts(cfg, buffer_, policy):
-        settings = {"n_step": 3, "learn": {"batch_size": 7}, "other": {"replay_buffer_size": 500}, "lr": 0.5}
+        settings = {"n_step": 3, "learn": {"batch_size": 7}, "collect": {"n_sample": 3}, "lr": 0.5}
         other = DQNPolicy(settings, policy.observation_space, policy.action_space)
         first = learner(cfg, buffer_, other)
         cfg.policy = other.cfg
         return [first, learner(cfg, buffer_, other)]
 
     (text,) = (one for one in run(small(tmp_path), parts) if "does not use settings" in one)
-    assert text.startswith("OffPolicyLearner")
-    assert "policy.learn.batch_size = 7 (the configuration of OffPolicyLearner has 64)" in text
+    assert text.startswith("OffPolicyLearner does not use settings that the policy was made with")
+    assert "policy.learn.batch_size = 7 (OffPolicyLearner has 64)" in text
     assert "policy.nstep = 3 (" in text
-    assert "policy.other.replay_buffer_size = 500 (" in text
     assert "learning_rate" not in text
+    assert "n_sample" not in text  # which the collector reads
 
 
 LATER = "made before its configuration was changed"

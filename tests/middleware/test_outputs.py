@@ -175,6 +175,10 @@ def test_an_empty_array_is_no_value_in_a_mean_over_minibatches():
     assert found["y"].isnan()
 
 
+def test_nested_statistics_of_minibatches_are_means_too():
+    assert mean_stats([{"aux": {"a": 1.0}}, {"aux": {"a": 3.0, "b": 1.0}}]) == {"aux": {"a": 2.0, "b": 1.0}}
+
+
 @pytest.mark.parametrize("kind", [PPOPolicy, IMPALAPolicy])
 @pytest.mark.parametrize("value", ["a text", None])
 def test_what_is_not_numeric_in_the_loss_of_minibatches_is_named(kind, value):

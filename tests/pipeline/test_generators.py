@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import inspect
 import threading
+import warnings
 
 import pytest
 import torch
@@ -506,18 +507,28 @@ class TestContextsThatComeBack:
         assert len(rows) >= 6
 
 
-@pytest.mark.parametrize("returned", [False, True, None, 0])
-def test_returning_false_has_no_effect_which_is_said(returned, recwarn):
-    task, ran = Task(), []
+class Stops:
+    def __call__(self, ctx):
+        return False
 
-    def stops(ctx):
-        ran.append(ctx.total_step)
-        return returned
 
-    with task.start(ctx=Context()):
-        task.use(stops).run(max_step=3)
+def stops(ctx):
+    return False
 
-    assert ran == [0, 1, 2]
-    found = [str(one.message) for one in recwarn.list if "returned False" in str(one.message)]
-    assert bool(found) == (returned is False)
-    assert all("stops" in text and "task.finish = True" in text for text in found)
+
+def counts(ctx):
+    return ctx.total_step > 5
+
+
+@pytest.mark.parametrize(("fn", "is_named"), [(stops, True), (Stops(), True), (counts, False), (lambda ctx: False, False)])
+def test_returning_false_has_no_effect_which_is_said_once(fn, is_named):
+    task, said = Task(), []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with task.start(ctx=Context()):
+            task.use(fn).run(max_step=3)
+            assert task.ctx.total_step == 2
+        said += [str(one.message) for one in caught if "returned False" in str(one.message)]
+
+    assert len(said) == is_named
+    assert all("tops" in text and "task.finish = True" in text for text in said)

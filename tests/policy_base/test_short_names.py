@@ -365,17 +365,26 @@ def test_unknown_names_of_the_defaults_are_named_too():
 @pytest.mark.parametrize("as_default", [False, True])
 def test_a_policy_of_functions_keeps_settings_of_an_algorithm_for_its_hooks(as_default):
     """RLlib builds PPO with `get_default_config=lambda: PPOConfig().to_dict()`."""
-    run = PPOConfig().override({"policy.learn.learning_rate": 0.5, "policy.learn.clip_ratio": 0.25})
+    changes = {"learning_rate": 0.5, "clip_ratio": 0.25, "kl_coeff": 0.5}
+    run = PPOConfig().override({f"policy.learn.{name}": value for name, value in changes.items()})
     defaults = {"get_default_config": run.to_dict} if as_default else {}
     hooks = {"loss_fn": lambda policy, model, dist_class, batch: policy.config["kl_coeff"] * batch.reward.sum()}
     kind = build_policy("Own", **hooks, **defaults)
-    with pytest.warns(UserWarning, match="no settings 'lstm_size', .*'num_sgd_iter', .* which other algorithms have") as caught:
+    # The loss reads kl_coeff, and other settings have their defaults.
+    with pytest.warns(UserWarning, match=r"no settings 'learn.clip_ratio', which other .* policy.config, as 'clip_param', and"):
         policy = kind(None if as_default else run.to_dict(), BOX, DISCRETE)
 
-    assert "'kl_coeff'" not in str(caught[0].message)  # which the loss reads
     assert policy.cfg.learn.learning_rate == 0.5
     assert policy.config["clip_param"] == 0.25
     assert policy.config["num_sgd_iter"] == run.policy.learn.epoch_per_collect
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_policy_of_functions_takes_the_configuration_of_any_run():
+    kind = build_policy("Own", loss_fn=lambda policy, model, dist_class, batch: batch.reward.sum())
+    for run in RUNS:
+        if hasattr(run, "policy"):
+            assert kind(run.to_dict(), BOX, DISCRETE).cfg.learn.learning_rate == run.policy.learn.learning_rate
 
 
 def test_a_misspelt_setting_in_the_section_of_a_policy_of_functions_is_an_error():
