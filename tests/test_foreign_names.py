@@ -34,7 +34,7 @@ from ding_lite.metrics import MetricsLogger
 from ding_lite.metrics.loggers import FOREIGN_ATTRIBUTES as LOGGER_ATTRIBUTES
 from ding_lite.middleware.foreign_names import ARGUMENTS
 from ding_lite.policy import CollectConfig, DQNPolicy, Policy, PPOPolicy, SampleBatch, build_policy, compute_advantages
-from ding_lite.policy_base.foreign_hooks import FOREIGN_ATTRIBUTES, FOREIGN_HOOKS, MODE_ATTRIBUTES, TRAINING_ARGUMENTS
+from ding_lite.policy_base.foreign_hooks import FOREIGN_ATTRIBUTES, FOREIGN_HOOKS, MODE_ATTRIBUTES
 from ding_lite.policy_check import foreign_methods
 from ding_lite.policy_parts.column_names import FOREIGN_COLUMNS
 from ding_lite.run_configs.foreign_names import FOREIGN_METHODS
@@ -422,13 +422,6 @@ def test_positional_arguments_in_excess_are_not_taken_for_arguments_of_another_l
 def test_an_argument_of_a_method_of_another_librarys_buffer_gives_advice(kind, method, argument):
     with pytest.raises(TypeError, match=rf"{method}\(\) has no argument '{argument}': ") as caught:
         getattr(kind(10), method)(**{argument: 1})
-    require_code(str(caught.value))
-
-
-@pytest.mark.parametrize("argument", TRAINING_ARGUMENTS)
-def test_an_argument_of_the_training_of_stable_baselines3_gives_advice(argument):
-    with pytest.raises(TypeError, match=rf"learn\(\) has no argument '{argument}': it learns from one batch") as caught:
-        known_names()["policy"].learn(**{argument: 1000})
     require_code(str(caught.value))
 
 

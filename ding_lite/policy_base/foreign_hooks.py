@@ -87,6 +87,3 @@ MODE_ATTRIBUTES = {
     "None at the start of an episode.",
 }
 """The same for attributes of the modes of a policy."""
-
-TRAINING_ARGUMENTS = dict.fromkeys(("total_timesteps", "callback", "progress_bar", "reset_num_timesteps"), _RUN)
-"""Arguments of the method `learn` of Stable-Baselines3."""

@@ -13,7 +13,7 @@ import gymnasium
 import torch
 from torch import Tensor, nn
 
-from ding_lite.basics import foreign_arguments, foreign_attributes
+from ding_lite.basics import foreign_attributes
 from ding_lite.basics.configs import all_values
 from ding_lite.basics.origins import is_of_ding_lite
 from ding_lite.basics.signatures import parameters_of
@@ -31,7 +31,7 @@ from ding_lite.policy_base.constructions import Construction, ConstructorSignatu
 from ding_lite.policy_base.data_parallel import StepAverage
 from ding_lite.policy_base.derivations import Hook, derive
 from ding_lite.policy_base.devices import available_device
-from ding_lite.policy_base.foreign_hooks import FOREIGN_ATTRIBUTES, FOREIGN_HOOKS, TRAINING_ARGUMENTS
+from ding_lite.policy_base.foreign_hooks import FOREIGN_ATTRIBUTES, FOREIGN_HOOKS
 from ding_lite.policy_base.held_stats import HeldStats
 from ding_lite.policy_base.hooks import Hooks, require_reached_hooks
 from ding_lite.policy_base.learner_groups import LearnerGroup
@@ -426,7 +426,6 @@ class Policy(PolicyState):
         path, spec = next(flatten(self._obs_spec))
         return path, len(spec.shape)
 
-    @foreign_arguments(TRAINING_ARGUMENTS, counts_positional=False)
     def learn(self, batch: Tree) -> dict[str, Any]:
         """Postprocess a batch and learn from it; called by `learn_mode.forward`. Returns a dict to log."""
         skipped, before, self.num_steps = self._skipped, self.train_iter, {}
