@@ -27,7 +27,7 @@ from ding_lite.middleware.arguments import (
     warn_of_statistics,
 )
 from ding_lite.middleware.foreign_names import ARGUMENTS
-from ding_lite.middleware.own_runs import IdleCollectorCheck
+from ding_lite.middleware.own_runs import IdleCollectorCheck, SharedModeCheck
 from ding_lite.policy import CollectMode
 from ding_lite.ranks import total
 from ding_lite.rollout import (
@@ -152,6 +152,7 @@ class StepCollector:
         self._settings = ActingSettings("StepCollector", [policy], collect_kwargs)
         warn_of_statistics("StepCollector", env)
         self._acting: Acting[LocalWorker, SplitWorker] = Acting(make_worker(env, policy))
+        self.shared_modes = SharedModeCheck("StepCollector", [policy], isinstance(self._acting.worker, SplitWorker))
         self._num_envs: int = env.num_envs
         self._num_steps = math.ceil(cfg.policy.collect.n_sample / env.num_envs)
         self._random_steps = math.ceil(random_collect_size / env.num_envs)
@@ -172,6 +173,7 @@ class StepCollector:
     def begin_run(self) -> None:
         """In the first run, warn if collectors act only with policies that it does not train. The task calls it."""
         self._check_policies()
+        self.shared_modes()
 
     def __call__(self, ctx: OnlineRLContext) -> PendingWork | None:
         random = not self._has_collected and ctx.env_step < self._random_steps * self._num_envs
@@ -262,6 +264,7 @@ class EpisodeCollector:
         self._settings = ActingSettings("EpisodeCollector", [policy], collect_kwargs)
         warn_of_statistics("EpisodeCollector", env)
         self._acting: Acting[LocalWorker, SplitWorker] = Acting(make_worker(env, policy))
+        self.shared_modes = SharedModeCheck("EpisodeCollector", [policy], isinstance(self._acting.worker, SplitWorker))
         self._count: int = getattr(cfg.policy.collect, setting)
         self._unit: EpisodeUnit = unit
         asks = self._acting.elsewhere is not None
@@ -280,6 +283,7 @@ class EpisodeCollector:
     def begin_run(self) -> None:
         """In the first run, warn if collectors act only with policies that it does not train. The task calls it."""
         self._check_policies()
+        self.shared_modes()
 
     def __call__(self, ctx: OnlineRLContext) -> PendingWork | None:
         kwargs = self._settings.at(ctx)

@@ -27,7 +27,6 @@ from ding_lite.middleware.arguments import (
     require,
     require_evaluations,
     require_mode,
-    warn_of_other_settings,
     warn_of_statistics,
 )
 from ding_lite.middleware.evaluation_schedules import Evaluation, ScheduledEvaluator
@@ -92,8 +91,6 @@ def interaction_evaluator(
             'with clipped rewards. Make them with make_envs(..., atari="eval").',
             stacklevel=2,
         )
-    of_schedule = "eval.evaluator.eval_freq", "eval.evaluator.eval_freq_env_step"
-    warn_of_other_settings("interaction_evaluator", cfg, policy, *of_schedule)
     warn_of_statistics("interaction_evaluator", env, is_evaluator=True)
     if recorder is None and cfg.log.video_every:
         recorder = _recorder_for(cfg, env)

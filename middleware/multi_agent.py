@@ -18,7 +18,7 @@ from ding_lite.middleware.acting_settings import ActingSettings
 from ding_lite.middleware.arguments import RUN_CONFIG, require, require_evaluations, require_info_columns, require_modes
 from ding_lite.middleware.collectors import Acting, total_steps
 from ding_lite.middleware.evaluators import InteractionEvaluator, mean_return
-from ding_lite.middleware.own_runs import IdleCollectorCheck
+from ding_lite.middleware.own_runs import IdleCollectorCheck, SharedModeCheck
 from ding_lite.policy import CollectMode, EvalMode
 from ding_lite.rollout import AgentRollout, AgentWorker, SplitAgentWorker, make_agent_worker
 
@@ -70,6 +70,8 @@ class AgentsCollector:
         self._check_policies = IdleCollectorCheck("AgentsCollector", tuple(policies.values()))
         self._settings = ActingSettings("AgentsCollector", policies.values(), collect_kwargs)
         self._acting: Acting[AgentWorker, SplitAgentWorker] = Acting(make_agent_worker(env, policies, policy_of))
+        in_pieces = isinstance(self._acting.worker, SplitAgentWorker)
+        self.shared_modes = SharedModeCheck("AgentsCollector", tuple(policies.values()), in_pieces)
         self._num_envs, self._names = env.num_envs, tuple(policies)
         self._num_steps = math.ceil(cfg.policy.collect.n_sample / env.num_envs)
         asks = self._acting.elsewhere is not None
@@ -89,6 +91,7 @@ class AgentsCollector:
     def begin_run(self) -> None:
         """In the first run, warn if collectors act only with policies that it does not train. The task calls it."""
         self._check_policies()
+        self.shared_modes()
 
     def __call__(self, ctx: AgentsContext) -> PendingWork | None:
         kwargs, num_steps = self._settings.at(ctx), self._num_steps

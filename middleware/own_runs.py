@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
+from ding_lite.basics.optional_attributes import attribute_of
 from ding_lite.engine import Task, current_task
 from ding_lite.policy import ActMode, CollectMode, LearnMode, Policy
 
@@ -71,6 +72,33 @@ class IdleCollectorCheck:
             "whose learn_mode the learner has. For demonstrations of another policy, add a second collector.",
             stacklevel=2,
         )
+
+
+class SharedModeCheck:
+    """Warns before a run if a collector in pieces shares a mode with another one: their copies draw the same random numbers.
+
+    Args:
+        who: name of the collector.
+        modes: the modes with which it acts.
+        is_in_pieces: whether its environments are in pieces, each with its own copies of the policies.
+    """
+
+    def __init__(self, who: str, modes: Sequence[CollectMode], is_in_pieces: bool) -> None:
+        self._who, self._modes, self._is_in_pieces = who, modes, is_in_pieces
+
+    def __call__(self) -> None:
+        found = [attribute_of(one, "shared_modes") for one in own_run().middleware_objects()]
+        checks = list(dict.fromkeys(one for one in found if isinstance(one, SharedModeCheck)))
+        for mode in self._modes:
+            sharing = [one for one in checks if any(mode is its for its in one._modes)]
+            if len(sharing) > 1 and next((one for one in sharing if one._is_in_pieces), None) is self:
+                name = getattr(mode, "name", "a policy")
+                warnings.warn(
+                    f"{self._who} and another collector act with the same collect_mode of {name}, in "
+                    "environments made with workers=...: both draw the same random numbers, and a resumed run differs from an "
+                    "unbroken one. Use one collector with more environments, or environments without workers.",
+                    stacklevel=3,
+                )
 
 
 def _trained_policies() -> list[LearnMode]:

@@ -134,9 +134,9 @@ def normalize_advantage(advantage: Tensor, valid: Tensor | None = None) -> Tenso
         >>> normalize_advantage(torch.tensor([1.0, 2.0, 3.0])).tolist()
         [-1.0, 0.0, 1.0]
     """
+    if advantage.numel() < 2:
+        return advantage if valid is None else advantage.masked_fill(~valid, 0)
     if valid is None:
-        if advantage.numel() < 2:
-            return advantage
         mean, std = advantage.mean(), advantage.std()
         return _scaled(advantage - mean, std, advantage.amax() == advantage.amin())
     advantage, count = advantage.masked_fill(~valid, 0), valid.sum()

@@ -83,8 +83,13 @@ def forward_step(fn: Callable[..., Any], result: object, ctx: Any) -> WaitingGen
 
 
 def _warn_of_false(fn: Callable[..., Any]) -> None:
-    """Warn once of a middleware with `return False`, by which a callback of Stable-Baselines3 ends its run."""
+    """Warn once of a middleware that returned False and has it in its code: a callback of Stable-Baselines3 ends its run so.
+
+    Lambdas are left out, whose result is that of their last operation.
+    """
     bare = inspect.unwrap(fn)
+    while isinstance(bare, functools.partial):
+        bare = inspect.unwrap(bare.func)
     code = getattr(bare, "__code__", None) or getattr(call_of(bare), "__code__", None)
     if code is None or code in _WARNED or not any(it is False for it in code.co_consts) or code.co_name == "<lambda>":
         return

@@ -6,7 +6,7 @@ import contextlib
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FunctionType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import gymnasium
 import numpy as np
@@ -24,7 +24,6 @@ from ding_lite.policy_base.configs import PolicyConfig
 from ding_lite.policy_base.foreign_hooks import MODE_ATTRIBUTES
 from ding_lite.policy_base.learning import LearnMode
 from ding_lite.policy_base.weights import WeightsSnapshot
-from ding_lite.policy_base.worker_numbers import ActingWorker, number_of_worker
 from ding_lite.policy_check import HookReads, code_of_acting, may_be_wrong, misfit_of, own_object
 from ding_lite.policy_state import StateError
 
@@ -137,16 +136,6 @@ class ActingPolicy(Protocol):
         """Load the states of the random generators."""
 
 
-_NUMBER = 64  # bits of the indices of generators below the number of a worker; see `_index_of`
-
-
-class _Binding(NamedTuple):
-    """Functions for the random states of the worker copies of one worker; see `ActMode.bind_remote`."""
-
-    states: Callable[[], Sequence[dict[str, Any]]]
-    load_states: Callable[[Sequence[Mapping[str, Any]]], None]
-
-
 @foreign_attributes(MODE_ATTRIBUTES)
 class ActMode:
     """A mode that acts with its own copy of the policy. `forward` first loads the newest weights into the copy.
@@ -167,10 +156,8 @@ class ActMode:
         self._given: WeightsSnapshot | None = None
         self._pinned: WeightsSnapshot | None = None
         self._evaluated: WeightsSnapshot | None = None
-        self._bindings: dict[int, _Binding] = {}  # by the number of the worker
+        self._remote: Any = None
         self._loaded: list[Any] = []  # random states of worker copies that do not exist yet
-        self._loaded_others: dict[str, Any] = {}  # those of workers with a number above 0
-        self._number = 0  # of the worker that this is a copy for
         self.env_action = clipper(policy.action_space)
         """Converts actions [B, ...] of the policy to actions for the environment: clips Box actions to their bounds."""
         self._plain = self.actor.device.type == "cpu"
@@ -283,7 +270,7 @@ class ActMode:
     def code_in_use(self, lane: str) -> Iterator[tuple[Any, Sequence[FunctionType]]]:
         """The functions of the script that a middleware runs in this process by using it, each with the object whose methods
         they are: the hooks that act, and the networks of the acting copy."""
-        return iter(()) if self._bindings else code_of_acting(self.actor, self.explore)
+        return iter(()) if self._remote is not None else code_of_acting(self.actor, self.explore)
 
     def dry_run(self) -> None:
         """Run the policy on a dummy batch, the first time that this is called; see `Policy.dry_run`."""
@@ -329,27 +316,20 @@ class ActMode:
     @property
     def is_elsewhere(self) -> bool:
         """Whether it acts in other iterations than the one that learns, or in worker processes."""
-        return self.is_led or bool(self._bindings)
+        return self.is_led or self._remote is not None
 
-    def number_of(self, worker: ActingWorker) -> int:
-        """The number of a new worker that acts with this mode; see `number_of_worker`. Call it once for each worker."""
-        return self._number or number_of_worker(self, worker)
-
-    def worker_copy(self, index: int, name: str | None = None, number: int = 0) -> ActMode:
+    def worker_copy(self, index: int, name: str | None = None) -> ActMode:
         """A mode for worker `index`, with its own copy on the CPU. The worker copies new weights into it.
 
         Args:
             index: index of the worker.
             name: if several policies act, the name of this one, which seeds the generators too; see `reseed_for`.
-            number: number of the worker among those that act with this mode; see `number_of`.
         """
         self._policy.dry_run()  # a copy cannot run it
-        actor = self._policy.actor(self.role, index + (number << _NUMBER), torch.device("cpu"))
+        actor = self._policy.actor(self.role, index, torch.device("cpu"))
         if name is not None:
-            actor.make_generators(self.role, _index_of(name, index) + (number << _NUMBER))
-        copied = type(self)(actor, actor)
-        copied._number = number
-        return copied
+            actor.make_generators(self.role, _index_of(name, index))
+        return type(self)(actor, actor)
 
     def reseed_for(self, name: str) -> None:
         """Seed the random generators by this name, so that policies with one seed draw different random numbers.
@@ -413,7 +393,6 @@ class ActMode:
         self,
         states: Callable[[], Sequence[dict[str, Any]]],
         load_states: Callable[[Sequence[Mapping[str, Any]]], None],
-        number: int = 0,
     ) -> None:
         """Let worker copies act for this mode. `state_dict` then saves the states of their random generators.
 
@@ -422,47 +401,19 @@ class ActMode:
         Args:
             states: returns the state of the random generators of each worker copy.
             load_states: loads such states into the worker copies.
-            number: from `number_of`.
 
         Raises:
             ValueError: the loaded state has another number of workers.
         """
-        loaded = self._loaded_others.get(str(number), []) if number else self._loaded
-        earlier, count = self._generator_states() if number == 0 else self._states_of_other(number), len(states())
-        if loaded:
-            self._require_as_many(loaded, count)
-        self._bindings[number] = _Binding(states, load_states)
-        if number == 0:
-            self._loaded = []
-        self._loaded_others.pop(str(number), None)
+        earlier, count = self._generator_states(), len(states())
+        if self._loaded:
+            self._require_as_many(self._loaded, count)
+        self._remote, self._loaded = (states, load_states), []
         if len(earlier) == count:
             load_states(earlier)
 
-    def bind_own(self, number: int, name: str | None = None) -> None:
-        """Let a worker in this process act with the acting copy. Beside workers elsewhere, it gets its own random numbers.
-
-        Args:
-            number: from `number_of`.
-            name: as for `worker_copy`.
-        """
-        is_bound = any(binding.states == self._own_states for binding in self._bindings.values())
-        if number > 0 and 0 in self._bindings and not is_bound:
-            index = 0 if name is None else _index_of(name)
-            self.actor.make_generators(self.role, index + (number << _NUMBER))
-            self.bind_remote(self._own_states, self._load_own_states, number)
-
-    def _own_states(self) -> list[dict[str, Any]]:
-        return [self.actor.generator_state()]
-
-    def _load_own_states(self, states: Sequence[Mapping[str, Any]]) -> None:
-        self.actor.load_generator_state(states[0])
-
     def _generator_states(self) -> list[Any]:
-        return list(self._bindings[0].states()) if 0 in self._bindings else self._loaded or self._own_states()
-
-    def _states_of_other(self, number: int) -> list[Any]:
-        binding = self._bindings.get(number)
-        return list(self._loaded_others.get(str(number), [])) if binding is None else list(binding.states())
+        return list(self._remote[0]()) if self._remote else self._loaded or [self.actor.generator_state()]
 
     @staticmethod
     def _require_as_many(states: Sequence[Any], count: int) -> None:
@@ -473,12 +424,8 @@ class ActMode:
             )
 
     def state_dict(self) -> dict[str, Any]:
-        """The states of the random generators; with several worker copies, those of each copy, and with several workers that
-        act beside each other, those of each worker."""
+        """The states of the random generators; with several worker copies, those of each copy."""
         states = self._generator_states()
-        numbers = sorted({*(number for number in self._bindings if number), *map(int, self._loaded_others)})
-        if numbers:
-            return {"twins": states, "others": {str(number): self._states_of_other(number) for number in numbers}}
         return states[0] if len(states) == 1 else {"twins": states}
 
     def worker_states(self, state: Mapping[str, Any]) -> list[Any]:
@@ -488,25 +435,15 @@ class ActMode:
             StateError: it is not a state of a mode.
             ValueError: the state has another number of workers.
         """
-        return [one for states in self._states_by_number(state).values() for one in states]
-
-    def _states_by_number(self, state: Mapping[str, Any]) -> dict[int, list[Any]]:
-        """The states in a saved state of this mode, by the number of the worker."""
         if not isinstance(state, Mapping):
             raise StateError(f"the state of {self.role}_mode is {state!r:.80}, expected a dict from state_dict().")
         twins = state.get("twins", [state])
         if not isinstance(twins, (list, tuple)) or not twins:
             raise StateError(f"state['twins'] is {twins!r:.80}, expected a list of the states of workers.")
-        others = state.get("others", {}) if "twins" in state else {}
-        if not isinstance(others, Mapping) or not all(map(_is_of_worker, others.items())):
-            raise StateError(f"state['others'] is {others!r:.80}, expected lists of the states of workers, by their numbers.")
-        counts = {number: len(binding.states()) for number, binding in sorted(self._bindings.items())}
-        # Earlier versions saved the states of only one worker.
-        first = 0 if others else next((number for number, count in counts.items() if count == len(twins)), 0)
-        found = {first: list(twins), **{int(number): list(states) for number, states in others.items()}}
-        for number in found.keys() & counts.keys():
-            self._require_as_many(found[number], counts[number])
-        return found
+        states = list(twins)
+        if self._remote:
+            self._require_as_many(states, len(self._remote[0]()))
+        return states
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load the states of the random generators. States of several workers wait for `bind_remote`.
@@ -515,8 +452,8 @@ class ActMode:
             StateError: it is not a state of such a mode, or an entry does not fit; the message names it. Nothing is changed.
             ValueError: the state has another number of workers. Nothing is changed.
         """
-        by_number = self._states_by_number(state)
-        for index, one in enumerate(one for states in by_number.values() for one in states):
+        states = self.worker_states(state)
+        for index, one in enumerate(states):
             if isinstance(one, Mapping) and "model" in one:
                 found = f"a dict with {', '.join(map(str, one))}"
                 raise StateError(
@@ -524,29 +461,13 @@ class ActMode:
                     f"{found}. A state of the whole policy is for policy.load_state_dict(), or learn_mode.load_state_dict()."
                 )
             self.actor.require_generator_state(f"state['twins'][{index}]" if "twins" in state else "state", one)
-        self._loaded_others = {}
-        for number, states in by_number.items():
-            if number in self._bindings:
-                self._bindings[number].load_states(states)
-            elif number > 0:
-                self._loaded_others[str(number)] = states
-            elif len(states) > 1:
-                self._loaded = states
-            else:
-                self._loaded = []
-                self.actor.load_generator_state(states[0])
-
-
-def _is_of_worker(item: tuple[Any, Any]) -> bool:
-    """Whether this is the number of a worker above 0, and a list of states."""
-    number, states = item
-    return (
-        isinstance(number, str)
-        and number.isdecimal()
-        and int(number) > 0
-        and isinstance(states, (list, tuple))
-        and bool(states)
-    )
+        if self._remote:
+            self._remote[1](states)
+        elif len(states) > 1:
+            self._loaded = states
+        else:
+            self._loaded = []
+            self.actor.load_generator_state(state)
 
 
 def _index_of(name: str, worker: int = 0) -> int:

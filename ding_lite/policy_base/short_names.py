@@ -133,15 +133,18 @@ def _split(cfg: PolicyConfig, sections: Mapping[str, Any]) -> tuple[dict[str, An
     of_others: dict[str, Any] = {}
     for section, values in sections.items():
         if not isinstance(values, Mapping):
-            is_own = bool(_lookup(cfg, place_of(cfg, section))) or not _owners_of(section)
-            (own if is_own else of_others)[section] = values
+            place = place_of(cfg, _short(section))  # off-policy algorithms have discount_factor at another place
+            if _lookup(cfg, place):
+                own[place] = values
+            else:
+                (of_others if _owners_of(section) else own)[section] = values
             continue
         kept = dict(values)
         for name in values:
             place = f"{section}.{_field_of(cfg, section, name)}"
             if not _lookup(cfg, place) and _owners_of(place):
                 of_others[place] = kept.pop(name)
-        if kept or not values:
+        if kept or (not values and _lookup(cfg, section)):
             own[section] = kept
     return own, of_others
 
@@ -154,13 +157,17 @@ def _short(place: str) -> str:
 
 def _warn_of_others(settings: Mapping[str, Any], cfg: Config) -> None:
     """Warn of settings that only other algorithms have, except for the defaults of these."""
-    names = [name for name, value in settings.items() if not any(found == [value] for found in _usual(name))]
+    names = [name for name, value in settings.items() if not any(_is_equal(value, usual) for (usual,) in _usual(name))]
     if names:
         warn_caller(
             f"{type(cfg).__name__} has no settings {', '.join(map(repr, names))}, which other algorithms have. They are kept "
             f"in policy.config, as {', '.join(repr(_short(name)) for name in names)}, and have an effect only where a hook "
             "reads them. To change hooks of an algorithm, derive from its policy, as in PPOPolicy.with_updates(...)."
         )
+
+
+def _is_equal(value: Any, usual: Any) -> bool:
+    return type(value) is type(usual) and bool(value == usual)
 
 
 @functools.cache

@@ -526,10 +526,6 @@ def _require_random_numbers(policy: LoadablePolicy, state: Mapping[str, Any]) ->
             raise StateError(f"{where}['twins'] is {found['twins']!r:.80}, expected a list of the states of workers.")
         for index, one in enumerate(found["twins"]):
             policy.require_generator_state(f"{where}['twins'][{index}]", one)
-        others = found.get("others", {})
-        for number, states in others.items() if isinstance(others, Mapping) else ():
-            for index, one in enumerate(states if isinstance(states, (list, tuple)) else ()):
-                policy.require_generator_state(f"{where}['others'][{number!r}][{index}]", one)
     for mode in (policy.collect_mode, policy.eval_mode):
         if mode.role in state:
             mode.worker_states(state[mode.role])

@@ -45,11 +45,11 @@ class Host(Protocol):
     def forget(self, request: Any) -> None:
         """Discard the result of this request: `result` skips it."""
 
-    def discard(self, made: Any, names: Sequence[str]) -> None:
+    def discard(self, lasting: bytes | None, names: Sequence[str]) -> None:
         """Remove objects before a later request, when no other request is in flight. A finalizer may call it.
 
         Args:
-            made: the lasting request that created them, and whose result was taken.
+            lasting: `lasting` of the request that created them, and whose result was taken; None if requests have none.
             names: their names.
         """
 
@@ -194,7 +194,7 @@ class LocalHost:
         if self._request is request:
             self._request = None
 
-    def discard(self, made: Any, names: Sequence[str]) -> None:
+    def discard(self, lasting: bytes | None, names: Sequence[str]) -> None:
         """Remove objects before a later request; see `Host.discard`."""
         self._discarded.extend(names)
 

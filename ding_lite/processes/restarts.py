@@ -157,7 +157,7 @@ class RestartingHost:
         """The warnings of the objects about their last states; of no use to a program that does not need these any more."""
         self.span: tuple[int, int] | None = None
         """Begin and end of the work on the last result, in nanoseconds of `time.perf_counter_ns`."""
-        self._discarded: deque[tuple[bytes, Sequence[str]]] = deque()
+        self._discarded: deque[tuple[bytes | None, Sequence[str]]] = deque()
         """The lasting requests of discarded objects, and the names of these objects."""
         self._requests: deque[_Request] = deque()
         self._left_to_set_up = 0  # number of answers to requests that restore the state, before that to the first request
@@ -280,9 +280,9 @@ class RestartingHost:
         """Discard the result of this request, which `submit` returned."""
         request.is_unwanted = True
 
-    def discard(self, made: Any, names: Sequence[str]) -> None:
+    def discard(self, lasting: bytes | None, names: Sequence[str]) -> None:
         """Remove objects that a lasting request has created; see `Host.discard`."""
-        self._discarded.append((made.lasting, names))
+        self._discarded.append((lasting, names))
 
     def check(self) -> None:
         """Check the process without waiting: take the answer to the first request that is not discarded, and restart the

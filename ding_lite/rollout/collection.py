@@ -58,12 +58,9 @@ class LocalWorker:
         self.limits = column_limits(env.single_observation_space, env.single_action_space)
         recurrent_state = RecurrentState(policy, self.env)
         self._recurrent_state = recurrent_state if recurrent_state.is_needed else None
-        self.has_acted = False
-        number = 0
-        if isinstance(policy, ActMode):
-            number = policy.number_of(self)
-            policy.bind_own(number)
-        self._random_actions = RandomActions(env, _seed_of_actions(policy.seed, self.first_env, number))
+        # Pieces of one seed are not those of another one, and the first piece is like all environments in one.
+        seeds = np.random.SeedSequence([policy.seed, self.first_env])
+        self._random_actions = RandomActions(env, int(seeds.generate_state(1)[0]) if self.first_env else policy.seed)
         self._times = MetricsLogger(owner="the worker")
         self._masks = action_masks(env.single_observation_space, env.single_action_space)
         self._final_masks = FinalMasks.of(self._masks, policy)
@@ -118,7 +115,6 @@ class LocalWorker:
         Raises:
             ActionMaskError: the mask of an observation allows no action, or the policy takes one that it does not allow.
         """
-        self.has_acted = True
         if self._masks is not None:
             self._masks.require_choice(obs, lambda row: f"environment {self.first_env + row}", self.env.idle)
         if random:
@@ -345,13 +341,6 @@ class LocalWorker:
         storage.resize(t)
         self._log_times(acting, stepping)
         return storage, episodes
-
-
-def _seed_of_actions(seed: int, first_env: int, number: int) -> int:
-    """The random seed of random actions; that of the policy for the first worker of the first environments."""
-    if first_env == number == 0:
-        return seed
-    return int(np.random.SeedSequence([seed, first_env, number]).generate_state(1)[0])
 
 
 def first_steps(restarted: np.ndarray[Any, Any] | None, num_envs: int) -> np.ndarray[Any, Any]:

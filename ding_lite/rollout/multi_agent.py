@@ -62,10 +62,6 @@ class AgentWorker:
         self.env, self.num_envs = env, env.num_envs
         self.actors = actors_for(env, policies, policy_of)
         """Actors by the name of the policy."""
-        self.has_acted = False
-        for name, policy in policies.items():
-            if isinstance(policy, ActMode):
-                policy.bind_own(policy.number_of(self), name if len(policies) > 1 else None)
         self._times = MetricsLogger(owner="the worker")
         for name, policy in policies.items():
             if env.info_columns and INFO in getattr(policy, "outputs", ()):
@@ -138,7 +134,6 @@ class AgentWorker:
 
     def _act(self, obs: Mapping[str, Any], **kwargs: Any) -> dict[str, dict[str, Any]]:
         """The outputs of each policy for its observations."""
-        self.has_acted = True
         for one in self.actors.values():
             if one.recurrent_state.observed:
                 self.env.describe_rows(one.slots)

@@ -46,9 +46,6 @@ class PieceWorkers:
         as_plain: converts a state of such a worker to plain data.
     """
 
-    env: Any
-    """The environments. A subclass sets it first."""
-
     def __init__(
         self,
         env: EnvPieces,
@@ -57,7 +54,6 @@ class PieceWorkers:
         as_plain: Callable[[Mapping[str, Any]], dict[str, Any]],
     ) -> None:
         self._pieces, self._modes, self._as_plain = env, dict(policies), as_plain
-        self.has_acted = False
         self.num_envs: int = env.num_envs
         self._name = f"worker {next(_numbers)}"
         self._sent: list[tuple[int, dict[str, WeightsSnapshot]] | None] = [None] * len(env.hosts)
@@ -66,26 +62,21 @@ class PieceWorkers:
         self._arrays: dict[str, Shared[WeightsSnapshot]] = {}
         self._restarts, self._metrics = 0, MetricsLogger(owner="the workers")
         self._logged: list[dict[Any, Any]] = []
-        numbers = {name: policy.number_of(self) for name, policy in self._modes.items()}
-        made = [
-            host.submit(_make, self._name, make, self._copies(index, numbers), lasting=True)
-            for index, host in enumerate(env.hosts)
-        ]
+        made = [host.submit(_make, self._name, make, self._copies(index), lasting=True) for index, host in enumerate(env.hosts)]
         gather_results(env.hosts, made)
-        self._objects = _PieceObjects(env.hosts)
         names = [self._name, *(_mode(self._name, name) for name in self._modes)]
-        weakref.finalize(self._objects, _discard, env.hosts, made, names).atexit = False
+        # Weakly, and without the arguments of the requests, because an environment may hold the policy that acts in it.
+        hosts = [weakref.ref(host) for host in env.hosts]
+        lasting = [getattr(request, "lasting", None) for request in made]
+        weakref.finalize(self, _discard, hosts, lasting, names).atexit = False
         for name, policy in self._modes.items():
             mode = _mode(self._name, name)
-            states, load_states = self._objects.states_of, self._objects.load_states_of
-            policy.bind_remote(partial(states, mode), partial(load_states, mode), numbers[name])
+            policy.bind_remote(partial(self._states_of, mode), partial(self._load_states_of, mode))
 
-    def _copies(self, index: int, numbers: Mapping[str, int]) -> dict[str, ActMode]:
+    def _copies(self, index: int) -> dict[str, ActMode]:
         """Copies of the policies for this piece. Policies with one seed get generators that differ."""
         several = len(self._modes) > 1
-        return {
-            name: policy.worker_copy(index, name if several else None, numbers[name]) for name, policy in self._modes.items()
-        }
+        return {name: policy.worker_copy(index, name if several else None) for name, policy in self._modes.items()}
 
     @property
     def works_in_background(self) -> bool:
@@ -129,7 +120,6 @@ class PieceWorkers:
 
     def _submit(self, fn: Callable[..., Any], each: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Request `fn(worker, *args)` of each piece, with the current weights."""
-        self.has_acted = True
         weights = {name: policy.acting_snapshot for name, policy in self._modes.items()}
         # Compared by identity, because after load_state_dict() other weights may have an earlier version.
         share = self._pieces.hosts[0].share
@@ -206,23 +196,11 @@ class PieceWorkers:
                 hosts[index].load_state(before[index])
             raise
 
+    def _states_of(self, mode: str) -> list[dict[str, Any]]:
+        return [host.state(mode)[mode] for host in self._pieces.hosts]
 
-class _PieceObjects:
-    """The objects of a worker in all pieces. They are removed when neither the worker nor a mode needs them any more.
-
-    A mode refers to this and not to the worker, so that it does not keep the worker alive.
-    """
-
-    def __init__(self, hosts: Sequence[Host]) -> None:
-        self._hosts = hosts
-
-    def states_of(self, mode: str) -> list[dict[str, Any]]:
-        """The state of the copy of a policy in each piece."""
-        return [host.state(mode)[mode] for host in self._hosts]
-
-    def load_states_of(self, mode: str, states: Sequence[Mapping[str, Any]]) -> None:
-        """Load the state of the copy of a policy in each piece."""
-        for host, state in zip(self._hosts, states, strict=True):
+    def _load_states_of(self, mode: str, states: Sequence[Mapping[str, Any]]) -> None:
+        for host, state in zip(self._pieces.hosts, states, strict=True):
             host.load_state({mode: state})
 
 
@@ -236,10 +214,11 @@ def episodes_of(pieces: Sequence[Sequence[tuple[Any, ...]]]) -> list[EpisodeResu
     return [EpisodeResult(*row) for rows in pieces for row in rows]
 
 
-def _discard(hosts: Sequence[Host], made: Sequence[Any], names: Sequence[str]) -> None:
+def _discard(hosts: Sequence[weakref.ref[Host]], lasting: Sequence[bytes | None], names: Sequence[str]) -> None:
     """Remove the objects of a worker that is no longer used, from all pieces."""
-    for host, request in zip(hosts, made):
-        host.discard(request, names)
+    for ref, packed in zip(hosts, lasting):
+        if (host := ref()) is not None:
+            host.discard(packed, names)
 
 
 def _mode(worker: str, policy: str) -> str:

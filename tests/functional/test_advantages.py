@@ -292,6 +292,14 @@ def test_advantages_that_differ_little_are_not_equal(dtype):
         assert found.tolist() == pytest.approx([-1.0, 0.0, 1.0], abs=1e-6)
 
 
+@pytest.mark.parametrize("shape", [(0,), (3, 0), (1,)])
+def test_fewer_than_two_advantages_are_not_normalised(shape):
+    advantage, valid = torch.ones(shape), torch.zeros(shape, dtype=torch.bool)
+
+    assert torch.equal(normalize_advantage(advantage), advantage)
+    assert torch.equal(normalize_advantage(advantage, valid), torch.zeros(shape))
+
+
 @pytest.mark.parametrize("junk", [np.nan, np.inf])
 def test_an_advantage_that_is_not_finite_is_not_hidden(junk):
     assert normalize_advantage(torch.tensor([1.0, junk, 2.0])).isnan().all()

@@ -268,3 +268,18 @@ def test_states_objects_and_the_step_before_are_the_same_step_by_step_and_in_one
     assert whole.trajectories.columns["pair"][0].tolist() == [(1, 2)] * 2
     assert whole.trajectories.columns["state_out_2"][6, 0] == {"steps": [0, *[1] * 7]}
     assert steps[1].inference_output[0]["word"] == "step 0"
+
+
+@pytest.mark.parametrize(("workers", "is_named"), [((1, 1), False), ((2, 2), True), ((1, 2), True), ((2, 1), True)])
+def test_collectors_in_pieces_that_share_a_mode_are_named_once(workers, is_named, recwarn):
+    cfg = DQNConfig().override({"policy.collect.n_sample": 8})
+    envs = [make_envs("CartPole-v1", 2, workers=count, backend="local", seed=count) for count in workers]
+    policy = DQNPolicy(cfg.policy, envs[0].single_observation_space, envs[0].single_action_space)
+    task = Task()
+    with task.start(ctx=OnlineRLContext()):
+        for env in envs:
+            task.use(StepCollector(cfg, policy.collect_mode, env, collect_kwargs={"eps": 0.5}))
+        task.run(max_step=2)
+
+    found = [str(one.message) for one in recwarn.list if "draw the same random numbers" in str(one.message)]
+    assert len(found) == is_named

@@ -516,11 +516,24 @@ def stops(ctx):
     return False
 
 
+def stops_as_asked(ctx, asked=0):
+    return False
+
+
 def counts(ctx):
     return ctx.total_step > 5
 
 
-@pytest.mark.parametrize(("fn", "is_named"), [(stops, True), (Stops(), True), (counts, False), (lambda ctx: False, False)])
+@pytest.mark.parametrize(
+    ("fn", "is_named"),
+    [
+        (stops, True),
+        (Stops(), True),
+        (functools.partial(stops_as_asked, asked=1), True),
+        (counts, False),
+        (lambda ctx: False, False),
+    ],
+)
 def test_returning_false_has_no_effect_which_is_said_once(fn, is_named):
     task, said = Task(), []
     with warnings.catch_warnings(record=True) as caught:

@@ -387,6 +387,16 @@ def test_a_policy_of_functions_takes_the_configuration_of_any_run():
             assert kind(run.to_dict(), BOX, DISCRETE).cfg.learn.learning_rate == run.policy.learn.learning_rate
 
 
+def test_a_policy_of_functions_takes_the_discount_factor_of_any_algorithm():
+    kind = build_policy("Own", loss_fn=lambda policy, model, dist_class, batch: batch.reward.sum())
+    other = {"eps": np.array([1.0, 0.1])}
+    policy = kind({"policy": {"learn": {"batch_size": 32}, "discount_factor": 0.9, "other": {}, "model": {}}}, BOX, DISCRETE)
+    with pytest.warns(UserWarning, match=r"no settings 'other.eps', which other algorithms have"):
+        kind({"policy": {"learn": {"batch_size": 32}, "other": other}}, BOX, DISCRETE)
+
+    assert policy.config["gamma"] == policy.cfg.collect.discount_factor == 0.9
+
+
 def test_a_misspelt_setting_in_the_section_of_a_policy_of_functions_is_an_error():
     kind = build_policy("Own", loss_fn=lambda policy, model, dist_class, batch: batch.reward.sum())
     with pytest.raises(ConfigError, match="has no 'learnig_rate'"):

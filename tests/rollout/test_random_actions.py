@@ -8,11 +8,11 @@ import torch
 from gymnasium import spaces
 from torch import distributions
 
-from ding_lite.config import PPOConfig
+from ding_lite.config import DQNConfig, PPOConfig
 from ding_lite.data import ReplayBuffer, flatten
 from ding_lite.envs import make_envs
 from ding_lite.envs.spaces import load_random_state, random_state, to_nested
-from ding_lite.policy import PPOPolicy
+from ding_lite.policy import DQNPolicy, PPOPolicy
 from ding_lite.rollout import LocalWorker, make_worker
 from ding_lite.rollout.random_actions import RandomActions, log_prob_of_sample
 
@@ -134,25 +134,14 @@ def test_integers_of_open_sides_have_the_probabilities_that_gymnasium_draws_with
     assert np.isfinite(log_prob_of_sample(space, values)).all()
 
 
-def random_actions(seed, num_envs, workers):
-    """Random actions [20, B] of a policy with this seed."""
-    envs = make_envs("CartPole-v1", num_envs, seed=seed, workers=workers)
-    policy = PPOPolicy(
-        PPOConfig().override({"policy.seed": seed}).policy, envs.single_observation_space, envs.single_action_space
-    )
-    return make_worker(envs, policy.collect_mode).collect(20, random=True).trajectories.columns["action"]
-
-
 def test_random_actions_of_pieces_are_not_those_of_another_seed():
-    assert not np.array_equal(random_actions(0, 4, workers=2)[:, 2:], random_actions(2, 2, workers=1))
+    def drawn_by(seed):
+        cfg = DQNConfig()
+        cfg.policy.seed = seed
+        envs = make_envs("CartPole-v1", 8, workers=4, backend="local", seed=seed)
+        policy = DQNPolicy(cfg.policy, envs.single_observation_space, envs.single_action_space)
+        action = make_worker(envs, policy.collect_mode).collect(400, True).trajectories.batch.action
+        return [action[:, at].tolist() for at in range(0, 8, 2)]  # of each piece
 
-
-def test_the_first_worker_draws_random_actions_with_the_seed_of_the_policy_and_the_second_others():
-    envs = [make_envs("CartPole-v1", 4, seed=seed) for seed in (0, 1)]
-    policy = PPOPolicy(PPOConfig().policy, envs[0].single_observation_space, envs[0].single_action_space)
-    workers = [LocalWorker(env, policy.collect_mode) for env in envs]
-    first, second = (worker.collect(20, random=True).trajectories.columns["action"] for worker in workers)
-    drawn = RandomActions(envs[0], policy.seed)
-
-    np.testing.assert_array_equal(first, [drawn.draw() for _ in range(20)])
-    assert not np.array_equal(first, second)
+    found = [actions for seed in range(8) for actions in drawn_by(seed)]
+    assert len({*map(tuple, found)}) == len(found)

@@ -1,14 +1,17 @@
 """SplitWorker: the same rollouts wherever the environments are, with the weights that the policy has when it is asked."""
 
-import copy
 import gc
+import weakref
 
+import gymnasium
 import numpy as np
 import pytest
 from slow_cases import mostly_slow
 
+from ding_lite.config import DQNConfig
 from ding_lite.engine import WorkCancelled, load_checkpoint, save_checkpoint
-from ding_lite.policy_state import StateError
+from ding_lite.envs import make_envs
+from ding_lite.policy import DQNPolicy
 from ding_lite.rollout import LocalWorker, SplitWorker, make_worker
 
 pytestmark = pytest.mark.timeout(60)
@@ -188,69 +191,6 @@ def test_a_new_worker_goes_on_with_the_random_numbers_of_the_one_before(case, co
     assert digest(runs[0]) == digest(runs[1])
 
 
-PLACES = [(1, "local"), (1, "process"), (2, "local"), (2, "process")]
-
-
-def two_workers(case, *places):
-    """A policy, and two workers that act with it in environments of equal seeds."""
-    policy = case.policy()
-    envs = [case.envs(*place) for place in places]
-    return policy, envs, [make_worker(env, policy.collect_mode) for env in envs]
-
-
-def rollouts_of(workers, contents, **kwargs):
-    return [contents(worker.collect(steps, **kwargs)) for steps in (4, 7) for worker in workers]
-
-
-@pytest.mark.parametrize("second", PLACES[1:])
-@pytest.mark.parametrize("first", PLACES)
-def test_workers_of_one_mode_draw_their_own_random_numbers_and_continue_from_a_saved_state(
-    dqn_case, first, second, contents, digest
-):
-    policy, envs, workers = two_workers(dqn_case, first, second)
-    random = [worker.collect(20, random=True).trajectories.columns["action"] for worker in workers]
-    acted = [worker.collect(20, eps=1.0).trajectories.columns["action"] for worker in workers]
-    assert not np.array_equal(*random)
-    assert not np.array_equal(*acted)
-    states = copy.deepcopy([policy.state_dict(), *(one.state_dict() for one in (*envs, *workers))])
-    expected = digest(rollouts_of(workers, contents, **dqn_case.kwargs))
-
-    policy, envs, workers = two_workers(dqn_case, first, second)
-    for one, state in zip([policy, *envs, *workers], states):
-        one.load_state_dict(state)
-    assert digest(rollouts_of(workers, contents, **dqn_case.kwargs)) == expected
-
-    policy = dqn_case.policy()
-    policy.load_state_dict(states[0])
-    workers = [make_worker(env, policy.collect_mode) for env in envs]
-    for one, state in zip([*envs, *workers], states[1:]):
-        one.load_state_dict(state)
-    assert (policy.state_dict().keys(), digest(policy.state_dict()["collect"])) == (
-        states[0].keys(),
-        digest(states[0]["collect"]),
-    )
-    assert digest(rollouts_of(workers, contents, **dqn_case.kwargs)) == expected
-
-
-def test_a_worker_in_this_process_beside_worker_processes_draws_its_own_random_numbers(dqn_case, digest):
-    policy, _, workers = two_workers(dqn_case, (1, "process"), (1, "local"))
-    acted = [worker.collect(20, eps=1.0).trajectories.columns["action"] for worker in workers]
-    state = policy.state_dict()
-
-    assert not np.array_equal(*acted)
-    assert digest(state["collect"]["others"]["1"]) == digest([policy.collect_mode.actor.generator_state()])
-
-
-@pytest.mark.parametrize("others", [3, {"0": [{}]}, {"x": [{}]}, {"1": []}, {"1": 3}])
-def test_states_of_other_workers_that_are_not_valid_are_refused(others, dqn_case):
-    policy = dqn_case.policy()
-    state = policy.state_dict()
-    state["collect"] = {"twins": [state["collect"]], "others": others}
-
-    with pytest.raises(StateError, match=r"state\['(collect'\]\[')?others'\]"):
-        policy.load_state_dict(state)
-
-
 def _count_of_workers(objects):
     return sum(name.startswith("worker") for name in objects)
 
@@ -267,6 +207,28 @@ def test_workers_that_are_no_longer_used_are_removed_from_the_processes(dqn_case
     gc.collect()
 
     assert envs.ask(_count_of_workers) == [0, 0]
+
+
+class SelfPlay(gymnasium.Wrapper):
+    def __init__(self, opponents):
+        super().__init__(gymnasium.make("CartPole-v1"))
+        self.opponents = opponents
+
+
+def test_environments_in_this_process_that_hold_their_policy_are_freed():
+    def acted():
+        opponents = []
+        envs = make_envs(lambda: SelfPlay(opponents), 4, workers=2, backend="local")
+        policy = DQNPolicy(DQNConfig().policy, envs.single_observation_space, envs.single_action_space)
+        opponents.append(policy)
+        make_worker(envs, policy.collect_mode).collect(8, eps=0.5)
+        envs.close()
+        return weakref.ref(policy)
+
+    held = acted()
+    gc.collect()
+
+    assert held() is None
 
 
 @both
