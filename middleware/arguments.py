@@ -90,7 +90,7 @@ def require_info_columns(middleware: str, cfg: Any, env: object) -> None:
         )
 
 
-def warn_of_statistics(middleware: str, env: object, is_evaluator: bool = False) -> None:
+def warn_of_normalizers(middleware: str, env: object, is_evaluator: bool = False) -> None:
     """Warn of wrappers with running statistics, which the environments for collection and evaluation do not share."""
     for name in statistics_in(env):
         if name == "NormalizeReward":

@@ -23,8 +23,8 @@ from ding_lite.middleware.arguments import (
     require_info_columns,
     require_mode,
     require_same_algorithm,
+    warn_of_normalizers,
     warn_of_other_settings,
-    warn_of_statistics,
 )
 from ding_lite.middleware.foreign_names import ARGUMENTS
 from ding_lite.middleware.own_runs import IdleCollectorCheck, SharedModeCheck
@@ -150,7 +150,7 @@ class StepCollector:
         require_count("StepCollector", "random_collect_size", random_collect_size, low=0)
         self._check_policies = IdleCollectorCheck("StepCollector", [policy])
         self._settings = ActingSettings("StepCollector", [policy], collect_kwargs)
-        warn_of_statistics("StepCollector", env)
+        warn_of_normalizers("StepCollector", env)
         self._acting: Acting[LocalWorker, SplitWorker] = Acting(make_worker(env, policy))
         self.shared_modes = SharedModeCheck("StepCollector", [policy], isinstance(self._acting.worker, SplitWorker))
         self._num_envs: int = env.num_envs
@@ -262,7 +262,7 @@ class EpisodeCollector:
         require_info_columns("EpisodeCollector", cfg, env)
         self._check_policies = IdleCollectorCheck("EpisodeCollector", [policy])
         self._settings = ActingSettings("EpisodeCollector", [policy], collect_kwargs)
-        warn_of_statistics("EpisodeCollector", env)
+        warn_of_normalizers("EpisodeCollector", env)
         self._acting: Acting[LocalWorker, SplitWorker] = Acting(make_worker(env, policy))
         self.shared_modes = SharedModeCheck("EpisodeCollector", [policy], isinstance(self._acting.worker, SplitWorker))
         self._count: int = getattr(cfg.policy.collect, setting)

@@ -27,7 +27,7 @@ from ding_lite.middleware.arguments import (
     require,
     require_evaluations,
     require_mode,
-    warn_of_statistics,
+    warn_of_normalizers,
 )
 from ding_lite.middleware.evaluation_schedules import Evaluation, ScheduledEvaluator
 from ding_lite.middleware.foreign_names import ARGUMENTS
@@ -91,7 +91,7 @@ def interaction_evaluator(
             'with clipped rewards. Make them with make_envs(..., atari="eval").',
             stacklevel=2,
         )
-    warn_of_statistics("interaction_evaluator", env, is_evaluator=True)
+    warn_of_normalizers("interaction_evaluator", env, is_evaluator=True)
     if recorder is None and cfg.log.video_every:
         recorder = _recorder_for(cfg, env)
     value = mean_return if score is None else _mean_of(score)

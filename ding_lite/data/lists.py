@@ -120,8 +120,7 @@ def episodes_from_list(episodes: Sequence[Any], who: str) -> Episodes:
     joined = {path: _concatenated(path, [part[path] for part in parts], who) for path in (parts[0] if parts else ())}
     if all((flag,) in joined for flag in _FLAGS):
         last = np.cumsum(lengths) - 1
-        terminated, truncated = (joined[flag,] for flag in ("terminated", "truncated"))
-        truncated[last] = (truncated[last] != 0) | (terminated[last] == 0)
+        _cut_after(last, *(joined[flag,] for flag in _FLAGS))
     limits = [limits_of(one) for one in episodes] or [None]
     return Episodes(unflatten(joined), lengths).with_limits(_shared(limits))
 
@@ -237,5 +236,9 @@ def _truncate_short_pieces(rollout: Trajectories) -> None:
         return
     last = rollout.num_steps - 1 - rollout.valid[::-1].argmax(0)
     short = np.flatnonzero(last < rollout.num_steps - 1)
-    terminated, truncated = (rollout.columns[flag][last[short], short] for flag in _FLAGS)
-    rollout.columns["truncated"][last[short], short] = (truncated != 0) | (terminated == 0)
+    _cut_after((last[short], short), *(rollout.columns[flag] for flag in _FLAGS))
+
+
+def _cut_after(places: Any, terminated: Any, truncated: Any) -> None:
+    """Mark the steps at these places as truncated where they are not terminated, so that nothing follows them."""
+    truncated[places] = (truncated[places] != 0) | (terminated[places] == 0)

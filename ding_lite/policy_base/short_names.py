@@ -160,9 +160,9 @@ def _warn_of_others(settings: Mapping[str, Any], cfg: Config) -> None:
     names = [name for name, value in settings.items() if not any(_is_equal(value, usual) for (usual,) in _usual(name))]
     if names:
         warn_caller(
-            f"{type(cfg).__name__} has no settings {', '.join(map(repr, names))}, which other algorithms have. They are kept "
-            f"in policy.config, as {', '.join(repr(_short(name)) for name in names)}, and have an effect only where a hook "
-            "reads them. To change hooks of an algorithm, derive from its policy, as in PPOPolicy.with_updates(...)."
+            f"{type(cfg).__name__} has no settings {_listed(names)}, which other algorithms have. They are kept in "
+            f"policy.config, as {_listed(map(_short, names))}, and have an effect only where a hook reads them. To change "
+            "hooks of an algorithm, derive from its policy, as in PPOPolicy.with_updates(...)."
         )
 
 

@@ -385,8 +385,7 @@ class RestartingHost:
             finally:
                 request.error = None  # it refers to this frame
         assert request.answer is not None, "a request that is settled has an answer or an error"
-        answer, request.answer = request.answer, None  # the request may be kept, for `discard`
-        return answer[0]
+        return request.answer[0]
 
     def _end(self, ended: BaseException) -> None:
         """End the process. Requests without an answer fail."""

@@ -207,10 +207,9 @@ def _is_same(number: Any, logged: Any) -> bool:
 
 
 def _has_no_owner(reduced: Mapping[Any, Any]) -> bool:
-    for found in reduced.values():
-        if not (_has_no_owner(found) if isinstance(found, Mapping) else not getattr(found, "owner", None)):
-            return False
-    return True
+    return all(
+        _has_no_owner(found) if isinstance(found, Mapping) else not getattr(found, "owner", None) for found in reduced.values()
+    )
 
 
 def _split_times(waiting: Sequence[Mapping[Any, Any]]) -> tuple[list[Mapping[Any, Any]], list[Mapping[Any, Any]]]:

@@ -7,6 +7,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from weight_policies import Weight
 
 from ding_lite import Task, contract
 from ding_lite.config import DQNConfig
@@ -15,7 +16,7 @@ from ding_lite.engine import WorkCancelled
 from ding_lite.envs import make_agent_envs, make_envs
 from ding_lite.middleware import agents_evaluator, interaction_evaluator, metric_evaluator
 from ding_lite.middleware.evaluation_turns import EvaluationTurn
-from ding_lite.policy import Policy, PolicyConfig
+from ding_lite.policy import PolicyConfig
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.filterwarnings("ignore:another evaluator has written")]
 
@@ -65,24 +66,6 @@ class PaidAgents:
         obs, reward, terminated, truncated, info = self.env.step(actions["a"])
         self.agents = [] if terminated else ["a"]
         return {"a": obs}, {"a": reward}, {"a": terminated}, {"a": truncated}, {"a": info}
-
-
-class Weight(Policy):
-    """Its action is its weight, which is the number of times that it learned."""
-
-    def make_model(self):
-        return torch.nn.Linear(1, 1, bias=False)
-
-    def compute_actions(self, obs, state=None, *, explore=True, **kwargs):
-        return self.model.weight.expand(len(obs), 1), state, {}
-
-    def learn_on_batch(self, batch):
-        self.train_iter += 1
-        self.set_weights({"weight": torch.full((1, 1), float(self.train_iter))})
-        return {}
-
-    def loss(self, batch):
-        raise NotImplementedError("this policy learns without one")
 
 
 def policy_of_weight(weight):

@@ -12,6 +12,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from weight_policies import Weight
 
 from ding_lite import Context, PipelineError, Task, contract, task
 from ding_lite.config import DQNConfig
@@ -28,7 +29,7 @@ from ding_lite.middleware import (
     eps_greedy_handler,
     interaction_evaluator,
 )
-from ding_lite.policy import DQNPolicy, Policy, PolicyConfig
+from ding_lite.policy import DQNPolicy, PolicyConfig
 from ding_lite.rollout import LocalWorker, VideoRecorder
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -320,24 +321,6 @@ class Paid(gymnasium.Env):
 
     def render(self):
         return np.zeros((16, 16, 3), np.uint8)
-
-
-class Weight(Policy):
-    """Its action is its weight, which is the number of times that it learned."""
-
-    def make_model(self):
-        return torch.nn.Linear(1, 1, bias=False)
-
-    def compute_actions(self, obs, state=None, *, explore=True, **kwargs):
-        return self.model.weight.expand(len(obs), 1), state, {}
-
-    def learn_on_batch(self, batch):
-        self.train_iter += 1
-        self.set_weights({"weight": torch.full((1, 1), float(self.train_iter))})
-        return {}
-
-    def loss(self, batch):
-        raise NotImplementedError("this policy learns without one")
 
 
 def details(folder):
