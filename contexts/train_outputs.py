@@ -35,7 +35,7 @@ class TrainOutput(list[dict[str, Any]]):
 
     @is_logged.setter
     def is_logged(self, value: bool) -> None:
-        self._logged = [_copied(step) for step in self] if value else None
+        self._logged = [*map(_copied, self)] if value else None
 
     def __setitem__(self, key: Any, value: Any) -> None:
         """Set the dict at a position; or, by name, a value in the dict of each gradient step."""
@@ -99,7 +99,11 @@ def train_output_of(given: object) -> TrainOutput:
 
 def _copied(step: Mapping[str, Any]) -> dict[str, Any]:
     """A copy with its own dicts, but the same values."""
-    return {name: _copied(value) if type(value) is dict else value for name, value in step.items()}
+    copied = dict(step)
+    for name, value in step.items():
+        if type(value) is dict:
+            copied[name] = _copied(value)
+    return copied
 
 
 def _is_number(value: Any) -> bool:

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any, Protocol
-from weakref import WeakValueDictionary
 
 from ding_lite.basics import (
     FolderInUseError,
@@ -51,10 +50,6 @@ class HasState(Protocol):
 
     def state_dict(self) -> Any:
         """The state as plain data."""
-
-
-_savers: WeakValueDictionary[str, CkptSaver] = WeakValueDictionary()
-"""The saver that was called last, by its folder."""
 
 
 class CkptSaver:
@@ -116,7 +111,7 @@ class CkptSaver:
         WriteError: nothing can be written to `save_dir`.
         FolderInUseError: another process writes to `save_dir`. If there is no such folder yet, it is locked before
             the first iteration.
-        ValueError: in the first iteration, another one of the pipeline saves to the same folder.
+        ValueError: before the first iteration, another one of the pipeline saves to the same folder.
     """
 
     def __init__(
@@ -156,8 +151,6 @@ class CkptSaver:
         self._has_begun, self._is_first = False, True
         self._began_untrained: bool | None = None
         """Whether nothing had changed the weights when the run began; None if unknown."""
-        self._ctx: object = None
-        """Context of the current iteration; None between iterations."""
         self._failures, self._rest = 0, 0
         self._warned: set[tuple[str, int | None]] = set()
         self._final_step, self._has_warned = -1, False
@@ -170,15 +163,11 @@ class CkptSaver:
         )(self)
 
     def __call__(self, ctx: OnlineRLContext | OfflineRLContext | Context) -> Iterator[None]:
-        self._require_own_folder(ctx)
         if not self._record.is_begun:
             self._begin_record(ctx.total_step)
         if not self._has_begun:
             self._begin()
-        try:
-            yield
-        finally:
-            self._ctx = None
+        yield
         self._done = ctx.total_step + 1
         self._record.count(self._done)
         self._note_best(ctx)
@@ -241,7 +230,9 @@ class CkptSaver:
         Raises:
             FolderInUseError: another process writes to the folder.
             StorageError: the storage cannot be written to; the copy is one of another run, or is ahead of the folder.
+            ValueError: another saver of the pipeline writes to the folder.
         """
+        self._require_own_folder()
         if own_run().ctx.total_step < self._done:  # this saver was in an earlier run of the process
             self._last_iter, self._final_step, self._done = 0, -1, 0
         self._begin_folder()
@@ -280,16 +271,14 @@ class CkptSaver:
         warn_of_idle_policies("CkptSaver", "saves", _things(self._policy))
         self._has_begun = True
 
-    def _require_own_folder(self, ctx: object) -> None:
-        """Refuse another saver of the same iteration with the same folder: each would move or overwrite the other's files."""
-        self._ctx, place = ctx, os.path.realpath(self._folder)
-        other = _savers.get(place)
-        if other is not None and other is not self and other._ctx is ctx:
+    def _require_own_folder(self) -> None:
+        """Refuse another saver of the pipeline with the same folder: each would move or overwrite the other's files."""
+        place, savers = os.path.realpath(self._folder), own_run().middleware_objects()
+        if any(isinstance(it, CkptSaver) and it is not self and os.path.realpath(it._folder) == place for it in savers):
             raise ValueError(
                 f"two CkptSavers of one pipeline write to {self._folder}, and each would overwrite what the other saves: give "
                 "one another save_dir, or save both things by one, CkptSaver({'name': thing, 'other': thing}, save_dir)."
             )
-        _savers[place] = self
 
     def end_run(self, ctx: Any) -> Iterator[None]:
         """Save everything that is not saved yet, including the best weights after the last evaluation."""

@@ -108,11 +108,11 @@ def _trainer(name: str, cfg: object, policy: LearnMode) -> Callable[[AnyRLContex
         _require_single_steps(name, policy, batch)
         lag, before = _lag(policy, ctx), policy.train_iter
         with metrics.own.log_time(_TIME, reduce="mean"):
-            ctx.train_output = TrainOutput([_with_lag(policy, policy.forward(batch), lag)])
-            ctx.train_output.num_steps = [_num_steps(policy)]
+            output = TrainOutput([{**policy.forward(batch)}])
+            output.num_steps = [_num_steps(policy)]
             ctx.train_iter += policy.train_iter - before
             _require_finite(policy)
-        metrics.append(ctx.train_output, ctx, policy.train_iter - before)
+        metrics.append(ctx, output, lag, policy.train_iter - before)
 
     train.__dict__.update(begin_run=partial(_warn_of_settings, name, policy), data_wanted=getattr(policy, "data_wanted", None))
     train.__qualname__ = f"{name}.<locals>.train"  # its name in messages
@@ -148,6 +148,7 @@ class _Metrics:
     """The metrics of a learner, of the policy's hooks and of a reward model; each owns its names."""
 
     def __init__(self, who: str, policy: LearnMode) -> None:
+        self._policy = policy
         hooks = getattr(policy, "metrics", None)  # a policy of another library has none
         self._hooks = hooks if isinstance(hooks, MetricsLogger) else MetricsLogger()
         self.own = MetricsLogger(owner=f"{who}, which learns by {self._hooks.owner}" if self._hooks.owner else who)
@@ -155,17 +156,38 @@ class _Metrics:
         self._outputs, self._reward_outputs = Outputs(self.own), Outputs(self._rewards)
 
     def append(
-        self, train_output: TrainOutput, ctx: AnyRLContext, steps: int, of_rewards: Sequence[Mapping[str, Any]] = ()
+        self,
+        ctx: AnyRLContext,
+        output: TrainOutput,
+        lag: Mapping[str, Any],
+        steps: int,
+        of_rewards: Sequence[Mapping[str, Any]] = (),
     ) -> None:
-        """Append the values and the number of these gradient steps, and the metrics of the policy's hooks, to the context."""
+        """Set ctx.train_output, and append its values, the number of gradient steps, and the metrics of the policy's hooks to
+        the context.
+
+        Args:
+            ctx: the context.
+            output: what the policy returned.
+            lag: the lag of the data, which each dict of the output gets.
+            steps: number of gradient steps.
+            of_rewards: what a reward model returned.
+
+        Raises:
+            ValueError: the policy returned a name that the learner uses itself.
+        """
+        for step in output:
+            if not LEARNING.isdisjoint(step):
+                require_own_names(f"{getattr(self._policy, 'name', type(self._policy).__name__)} returns", step, LEARNING)
+            step.update(lag)
         self.own.log_value("gradient_steps", steps, reduce="sum", with_throughput=True)
-        self._outputs.log(train_output, num_steps=train_output.num_steps)
-        loggers = [self.own, self._hooks]
+        self._outputs.log(output, num_steps=output.num_steps)
+        reduced = [self.own.reduce(), self._hooks.reduce()]
         if of_rewards:
             self._reward_outputs.log(of_rewards)
-            loggers.append(self._rewards)
-        reduced = [one for one in (it.reduce() for it in loggers) if one]
-        train_output.is_logged = append_metrics(ctx, "learn_metrics", reduced)
+            reduced.append(self._rewards.reduce())
+        output.is_logged = append_metrics(ctx, "learn_metrics", [one for one in reduced if one])
+        ctx.train_output = output
 
 
 def _num_steps(policy: LearnMode) -> Mapping[str, int]:
@@ -177,13 +199,6 @@ def _lag(policy: LearnMode, ctx: AnyRLContext) -> dict[str, torch.Tensor]:
     """The difference of versions between the weights that learn from this iteration's data and those that collected it."""
     version = getattr(ctx, "policy_version", -1)
     return {} if version < 0 else {"policy_lag": torch.tensor(float(policy.version - version))}
-
-
-def _with_lag(policy: LearnMode, output: Mapping[str, Any], lag: Mapping[str, Any]) -> dict[str, Any]:
-    """The output of a gradient step with the lag of its data; names that the learner uses itself are refused."""
-    if not LEARNING.isdisjoint(output):
-        require_own_names(f"{getattr(policy, 'name', type(policy).__name__)} returns", output, LEARNING)
-    return {**output, **lag}
 
 
 class OffPolicyLearner:
@@ -252,7 +267,7 @@ class OffPolicyLearner:
         warn_of_later_settings(type(self).__name__, self._policy)
 
     def __call__(self, ctx: OnlineRLContext) -> None:
-        train_output, num_steps = TrainOutput(), list[Mapping[str, int]]()
+        output, num_steps = TrainOutput(), list[Mapping[str, int]]()
         of_rewards: list[Mapping[str, Any]] = []
         lag = _lag(self._policy, ctx)  # before the first gradient step
         first, begun = self._policy.train_iter, perf_counter()
@@ -262,25 +277,24 @@ class OffPolicyLearner:
                 for batch in batches:
                     data, sent = batch
                     if self._reward_model is not None:
-                        data, output = estimate_rewards(self._reward_model, data)
+                        data, of_batch = estimate_rewards(self._reward_model, data)
                         sent = data
-                        of_rewards.append(output)
+                        of_rewards.append(of_batch)
                     before = self._policy.train_iter
-                    train_output.append(_with_lag(self._policy, self._policy.forward(sent), lag))
+                    output.append({**self._policy.forward(sent)})
                     num_steps.append(_num_steps(self._policy))
                     ctx.train_iter += self._policy.train_iter - before
                     if self._replay.takes_priorities:
-                        self._replay.learned(batch.data, train_output[-1])
+                        self._replay.learned(batch.data, output[-1])
         finally:
             # Written once: the enforcement of contracts keeps each value, and the memory of a batch is to be reused.
             ctx.train_data = data
-        if not train_output:
+        if not output:
             return
         _require_finite(self._policy)
-        train_output.num_steps = num_steps
-        ctx.train_output = train_output
+        output.num_steps = num_steps
         self._metrics.own.log_value(_TIME, perf_counter() - begun)
-        self._metrics.append(train_output, ctx, self._policy.train_iter - first, of_rewards)
+        self._metrics.append(ctx, output, lag, self._policy.train_iter - first, of_rewards)
 
     def state_dict(self) -> dict[str, Any]:
         """The number of rows that each buffer has given, if there are several; policy and buffers have their own state."""

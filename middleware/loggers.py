@@ -250,7 +250,7 @@ class RunLogger:
         self._aggregator.take(ctx)
         self._is_behind = True
         # The last row is written by end_run, unless the run may be resumed, which then has the same rows as an unbroken run.
-        if evaluated or (self._is_due(ctx) and (own_run().is_cut or not own_run().finish)):
+        if evaluated or (self._is_due(getattr(ctx, "train_iter", -1)) and (own_run().is_cut or not own_run().finish)):
             self._write(ctx)
         elif self._console.due():
             self._row = self._made(ctx, end=False)
@@ -285,7 +285,7 @@ class RunLogger:
             TypeError: the step of the run is no number.
         """
         task = own_run()
-        self._require_step(task.ctx)
+        self._find_step(task.ctx)
         self._require_alone(task)
         self._require_saver(task)
         self._enter(task)
@@ -314,14 +314,17 @@ class RunLogger:
                 f"{same[0].__name__}(cfg, sinks=[first, second]); or give one another cfg.exp_name."
             )
 
-    def _require_step(self, ctx: Any) -> None:
+    def _find_step(self, ctx: Any) -> None:
+        """Find the field that counts the steps of the run."""
+        self._step = next(name for name in self._steps if hasattr(ctx, name))
+        self._require_number(getattr(ctx, self._step))
+
+    def _require_number(self, step: Any) -> None:
         """Raise an error if the step of the run is no number."""
-        name = next(name for name in self._steps if hasattr(ctx, name))
-        value = getattr(ctx, name)
-        if not isinstance(value, numbers.Real) or isinstance(value, bool):
+        if not isinstance(step, numbers.Real) or isinstance(step, bool):
             raise TypeError(
-                f"{self.__name__} counts the steps of the run by ctx.{name}, which is {value!r:.60}, but wants a number: set "
-                "it before the run, or let counters begin with another field."
+                f"{self.__name__} counts the steps of the run by ctx.{self._step}, which is {step!r:.60}, but wants a number: "
+                "set it before the run, or let counters begin with another field."
             )
 
     def _require_saver(self, task: Task) -> None:
@@ -377,15 +380,15 @@ class RunLogger:
         self._sinks.write(self._row)
         self._after, self._rows = self._row[self._step], self._rows + 1
 
-    def _is_due(self, ctx: OnlineRLContext | OfflineRLContext) -> bool:
+    def _is_due(self, train_iter: int) -> bool:
         if self._every_iter is not None:
-            return ctx.train_iter - self._written_iter >= self._every_iter
+            return train_iter - self._written_iter >= self._every_iter
         return time.monotonic() - self._written >= self._log.every_s
 
     def _begin(self, task: Task, ctx: OnlineRLContext | OfflineRLContext) -> None:
         self._task = task
         self._begin_record(task, ctx.total_step)
-        self._step = next(name for name in self._steps if hasattr(ctx, name))
+        self._find_step(ctx)
         self._written = time.monotonic()
         if not self._is_timed:  # it is called by hand
             self._began, self._began_at = self._written, time.time()
@@ -413,8 +416,8 @@ class RunLogger:
         self._sinks = SinkGroup([*sinks, *self._given])
 
     def _made(self, ctx: OnlineRLContext | OfflineRLContext, end: bool) -> dict[str, Any]:
-        self._require_step(ctx)
         row = self._aggregator.row(ctx, end, round(self._spent_s(), 3))
+        self._require_number(row[self._step])
         spent, iterations = own_run().stage_seconds()["process"], self._iterations
         before, first = self._processed
         if spent > before and iterations > first:

@@ -29,6 +29,8 @@ from ding_lite.envs import make_envs
 from ding_lite.policy import Policy, PolicyConfig
 from ding_lite.processes import launches
 
+torch.set_num_threads(1)  # a fork of a process whose threads of OpenMP have begun would wait for them
+
 # A shell starts what runs in the background with Ctrl-C ignored, and every script that a test starts would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # Both go by the clock, and on a busy machine any example may take long.

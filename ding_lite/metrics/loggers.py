@@ -20,7 +20,9 @@ from ding_lite.metrics.throughputs import Throughput
 
 _Asked = tuple[Any, ...]
 _COMMON = ("window", "ema_coeff", "percentiles", "with_throughput")
-_UNKNOWN: tuple[Callable[[Any], None], _Asked] = (print, ())  # settings are never (), so `print` is never called
+_USUAL: _Asked = (ABSENT, None, None, None, None)
+"""The settings of a call without any."""
+_UNKNOWN: tuple[Any, _Asked] = None, ()
 
 FOREIGN_ATTRIBUTES = {
     "set_value": '`MetricsLogger().log_value(name, 1.0, reduce="item")` keeps the latest value.',
@@ -83,8 +85,8 @@ class MetricsLogger:
         self._latest: dict[Path, Sequence[StatsBase]] = {}
         self._unread: dict[Path, Mapping[str, Any]] = {}
         """Saved states of aggregated kinds that this logger does not know, until statistics of this kind arrive."""
-        # By key as given in the call: the function that takes its values, and the last settings.
-        self._known: dict[Key, tuple[Callable[[Any], None], _Asked]] = {}
+        self._known: dict[Key, tuple[Any, _Asked]] = {}
+        """By key as given in the call: its statistics, and the last settings."""
 
     # Logging.
 
@@ -120,15 +122,11 @@ class MetricsLogger:
         """
         if percentiles is not None and hasattr(percentiles, "tolist"):
             percentiles = percentiles.tolist()  # an array would be compared number by number
-        try:
-            push, asked = self._known.get(key, _UNKNOWN)
-        except TypeError:
-            raise no_key(key) from None
-        if asked == (reduce, window, ema_coeff, percentiles, with_throughput) and not settings:
-            push(value)
-            return
         asked = reduce, window, ema_coeff, percentiles, with_throughput
-        self._find(key, asked, settings, "mean").push(value)
+        stats, known = self._last(key)
+        if known != asked or settings:
+            stats = self._find(key, asked, settings, "mean")
+        stats.push(value)
 
     def log_values(self, key: Key, values: Sequence[Any], **settings: Any) -> None:
         """`log_value` for each of several values, at little more than the cost of one.
@@ -144,8 +142,11 @@ class MetricsLogger:
         several = at_once(values)
         if not several:
             return
-        self.log_value(key, several[0], **settings)
-        self._stats[path_of(key)].push_all(several[1:])
+        stats, known = self._last(key)
+        if known != _USUAL or settings:
+            self.log_value(key, several[0], **settings)
+            stats, several = self._stats[path_of(key)], several[1:]
+        stats.push_all(several)
 
     def log_dict(self, value_dict: Mapping[Any, Any], *, key: Key = (), reduce: Any = ABSENT, **settings: Any) -> None:
         """`log_value` for every value of a nested dict, with `key` as prefix."""
@@ -174,14 +175,12 @@ class MetricsLogger:
             >>> 0 < logger.peek("block") < 1
             True
         """
-        try:
-            push, asked = self._known.get(key, _UNKNOWN)
-        except TypeError:
-            raise no_key(key) from None
-        if asked != (reduce, window, ema_coeff, None, None) or settings:
-            push = self._find(key, (reduce, window, ema_coeff, None, None), settings, "ema").push
+        asked = reduce, window, ema_coeff, None, None
+        stats, known = self._last(key)
+        if known != asked or settings:
+            stats = self._find(key, asked, settings, "ema")
             self._timed.add(path_of(key))
-        return Timer(push)
+        return Timer(stats.push)
 
     # Reading.
 
@@ -262,9 +261,13 @@ class MetricsLogger:
         if compile:
             return self.compile()
         self._latest = {}
-        handed = [(path, stats.is_empty, stats.reduce(compile=False)) for path, stats in self._stats.items()]
+        handed: dict[Path, StatsBase] = {}
+        for path, stats in self._stats.items():
+            is_empty, reduced = stats.is_empty, stats.reduce(compile=False)
+            if not is_empty:
+                handed[path] = reduced
         self._cycle_begun = perf_counter()
-        return dict(unflatten({path: stats for path, is_empty, stats in handed if not is_empty}))
+        return dict(unflatten(handed)) if handed else {}
 
     def compile(self, empty: bool = True) -> dict[Any, Any]:
         """End the cycle, and return all values in nested dicts; sums `with_throughput` also as `NAME_throughput`, unless
@@ -275,20 +278,27 @@ class MetricsLogger:
         """
         return dict(unflatten(self.values_by_path(empty)))
 
-    def values_by_path(self, empty: bool = True) -> dict[Path, Any]:
-        """`compile` with the path of each value instead of nested dicts."""
-        self._latest = {}
+    def values_by_path(self, empty: bool = True, end: bool = True) -> dict[Path, Any]:
+        """`compile` with the path of each value instead of nested dicts; with `end=False` the same of `peek`, without
+        throughputs."""
         values: dict[Path, Any] = {}
         for path, stats in self._stats.items():
             is_wanted = empty or not stats.is_empty
-            value = self._guarded(path, stats.reduce, stats.clear)
-            clock = getattr(stats, "clock", None)
-            if is_wanted:
-                values[path] = value
-            rate = rate_of(path)
-            if is_wanted and clock is not None and joined(rate) not in self._tree.written and rate not in self._tree:
-                values[rate] = clock.of_cycle(stats.peek())
-        self._cycle_begun = perf_counter()
+            try:
+                value = stats.reduce() if end else stats.peek() if is_wanted else None
+            except Exception as error:  # noqa: BLE001  a custom kind may raise anything
+                value = self._lost(path, error)
+                if end:
+                    stats.clear()
+            if not is_wanted:
+                continue
+            values[path] = value
+            if end and (clock := getattr(stats, "clock", None)) is not None:
+                rate = rate_of(path)
+                if joined(rate) not in self._tree.written and rate not in self._tree:
+                    values[rate] = clock.of_cycle(stats.peek())
+        if end:
+            self._latest, self._cycle_begun = {}, perf_counter()
         return values
 
     def aggregate(self, stats_dicts: Sequence[Mapping[Any, Any]], *, key: Key = (), as_own: bool = False) -> None:
@@ -369,16 +379,18 @@ class MetricsLogger:
             stats.set_state(row["state"])
         return stats
 
-    def _guarded(self, path: Path, call: Callable[[], Any], otherwise: Callable[[], Any] | None = None) -> Any:
+    def _guarded(self, path: Path, call: Callable[[], Any]) -> Any:
         """The result of the call, or NaN if it raises, so that one bad value does not affect the others."""
         try:
             return call()
         except Exception as error:  # noqa: BLE001  a custom kind may raise anything
-            kind = type(self._stats[path]).__name__
-            warnings.warn(f"the value of {path!r} is lost, because {kind} raised {type(error).__name__}: {error}", stacklevel=4)
-            if otherwise is not None:
-                otherwise()
-            return math.nan
+            return self._lost(path, error)
+
+    def _lost(self, path: Path, error: Exception) -> float:
+        """NaN for a value that cannot be computed, with a warning."""
+        kind = type(self._stats[path]).__name__
+        warnings.warn(f"the value of {path!r} is lost, because {kind} raised {type(error).__name__}: {error}", stacklevel=4)
+        return math.nan
 
     # Deleting, saving and loading.
 
@@ -463,7 +475,7 @@ class MetricsLogger:
         return [(path, state) for path, state, empty in rows if repr(state) != repr(empty)]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_known": {}}  # a cache of bound methods
+        return {**vars(self), "_known": {}}  # a cache
 
     # Statistics by key.
 
@@ -481,8 +493,15 @@ class MetricsLogger:
         else:
             self._require_same(path, stats, kind, given)
         if not settings:
-            self._known[key] = stats.push, asked
+            self._known[key] = stats, asked
         return stats
+
+    def _last(self, key: Key) -> tuple[Any, _Asked]:
+        """The statistics of a key as given in an earlier call, and the settings of that call."""
+        try:
+            return self._known.get(key, _UNKNOWN)
+        except TypeError:
+            raise no_key(key) from None
 
     def _require_same(self, path: Path, stats: StatsBase, kind: str | None, given: dict[str, Any]) -> None:
         if kind is not None and self._lookup.get(kind) is not type(stats):

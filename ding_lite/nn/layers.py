@@ -33,8 +33,7 @@ class MLP(nn.Module):
     The function is that of an `nn.Sequential` of the layers. For a few dozen rows, most of the time of `nn.Sequential` is
     torch's overhead, which this class reduces. It uses the layers' weights without calling the layers, in about half the time.
     In `torch.inference_mode` on the CPU, it computes small batches with numpy on the same memory, in about a third of the time;
-    results differ from torch's by rounding only. Forward hooks of single layers are not called; to use them, make an
-    `nn.Sequential` in `make_model`.
+    results differ from torch's by rounding only. A layer with hooks or parametrizations is called as usual.
 
     The output is `from_features(encode(x))`.
 
@@ -78,42 +77,23 @@ class MLP(nn.Module):
             few = x.dtype is torch.float32 and x.ndim > 0 and x.numel() <= self._few * x.shape[-1] and x.device.type == "cpu"
             if few and self._find_arrays():
                 return torch.from_numpy(self._infer(x.numpy()))
-        pairs = self._pairs()
-        last = None if self.activate_last else pairs.pop()
-        x = self._hidden(x, pairs)
-        return x if last is None else functional.linear(x, *last)
+        return self.from_features(self.encode(x))
 
     def encode(self, x: Tensor) -> Tensor:
         """The features that the last layer takes: the output of the last activation, [..., width]."""
-        pairs = self._pairs()
-        return self._hidden(x, pairs if self.activate_last else pairs[:-1])
+        activation, norms = ACTIVATIONS[self.activation], self.norms
+        for index, layer in enumerate(self._layers() if self.activate_last else self._layers()[:-1]):
+            x = _linear(x, layer)
+            x = activation(x if norms is None else norms[index](x))
+        return x
 
     def from_features(self, features: Tensor) -> Tensor:
         """The output [..., sizes[-1]] for the features that `encode` returned."""
-        return features if self.activate_last else functional.linear(features, *self._pairs()[-1])
+        return features if self.activate_last else _linear(features, self._layers()[-1])
 
-    def _hidden(self, x: Tensor, pairs: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
-        """The output of these layers, each with an activation."""
-        activation = ACTIVATIONS[self.activation]
-        if self.norms is None:
-            for weight, bias in pairs:
-                x = activation(functional.linear(x, weight, bias))
-        else:
-            for (weight, bias), norm in zip(pairs, self.norms, strict=True):
-                x = activation(norm(functional.linear(x, weight, bias)))
-        return x
-
-    def _pairs(self) -> list[tuple[Tensor, Tensor]]:
-        """Weight and bias of each layer."""
-        params = self._params()
-        if len(params) != 2 * len(self.layers):  # parametrized
-            params = [param for layer in self.layers for param in (layer.weight, layer.bias)]
-        return list(zip(params[::2], params[1::2]))
-
-    def _params(self) -> list[Any]:
-        # Through the dicts, because access to the attributes of an nn.Module is slow.
-        layers: Any = self._modules["layers"]
-        return [param for layer in layers._modules.values() for param in layer._parameters.values()]
+    def _layers(self) -> list[Any]:
+        layers: Any = self._modules["layers"]  # because access to the attributes of an nn.Module is slow
+        return list(layers._modules.values())
 
     def _find_arrays(self) -> bool:
         """Whether numpy can compute the layers; then `_arrays` are arrays of the current weights.
@@ -122,13 +102,17 @@ class MLP(nn.Module):
         """
         if self.activation not in _IN_NUMPY or self.norms is not None:
             return False
-        params = self._params()
+        params: list[Any] = []
+        for layer in self._layers():
+            if not _is_plain(layer):
+                return False
+            params += layer._parameters.values()
         try:
             places = [param.data_ptr() for param in params]
-        except (AttributeError, RuntimeError):  # parametrized, or without memory
+        except (AttributeError, RuntimeError):  # without memory
             return False
         if places != self._places:
-            if len(params) != 2 * len(self.layers) or any(x.device.type != "cpu" or x.dtype != torch.float32 for x in params):
+            if any(x.device.type != "cpu" or x.dtype != torch.float32 for x in params):
                 return False
             arrays = [param.detach().numpy() for param in params]
             self._arrays, self._places = [(arrays[i].T, arrays[i + 1]) for i in range(0, len(arrays), 2)], places
@@ -145,3 +129,19 @@ class MLP(nn.Module):
             x = x @ weight
             x += bias
         return x
+
+
+def _linear(x: Tensor, layer: nn.Linear) -> Tensor:
+    if not _is_plain(layer):
+        return layer(x)  # type: ignore[no-any-return]
+    params: Any = layer._parameters
+    return functional.linear(x, params["weight"], params["bias"])
+
+
+def _is_plain(layer: nn.Linear) -> bool:
+    """Whether calling the layer would only multiply by its parameters: it has no hooks, and nothing computes its weights."""
+    return (
+        len(layer._parameters) == 2
+        and "weight" in layer._parameters
+        and not (layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks)
+    )

@@ -27,11 +27,16 @@ class HeldStats:
     def __getstate__(self) -> dict[str, Any]:
         return {"_new": set(), "_held": set(), "_watched": {}}  # in another process, other memory
 
-    def copies(self, stats: Mapping[str, Any]) -> dict[str, Any]:
-        """Copies of the statistics that something else holds, or may hold, by name."""
-        if self._new.issuperset(stats):  # the usual case
-            return {}
-        return {name: _copied(stat) for name, stat in stats.items() if name not in self._new and self._may_be_held(name, stat)}
+    def kept(self, stats: Mapping[str, Any]) -> dict[str, Any]:
+        """The statistics without gradients, so that they do not keep the computation of the loss; those that something else
+        holds, or may hold, are copied."""
+        kept = dict(stats)
+        for name, stat in stats.items():
+            if isinstance(stat, Tensor) and stat.requires_grad:
+                kept[name] = stat.detach()
+            if name not in self._new and self._may_be_held(name, stat):
+                kept[name] = kept[name].clone() if isinstance(stat, Tensor) else stat.copy()
+        return kept
 
     def _may_be_held(self, name: str, stat: Any) -> bool:
         if name not in self._held:
@@ -57,7 +62,3 @@ def _memory(stat: Any) -> int | None:
             base = base.base
         return int(base.ctypes.data)
     return None
-
-
-def _copied(stat: Any) -> Any:
-    return stat.clone() if isinstance(stat, Tensor) else stat.copy()

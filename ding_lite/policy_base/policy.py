@@ -456,8 +456,7 @@ class Policy(PolicyState):
         if not self.num_steps:  # it has not called `gradient_step`
             self.num_steps = dict.fromkeys(output, self.train_iter - before)
         self.num_steps = {name: number for name, number in self.num_steps.items() if number > 1}
-        copies = self._copies_of_held("stats of learning", output)
-        return {**output, **copies} if copies else output
+        return self._held("stats of learning").kept(output)
 
     def gradient_step(self, batch: Tree) -> dict[str, Any]:
         """Compute the loss and the gradients, and take one step of the optimizer. Returns a dict to log.
@@ -493,20 +492,19 @@ class Policy(PolicyState):
     def _optimize(self, output: Any, is_checked: bool = True) -> dict[str, Any]:
         """Set the gradients of an output of `loss`, and take a step of the optimizer. Returns the statistics."""
         loss, stats = with_stats(output)
+        stats = self._held("stats of loss").kept(stats)
         if self.averaging is not None:
             self.averaging.begin(loss, stats, functools.partial(self._require_finite, "loss") if is_checked else None)
         elif is_checked:
             self._require_finite("loss", loss)
         for param in self.params:
             param.grad = None  # as optimizer.zero_grad() does, without the cost of its profiler
-        stats.update(self._copies_of_held("stats of loss", stats))
-        of_gradients = self.compute_gradients(loss) or {}
-        stats.update(of_gradients)
-        stats.update(self._copies_of_held("stats of gradients", of_gradients))
+        stats.update(self._held("stats of gradients").kept(self.compute_gradients(loss) or {}))
         if self.averaging is not None:
             self.averaging.require_done(type(self).__name__)
         if is_checked:
-            self._require_finite_gradient(stats, lambda: are_finite([it.grad for it in self.params if it.grad is not None]))
+            norm = stats.get("grad_norm")
+            self._require_finite_gradient(norm, lambda: are_finite([it.grad for it in self.params if it.grad is not None]))
         self.optimizer.step()
         torch.clear_autocast_cache()  # within an autocast block, torch would compute with the weights before the step
         return stats
@@ -547,7 +545,7 @@ class Policy(PolicyState):
             return outputs.stats
         self._require_finite_compiled_steps()
         self._require_finite("loss", outputs.loss)
-        self._require_finite_gradient(outputs.stats, lambda: bool(outputs.are_finite))
+        self._require_finite_gradient(outputs.stats.get("grad_norm"), lambda: bool(outputs.are_finite))
         return outputs.stats
 
     def _without_objects(self, batch: Tree) -> Tree:
@@ -605,17 +603,17 @@ class Policy(PolicyState):
         """Gradient steps that were skipped because they were not finite."""
         return 0 if self._nonfinite_steps is None else self._nonfinite_steps.count
 
-    def _copies_of_held(self, where: str, stats: Mapping[str, Any]) -> dict[str, Any]:
-        """Copies of statistics whose tensors something else holds, such as `self.model.log_alpha.detach()`, by name."""
+    def _held(self, where: str) -> HeldStats:
+        """Which statistics of this place have tensors that something else holds, such as `self.model.log_alpha.detach()`."""
         held: HeldStats | None = self.dry_run_results.get(where)
         if held is None:
             held = self.dry_run_results[where] = HeldStats()
-        return held.copies(stats)
+        return held
 
-    def _require_finite_gradient(self, stats: Mapping[str, Any], are_finite: Callable[[], bool]) -> None:
-        """Check the norm among the statistics; without one, all gradients, but only if `learn.on_nonfinite` needs it."""
-        if "grad_norm" in stats:
-            self._require_finite("gradient", stats["grad_norm"])
+    def _require_finite_gradient(self, norm: Tensor | float | None, are_finite: Callable[[], bool]) -> None:
+        """Check the norm of the gradients; without one, all of them, but only if `learn.on_nonfinite` needs it."""
+        if norm is not None:
+            self._require_finite("gradient", norm)
         elif self._nonfinite_steps is not None and not are_finite():
             raise loss_error(f"the gradient of {type(self).__name__} is not finite in gradient step {self.train_iter}")
 

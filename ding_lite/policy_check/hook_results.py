@@ -121,7 +121,7 @@ def require_batch(hook: str, batch: Any) -> None:
 
 
 def require_mapping(hook: str, given: Any) -> dict[str, Any]:
-    """The dict to log that a hook returned, with its tensors detached; empty for None.
+    """The dict to log that a hook returned; empty for None.
 
     Raises:
         HookError: it is not a mapping.
@@ -130,12 +130,7 @@ def require_mapping(hook: str, given: Any) -> dict[str, Any]:
         return {}
     if not isinstance(given, Mapping):
         raise HookError(f"{hook} returns a {type(given).__name__}: return a dict of values to log, or None.")
-    return detached(given)
-
-
-def detached(stats: Mapping[str, Any]) -> dict[str, Any]:
-    """These values without gradients, so that keeping them does not keep the computation of the loss."""
-    return {name: it.detach() if isinstance(it, Tensor) and it.requires_grad else it for name, it in stats.items()}
+    return dict(given)
 
 
 def require_rows(hook: str, count: int, outputs: Mapping[str, Any], specs: Mapping[str, Spec] | None = None) -> None:
@@ -213,12 +208,12 @@ def require_scalar(hook: str, loss: Any) -> None:
 
 
 def with_stats(given: Any) -> tuple[Any, dict[str, Any]]:
-    """The result of `loss` as (loss, dict to log, detached), also if it returned the loss alone."""
-    if isinstance(given, tuple):
-        loss, stats = given
-        stats = detached(stats or {})
-        for name in LOSSES:
-            if name in stats and isinstance(loss, Tensor):
-                stats[name] = loss.detach()  # a subclass may have added terms to the loss
-        return loss, stats
-    return given, {"total_loss": given.detach()} if isinstance(given, Tensor) else {}
+    """The result of `loss` as (loss, dict to log), also if it returned the loss alone."""
+    if not isinstance(given, tuple):
+        return given, {"total_loss": given.detach()} if isinstance(given, Tensor) else {}
+    loss, stats = given
+    stats = dict(stats or {})
+    for name in LOSSES:
+        if name in stats and isinstance(loss, Tensor):
+            stats[name] = loss.detach()  # a subclass may have added terms to the loss
+    return loss, stats

@@ -62,7 +62,8 @@ class TargetNetwork(Base):
             polyak_(self.target_model.parameters(), self.target_source().parameters(), learn.target_update_theta)
             for target, online in zip(self.target_model.buffers(), self.target_source().buffers()):
                 target.copy_(online)
-            copy_extra_states(self.target_source(), self.target_model)
+            if self._has_extra_states:
+                copy_extra_states(self.target_source(), self.target_model)
 
     def set_weights(self, weights: Mapping[str, Any]) -> None:
         """Load weights that `get_weights` returned. The target network becomes a copy of them."""

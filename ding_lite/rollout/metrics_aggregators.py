@@ -12,6 +12,7 @@ from ding_lite.contexts.train_outputs import train_output_of
 from ding_lite.data import flatten
 from ding_lite.metrics import MetricsLogger
 from ding_lite.metrics.outputs import Outputs
+from ding_lite.metrics.paths import joined
 from ding_lite.metrics.systems import SystemUse
 from ding_lite.rollout.episode_statistics import EpisodeHistory
 
@@ -49,22 +50,25 @@ class MetricsAggregator:
     def take(self, ctx: OnlineRLContext | OfflineRLContext) -> None:
         """Add the metrics of this iteration."""
         for field, waiting in self._waiting.items():
-            waiting += self._logged(ctx, field)
+            waiting += self._logged(field, getattr(ctx, field, None))
             if len(waiting) > _WAITING:
                 self._aggregate()
         self._episodes.add(getattr(ctx, "finished_episodes", None) or ())
-        self._take_output(ctx)
+        output = getattr(ctx, "train_output", None)
+        if output is not None and not (isinstance(output, TrainOutput) and output.is_logged):
+            self._take_output(output, getattr(ctx, "learn_metrics", None))
         value = evaluation_of(ctx)
         if value is not None and not getattr(ctx, "eval_metrics", None):  # the evaluator logs no metrics
             self._score.log_value("score", value, reduce="item")
             self._waiting["eval_metrics"].append(self._score.reduce())
 
-    def _logged(self, ctx: OnlineRLContext | OfflineRLContext, field: str) -> list[Mapping[Any, Any]]:
+    def _logged(self, field: str, logged: Any) -> list[Mapping[Any, Any]]:
         """The reduced metrics in a field of the context. Warns once of each field with something else."""
-        logged = getattr(ctx, field, None)
-        entries = logged if isinstance(logged, list) else []
+        if logged is None:
+            return []
+        is_list = isinstance(logged, list)
+        entries = logged if is_list else []
         found = [one for one in entries if isinstance(one, Mapping)]
-        is_list = logged is None or isinstance(logged, list)
         if field not in self._lost and not (is_list and len(found) == len(entries)):
             self._lost.add(field)
             wrong = next((one for one in entries if not isinstance(one, Mapping)), logged)
@@ -76,14 +80,11 @@ class MetricsAggregator:
             )
         return found
 
-    def _take_output(self, ctx: OnlineRLContext | OfflineRLContext) -> None:
+    def _take_output(self, given: Any, learn_metrics: Any) -> None:
         """Log values of ctx.train_output that no learner has logged: a learner of your own may leave out ctx.learn_metrics."""
-        given = getattr(ctx, "train_output", None)
-        if given is None or (isinstance(given, TrainOutput) and given.is_logged):
-            return
         self._require_dicts(given)
         outputs = train_output_of(given)
-        logged = self._logged(ctx, "learn_metrics")
+        logged = self._logged("learn_metrics", learn_metrics)
         known = {name for one in logged for name in one}
         steps = [{name: value for name, value in one.items() if name not in known} for one in outputs]
         if any(steps):
@@ -137,20 +138,25 @@ class MetricsAggregator:
             time_s: seconds since the start of the run, a column after the counters; None leaves it out.
         """
         self._aggregate()
-        logged = self._root.values_by_path(empty=False) if end else {(): self._root.peek(empty=False)}
-        own = {"collect": self._episodes.summarize(end), **({"system": self._system.look()} if end else {})}
+        row = {name: getattr(ctx, name) for name in self._counters if hasattr(ctx, name)}
+        if time_s is not None:
+            row["time_s"] = time_s
         groups: dict[str, dict[str, Any]] = {}
-        for start, found in logged.items():
-            for path, value in flatten(found, start):
-                groups.setdefault(path[0], {})["/".join(map(str, path))] = value
-        for path, value in flatten(own):
-            group, name = groups.setdefault(path[0], {}), "/".join(map(str, path))
-            if name in group:
-                self._warn_of_taken(name)
-            group[name] = value
-        counters = {name: getattr(ctx, name) for name in self._counters if hasattr(ctx, name)}
-        times = {} if time_s is None else {"time_s": time_s}
-        return {**counters, **times, **{name: value for group in groups.values() for name, value in group.items()}}
+        for path, value in self._root.values_by_path(empty=False, end=end).items():
+            group = groups.setdefault(path[0], {})
+            if isinstance(value, Mapping):
+                group.update({joined(inside): it for inside, it in flatten(value, path)})
+            else:
+                group[joined(path)] = value
+        for name, own in {"collect": self._episodes.summarize(end), **({"system": self._system.look()} if end else {})}.items():
+            group = groups.setdefault(name, {})
+            for path, value in flatten(own, (name,)):
+                if joined(path) in group:
+                    self._warn_of_taken(joined(path))
+                group[joined(path)] = value
+        for group in groups.values():
+            row.update(group)
+        return row
 
     def _warn_of_taken(self, name: str) -> None:
         if name not in self._taken:

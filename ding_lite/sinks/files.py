@@ -133,7 +133,12 @@ class JsonLines(_Lines):
         Raises:
             OSError: the row cannot be written. The file is unchanged, and later rows can be written.
         """
-        append_whole(self.path, json.dumps(json_value(plain_row(row)), allow_nan=False).encode() + b"\n")
+        plain = plain_row(row)
+        try:
+            line = json.dumps(plain, allow_nan=False)
+        except ValueError:  # NaN or infinite
+            line = json.dumps(json_value(plain), allow_nan=False)
+        append_whole(self.path, line.encode() + b"\n")
 
     def _step_of(self, line: bytes, step: str) -> Any:
         return read_row(line).get(step)
@@ -167,11 +172,14 @@ class Csv(_Lines):
         Raises:
             OSError: the row cannot be written. The file is unchanged, and later rows can be written.
         """
-        cells = {name: _cell(value) for name, value in plain_row(row).items()}
+        cells = plain_row(row)
+        for name, value in cells.items():
+            if isinstance(value, (str, list, dict)):
+                cells[name] = _cell(value)
         names = {**self._names, **dict.fromkeys(cells)}
         if not names:  # the line of names would be empty
             return
-        line = _csv_line(cells.get(name) for name in names)
+        line = _csv_line(map(cells.get, names))
         if len(names) == len(self._names) and self.path.exists():
             append_whole(self.path, line)
             return

@@ -6,6 +6,7 @@ import pickle
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import prune
 
 from ding_lite.nn import ACTIVATIONS, MLP
 
@@ -279,6 +280,47 @@ def test_a_functional_call_uses_the_weights_that_it_is_given():
     )
 
     torch.testing.assert_close(torch.func.functional_call(mlp, weights, x), expected)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize(
+    "change",
+    [
+        nn.utils.spectral_norm,
+        nn.utils.weight_norm,
+        nn.utils.parametrizations.spectral_norm,
+        lambda layer: prune.l1_unstructured(layer, "weight", 0.5),
+        lambda layer: layer.register_forward_hook(lambda module, args, output: output + 1),
+        lambda layer: layer.register_forward_pre_hook(lambda module, args: (args[0] * 2,)),
+    ],
+    ids=["spectral_norm", "weight_norm", "parametrization", "prune", "hook", "pre-hook"],
+)
+@pytest.mark.parametrize("index", [0, -1])
+@pytest.mark.parametrize("is_used", [False, True])
+def test_a_layer_with_hooks_or_computed_weights_is_called_as_usual(change, index, is_used):
+    mlp, x = made(), inputs(4)
+    if is_used:
+        with torch.inference_mode():
+            mlp(x)
+    plain = sequential(mlp)
+    for layer in (mlp.layers[index], [it for it in plain if isinstance(it, nn.Linear)][index]):
+        torch.manual_seed(0)
+        change(layer)
+    mlp.eval()  # the two would count their calls
+    expected = plain.eval()(x)
+
+    torch.testing.assert_close(mlp(x), expected)
+    with torch.inference_mode():
+        torch.testing.assert_close(mlp(x), expected)
+
+
+def test_backward_hooks_of_a_layer_are_called():
+    mlp, seen = made(), []
+    mlp.layers[0].register_full_backward_hook(lambda *args: seen.append("full"))
+    mlp.layers[1].register_full_backward_pre_hook(lambda *args: seen.append("pre"))
+    mlp(inputs(2)).sum().backward()
+
+    assert seen == ["pre", "full"]
 
 
 def test_the_state_dict_holds_the_weights_and_nothing_else():

@@ -140,16 +140,25 @@ def test_what_is_computed_anew_is_not_copied_for_long():
     held, kept = HeldStats(), torch.tensor(1.0)
     for _ in range(20):
         stats = {"new": torch.rand(()), "rows": torch.rand(4), "kept": kept, "view": kept.detach(), "number": 1.0, "text": "a"}
-        copies = held.copies(stats)
-    assert copies.keys() == {"kept", "view"}
-    assert copies["kept"] is not kept
-    assert held.copies({"new": torch.rand(()), "number": 2.0}) == {}
+        found = held.kept(stats)
+    assert [name for name in stats if found[name] is not stats[name]] == ["kept", "view"]
+    assert found == stats
+
+
+def test_statistics_are_detached():
+    held, loss = HeldStats(), torch.ones((), requires_grad=True) * 2
+    for _ in range(9):
+        found = held.kept({"loss": loss, "number": 2.0})
+    assert not found["loss"].requires_grad
+    assert found == {"loss": 2.0, "number": 2.0}
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda held: pickle.loads(pickle.dumps(held))])
 def test_a_copy_of_it_knows_nothing_yet(copied):
     held, kept = HeldStats(), torch.tensor(1.0)
     for _ in range(9):
-        held.copies({"kept": kept, "new": torch.rand(())})
+        held.kept({"kept": kept, "new": torch.rand(())})
 
-    assert copied(held).copies({"new": torch.tensor(2.0)}).keys() == {"new"}
+    new = torch.tensor(2.0)
+    assert copied(held).kept({"new": new})["new"] is not new
+    assert held.kept({"new": new})["new"] is new
