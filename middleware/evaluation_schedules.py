@@ -157,16 +157,9 @@ class ScheduledEvaluator:
         if is_signal or self._reached_in == ctx.total_step or self._is_evaluated(ctx):
             return
         self._last_env_step = getattr(ctx, "env_step", 0)
-        overlapped = task.max_lag > 0
-        evaluate = self._in_turn(EvaluationTurn(self._policies)) if overlapped else self._evaluate
-        try:
-            with contextlib.suppress(WorkCancelled):
-                self._write(
-                    evaluate(_counters(ctx), lambda: task.running and (task.stopping or _is_ended_by_signal(task))), ctx
-                )
-        finally:
-            if overlapped:
-                self._unpin()
+        evaluate = self._in_turn(EvaluationTurn(self._policies)) if task.max_lag > 0 else self._evaluate
+        with contextlib.suppress(WorkCancelled):
+            self._write(evaluate(_counters(ctx), lambda: task.running and (task.stopping or _is_ended_by_signal(task))), ctx)
 
     def _is_evaluated(self, ctx: OnlineRLContext | OfflineRLContext) -> bool:
         """Whether these very weights have been evaluated."""
@@ -207,14 +200,7 @@ class ScheduledEvaluator:
         assert self._under_way is not None
         _, work = self._under_way
         self._under_way = None
-        try:
-            return None if work.is_over else work.result()
-        finally:
-            self._unpin()
-
-    def _unpin(self) -> None:
-        for policy in self._policies:
-            policy.unpin()
+        return None if work.is_over else work.result()
 
     def _write(self, evaluation: Evaluation | None, ctx: OnlineRLContext | OfflineRLContext) -> None:
         if evaluation is None:

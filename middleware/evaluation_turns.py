@@ -26,13 +26,13 @@ class EvaluationTurn:
     never wait for each other.
 
     Args:
-        policies: the modes that act. They are pinned.
+        policies: the modes that act.
     """
 
     def __init__(self, policies: Sequence[EvalMode]) -> None:
         self.work: Deferred[Any] | None = None
         """The work that evaluates; None if it does not run beside the iterations."""
-        self._weights = {policy: policy.pin() for policy in policies}
+        self._weights = {policy: policy.snapshot() for policy in policies}
         self._has_ended = threading.Event()
         with _lock:
             self._earlier = [turn for policy in self._weights for turn in _open.setdefault(policy, [])]

@@ -154,8 +154,10 @@ class ActMode:
         self._policy = policy
         self.actor = policy.actor(self.role) if actor is None else actor
         self._given: WeightsSnapshot | None = None
-        self._pinned: WeightsSnapshot | None = None
-        self._evaluated: WeightsSnapshot | None = None
+        self._held: WeightsSnapshot | None = None
+        """The weights of a block of `acting_with`."""
+        self._copied: ActingPolicy | WeightsSnapshot = policy
+        """What the weights of the acting copy are from."""
         self._remote: Any = None
         self._loaded: list[Any] = []  # random states of worker copies that do not exist yet
         self.env_action = clipper(policy.action_space)
@@ -217,9 +219,11 @@ class ActMode:
 
     def current(self) -> Any:
         """The acting copy, with the weights that `forward` acts with. Do not change it."""
-        weights, actor = self._evaluated or self._pinned or self._given or self._policy, self.actor
-        if actor.version != weights.version:
+        weights, actor = self._held or self._given or self._policy, self.actor
+        # After load_state_dict() of the policy, other weights may have the version of earlier ones.
+        if actor.version != weights.version or weights is not self._copied:
             actor.copy_weights(weights)
+            self._copied = weights
         return actor
 
     def _require_fitting(self, obs: Any, error: Exception | None) -> None:
@@ -280,28 +284,23 @@ class ActMode:
         """Act with these weights from now on; None acts with the newest weights again."""
         self._given = snapshot
 
-    def pin(self) -> WeightsSnapshot:
-        """Act with the current weights until `unpin`, even if other snapshots are loaded in between. Returns these weights."""
-        self._pinned = self._given or self._policy.snapshot()
-        return self._pinned
-
-    def unpin(self) -> None:
-        """End `pin`."""
-        self._pinned = None
-
     @contextlib.contextmanager
     def acting_with(self, weights: WeightsSnapshot) -> Iterator[None]:
-        """A block in which it acts with these weights, even if others are pinned or unpinned in between."""
-        self._evaluated = weights
+        """A block in which it acts with these weights, even if other snapshots are loaded in between."""
+        before, self._held = self._held, weights
         try:
             yield
         finally:
-            self._evaluated = None
+            self._held = before
+
+    def snapshot(self) -> WeightsSnapshot:
+        """The weights of this iteration, also in a block of `acting_with`."""
+        return self._given or self._policy.snapshot()
 
     @property
     def acting_snapshot(self) -> WeightsSnapshot:
         """The weights that the next `forward` acts with."""
-        return self._evaluated or self._pinned or self._given or self._policy.snapshot()
+        return self._held or self.snapshot()
 
     @property
     def version(self) -> int:

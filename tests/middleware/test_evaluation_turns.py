@@ -154,7 +154,6 @@ def test_in_its_turn_a_mode_acts_with_the_weights_of_the_turn():
     turn = EvaluationTurn([mode])
     policy.set_weights({"weight": torch.full((1, 1), 2.0)})
     later = EvaluationTurn([mode])
-    mode.unpin()
     with turn.taken(lambda: False):
         assert (mode.forward(obs)[0].item(), mode.acting_snapshot.values[0].item()) == (1, 1)
     with later.taken(lambda: False):

@@ -116,18 +116,35 @@ def test_a_mode_acts_with_the_snapshot_that_it_was_given_until_it_is_given_none(
 def test_a_held_mode_acts_with_the_weights_of_that_moment_whatever_is_learned_or_adopted(kind, same):
     policy, obs = made(kind), observations()
     mode, other = policy.eval_mode, policy.collect_mode
-    mode.pin()
     held = policy.snapshot()
-    learn(policy)
-    mode.load_snapshot(policy.snapshot())
-    mode.forward(obs)
-    assert mode.acting_snapshot is held
-    assert same(list(mode.actor.weights), held.values)
-    other.forward(obs)
-    assert other.version == policy.version
-    mode.unpin()
+    with mode.acting_with(held):
+        learn(policy)
+        mode.load_snapshot(policy.snapshot())
+        mode.forward(obs)
+        assert mode.acting_snapshot is held
+        assert same(list(mode.actor.weights), held.values)
+        other.forward(obs)
+        assert other.version == policy.version
     mode.forward(obs)
     assert mode.version == policy.version
+
+
+@each
+def test_weights_with_the_version_of_earlier_ones_are_acted_with_too(kind, same):
+    policy, obs = made(kind), observations()
+    mode, state = policy.collect_mode, policy.state_dict()
+    learn(policy)
+    earlier = policy.snapshot()
+    mode.load_snapshot(earlier)
+    mode.forward(obs)
+    policy.load_state_dict(state)
+    learn(policy, 4)
+    later = policy.snapshot()
+    mode.load_snapshot(later)
+    mode.forward(obs)
+
+    assert (later.version, same(later.values, earlier.values)) == (earlier.version, False)
+    assert same(list(mode.actor.weights), later.values)
 
 
 @each

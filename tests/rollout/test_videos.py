@@ -226,10 +226,9 @@ def test_the_schedule_goes_by_the_number_of_the_evaluation(every, expected, tmp_
 
 def test_it_films_the_weights_that_the_mode_acts_with_not_the_newest(tmp_path):
     policy = counting(1.0)
-    policy.eval_mode.pin()
-    policy.set_weights({"weight": torch.full((1, 1), 2.0)})
-    held = record(recorder(tmp_path / "held"), policy)
-    policy.eval_mode.unpin()
+    with policy.eval_mode.acting_with(policy.snapshot()):
+        policy.set_weights({"weight": torch.full((1, 1), 2.0)})
+        held = record(recorder(tmp_path / "held"), policy)
     newest = record(recorder(tmp_path / "newest"), policy)
 
     assert [details(path)["return"] for path in (held, newest)] == [expected_return(1.0), expected_return(2.0)]

@@ -107,16 +107,14 @@ def test_held_and_adopted_weights_are_acted_with_and_then_the_newest_again(case,
     assert (versions(worker), mode.is_led) == (0, True)
     for name, tensor in zip(policy.model.state_dict(), old.values):
         np.testing.assert_array_equal(worker.get_weights()[name], tensor)
-    mode.pin()
-    mode.load_snapshot(policy.snapshot())
-    assert versions(worker) == 0
-    mode.unpin()
+    with mode.acting_with(old):
+        mode.load_snapshot(policy.snapshot())
+        assert versions(worker) == 0
     assert versions(worker) == 2
     mode.load_snapshot(None)
-    mode.pin()
-    policy.set_weights(policy.get_weights())
-    assert versions(worker) == 2
-    mode.unpin()
+    with mode.acting_with(policy.snapshot()):
+        policy.set_weights(policy.get_weights())
+        assert versions(worker) == 2
     assert (versions(worker), mode.is_led) == (3, False)
 
 
