@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from ding_lite.metrics.averages import EmaStats, MeanStats
 from ding_lite.metrics.bases import StatsBase
 from ding_lite.metrics.extremes import MaxStats, MinStats
 from ding_lite.metrics.series import ItemSeriesStats, ItemStats, PercentilesStats
-from ding_lite.metrics.totals import EmaStats, LifetimeSumStats, MeanStats, SumStats
+from ding_lite.metrics.totals import LifetimeSumStats, SumStats
 
 DEFAULT_STATS_CLS_LOOKUP: dict[str, type[StatsBase]] = {
     kind.stats_cls_identifier: kind

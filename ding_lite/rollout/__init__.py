@@ -16,7 +16,7 @@ from ding_lite.rollout.off_policy_metrics import (
 )
 from ding_lite.rollout.recorded_runs import record_run
 from ding_lite.rollout.rollout_results import EpisodeRollout, Rollout
-from ding_lite.rollout.saved_runs import RunEvaluation, evaluate_run, play_run
+from ding_lite.rollout.run_evaluations import RunEvaluation, evaluate_run, play_run
 from ding_lite.rollout.videos import EpisodeRecorder as EpisodeRecorder
 from ding_lite.rollout.videos import VideoRecorder
 from ding_lite.rollout.worker_agents import SplitAgentWorker, make_agent_worker

@@ -1,4 +1,4 @@
-"""Saved runs: the policies of a run in new environments like its own, to evaluate them or to watch them."""
+"""Evaluations of saved runs: their policies in new environments like those of the run, to measure them or to watch them."""
 
 from __future__ import annotations
 
