@@ -125,6 +125,37 @@ def require_held(array: np.ndarray[Any, Any], dtype: np.dtype[Any], who: str) ->
         )
 
 
+def as_flags(who: str, name: str, column: np.ndarray[Any, Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """Flags, which may be numbers 0 and 1, as bool: the same array if it is of bool.
+
+    Args:
+        who: the caller, for messages.
+        name: the column, for messages.
+        column: the flags.
+        shape: the shape that they must have.
+
+    Raises:
+        ValueError: they have another shape, or other values.
+    """
+    if column.shape != shape:
+        fix = " Use .squeeze(-1)." if column.shape == (*shape, 1) else ""
+        raise ValueError(f"{who} got {name} of shape {column.shape}, expected one flag for each step, {shape}.{fix}")
+    if column.dtype == np.bool_:
+        return column
+    if (place := first_without_flag(column)) is not None:
+        raise ValueError(
+            f"{who} got {name} = {column[place]!r} at {list(map(int, place))}, expected True or False, or numbers 0 and 1: "
+            f"convert it, {name}.astype(bool)."
+        )
+    return column.astype(np.bool_)
+
+
+def first_without_flag(column: np.ndarray[Any, Any]) -> tuple[Any, ...] | None:
+    """The index of the first value that is neither 0 nor 1; None if there is none."""
+    wrong = (column != 0) & (column != 1) if column.dtype.kind in "biuf" else np.ones(column.shape, np.bool_)  # NaN is neither
+    return tuple(np.argwhere(wrong)[0]) if wrong.any() else None
+
+
 def stack_rows(rows: Sequence[Any]) -> np.ndarray[Any, Any]:
     """B numbers, arrays or tensors of one shape as an array [B, ...]; anything else, such as text, as [B] objects.
 

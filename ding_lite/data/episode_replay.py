@@ -345,7 +345,7 @@ def _steps_of(batch: Any) -> _Steps:
     rows: dict[str, Any] = nested(batch.rows())
     if missing := [name for name in _NEEDED if name not in rows]:
         raise ValueError(f"an EpisodeReplayBuffer needs the columns {list(_NEEDED)}, and {missing} are missing: push them too.")
-    ends = np.asarray(rows["terminated"]) | np.asarray(rows["truncated"])
+    ends = rows["terminated"] | rows["truncated"]
     if isinstance(batch, Episodes):
         ends[batch.lengths.cumsum() - 1] = True
         return _Steps(rows, np.zeros(len(ends), np.int32), ends, may_go_on=False)

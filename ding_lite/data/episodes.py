@@ -8,8 +8,8 @@ from typing import Any, overload
 
 import numpy as np
 
-from ding_lite.data.rollouts import Trajectories, TreeSequence, writable
-from ding_lite.data.trees import Tree, first_leaf, map_leaves, view
+from ding_lite.data.rollouts import Trajectories, TreeSequence, checked_columns
+from ding_lite.data.trees import Tree, map_leaves, view
 
 _REPEATED = ("obs", "next_obs", "action")  # padded with the last step, because zeros may be outside of their space
 
@@ -30,11 +30,13 @@ class Episodes(TreeSequence):
 
     Args:
         rows: arrays [N, ...] by leaf name, nested like the spaces: all steps of the first episode, then of the second, and
-            so on. Not copied, except read-only arrays.
-        lengths: [E] steps of each episode, N in total.
+            so on. Not copied, except read-only arrays, and terminated and truncated [N] if they are numbers 0 and 1, which
+            become bool.
+        lengths: [E] steps of each episode, integers, N in total.
 
     Raises:
-        ValueError: an episode has no step, or the sum of lengths is not N.
+        ValueError: the rows differ in N, an episode has no step, the sum of lengths is not N, a flag is neither 0 nor 1, or a
+            column is named valid.
 
     Example:
         >>> episodes = Episodes({"reward": np.arange(5.0)}, [2, 3])
@@ -45,15 +47,16 @@ class Episodes(TreeSequence):
     _name, _items = "ctx.episodes", "episodes"
 
     def __init__(self, rows: Mapping[str, Any], lengths: Sequence[int] | np.ndarray[Any, Any]) -> None:
-        self._rows: dict[str, Any] | None = {name: writable(column) for name, column in rows.items()}
-        self.lengths = np.asarray(lengths, np.int64).reshape(-1)
-        """[E] int64, steps of each episode."""
-        count = len(first_leaf(self._rows)) if self._rows else 0
-        if self.lengths.sum() != count or (self.lengths < 1).any():
+        made, lead = checked_columns(rows, ("N",), "Episodes()")
+        self._rows: dict[str, Any] | None = made
+        given, count = np.asarray(lengths).reshape(-1), int(lead[0]) if lead else 0
+        if (given.size and given.dtype.kind not in "iu") or given.sum() != count or (given < 1).any():
             raise ValueError(
-                f"Episodes() of {count} steps got the lengths {self.lengths.tolist()}: each must be at least 1, and their sum "
-                f"must be {count}."
+                f"Episodes() of {count} steps got the lengths {given.tolist()}: each must be an integer of at "
+                f"least 1, and their sum must be {count}."
             )
+        self.lengths = given.astype(np.int64)
+        """[E] int64, steps of each episode."""
         self._ends = np.cumsum(self.lengths)
         self.limits: Mapping[str, Any] = {}
         """See `Trajectories.limits`."""

@@ -168,9 +168,10 @@ class HindsightSampler(Sampler):
         batch["reward"][at] = torch.from_numpy(self._rewards.rewards(*given)).to(batch["reward"].dtype)
         ends = self._rewards.terminated(*given)
         if ends is not None:
-            before, now = batch["terminated"][at], torch.from_numpy(ends)
-            batch["terminated"][at] = now
-            batch["truncated"][at] |= before & ~now
+            was_end, now = batch["terminated"][at] != 0, torch.from_numpy(ends)  # a buffer with a spec may store numbers
+            batch["terminated"][at] = now.to(batch["terminated"].dtype)
+            is_cut = (batch["truncated"][at] != 0) | (was_end & ~now)
+            batch["truncated"][at] = is_cut.to(batch["truncated"].dtype)
 
     def _arguments(self, batch: Mapping[str, Any], at: Any) -> tuple[Any, Any, Any]:
         """The arguments of `compute_reward` for these rows of a batch."""

@@ -8,9 +8,10 @@ from typing import Any, Literal, TypeAlias, overload
 import numpy as np
 import torch
 
-from ding_lite.data.column_arrays import Spec, allocate, may_lose, require_held, spec_like
+from ding_lite.data.column_arrays import Spec, allocate, as_flags, may_lose, require_held, spec_like
+from ding_lite.data.column_names import FLAGS, VALID
 from ding_lite.data.foreign_columns import ADVICE, RENAMED
-from ding_lite.data.trees import Tree, first_leaf, flatten, holds_objects, map_leaves, merge_leading_dims, nested, view
+from ding_lite.data.trees import Tree, flatten, holds_objects, map_leaves, merge_leading_dims, nested, view
 
 Order: TypeAlias = Literal["whole", "pieces", "none"]
 
@@ -223,8 +224,12 @@ class Trajectories(TreeSequence):
     A transition, and the batch, are views of the columns: `t.reward = 0` and `t.reward.fill_(0)` write into them.
 
     Args:
-        columns: arrays [T, B, ...] by leaf name, nested like the spaces. Not copied, except read-only arrays.
+        columns: arrays [T, B, ...] by leaf name, nested like the spaces. Not copied, except read-only arrays, and terminated
+            and truncated [T, B] if they are numbers 0 and 1, which become bool.
         valid: [T, B] bool, False for steps that are only a reset; None if all are real.
+
+    Raises:
+        ValueError: there are no columns, they differ in T or B, a flag is neither 0 nor 1, or one is named valid.
 
     Example:
         >>> rollout = Trajectories({"reward": np.arange(6.0).reshape(3, 2)})
@@ -233,12 +238,15 @@ class Trajectories(TreeSequence):
     """
 
     def __init__(self, columns: Mapping[str, Any], valid: np.ndarray[Any, Any] | None = None) -> None:
-        self.columns: dict[str, Any] = {name: writable(column) for name, column in columns.items()}
+        self.columns, lead = checked_columns(columns, ("T", "B"), "Trajectories()")
         """[T, B, ...] arrays by leaf name."""
+        if len(lead) < 2:
+            raise ValueError("Trajectories() got no columns: give at least one array [T, B, ...].")
+        self.num_steps, self.num_envs = int(lead[0]), int(lead[1])
         self.order: Order = "whole"
         """What is known about the order of the rows: "whole" rollouts, "pieces" of consecutive steps, or "none" for single
         transitions [1, N]. See `rollout_from_list`."""
-        self.valid = valid
+        self.valid = None if valid is None else as_flags("Trajectories()", "valid", np.asarray(valid), lead)
         """[T, B] bool, or None if every step is real."""
         self.begins: np.ndarray[Any, Any] | None = None
         """[B] bool: whether the first real step of an environment is the first one of an episode; None if unknown. If rows are
@@ -247,8 +255,6 @@ class Trajectories(TreeSequence):
         """Minimum and maximum of each element, by column; see `with_limits`."""
         self.has_scaled_rewards = False
         """Whether reward_normalizer has scaled the rewards."""
-        first = first_leaf(self.columns)
-        self.num_steps, self.num_envs = int(first.shape[0]), int(first.shape[1])
         self._batch: Tree | None = None
 
     @property
@@ -295,7 +301,7 @@ class Trajectories(TreeSequence):
             **columns: arrays or CPU tensors [T, B, ...], nested like the spaces.
 
         Raises:
-            ValueError: a column does not have T steps of B environments.
+            ValueError: a column does not have T steps of B environments, or as for the constructor.
         """
         for name, column in columns.items():
             for path, leaf in flatten(column):
@@ -343,7 +349,40 @@ class Trajectories(TreeSequence):
         return view(map_leaves(element, self.columns), "a rollout", (self, b, t), self.limits)
 
 
-def writable(column: Any) -> Any:
+def checked_columns(columns: Mapping[str, Any], dims: tuple[str, ...], who: str) -> tuple[dict[str, Any], tuple[int, ...]]:
+    """The same columns with writable arrays and flags of bool; and their first dimensions, () if there are no leaves.
+
+    Args:
+        columns: arrays by leaf name, nested like the spaces.
+        dims: names of the first dimensions, which all columns share.
+        who: the caller, for messages.
+
+    Raises:
+        ValueError: the columns differ in these dimensions, a flag is neither 0 nor 1, or one is named valid.
+    """
+    made = {name: _writable(column) for name, column in columns.items()}
+    lead, first = None, ""
+    for path, leaf in flatten(made):
+        shape = tuple(leaf.shape)
+        if lead is None and len(shape) >= len(dims):
+            lead, first = shape[: len(dims)], "/".join(map(str, path))
+        if shape[: len(dims)] != lead:
+            beside = f", and {first} has {lead}: give all columns the same" if first else ""
+            raise ValueError(
+                f"{who} got {'/'.join(map(str, path))} of shape {shape}, expected [{', '.join(dims)}, ...]{beside}."
+            )
+    for name in FLAGS:
+        if lead is not None and name in made:
+            made[name] = as_flags(who, name, np.asarray(made[name]), lead)
+    if VALID in made:
+        raise ValueError(
+            f"{who} got a column {VALID!r}, which batches use for rows that are no steps: choose another name. To leave steps "
+            "out, choose the others, ctx.trajectories = [t for t in ctx.trajectories if ...]."
+        )
+    return made, lead or ()
+
+
+def _writable(column: Any) -> Any:
     """The same column with writable arrays: read-only ones are copied."""
     if all(isinstance(leaf, np.ndarray) and leaf.flags.writeable for _, leaf in flatten(column)):
         return column

@@ -20,6 +20,7 @@ import numpy as np
 
 from ding_lite.basics import unflatten, write_atomically
 from ding_lite.data import Episodes, LeafSpec, flatten
+from ding_lite.data.column_arrays import first_without_flag
 from ding_lite.data.column_names import LENGTHS, RESERVED
 from ding_lite.data.trees import holds_objects
 
@@ -169,10 +170,8 @@ def flags(where: str, name: str, column: np.ndarray[Any, Any], count: int) -> np
     require_vector(where, name, column, count)
     if column.dtype == np.bool_:
         return column
-    wrong = np.flatnonzero((column != 0) & (column != 1))  # NaN is neither
-    if len(wrong):
-        row = int(wrong[0])
-        raise DatasetError(f"{where}: the column {name!r} has the value {column[row]} in row {row}, expected 0 or 1.")
+    if (place := first_without_flag(column)) is not None:
+        raise DatasetError(f"{where}: the column {name!r} has the value {column[place]} in row {place[0]}, expected 0 or 1.")
     return column.astype(np.bool_)
 
 

@@ -178,7 +178,6 @@ class DatasetWriter:
                     "the rollouts of one collector. Use an offline_data_saver with a folder of its own for each."
                 )
             columns = map_leaves(_copy, found.columns)
-            columns |= {name: columns[name].astype(np.bool_) for name in ("terminated", "truncated")}
             copied = Trajectories(columns, None if found.valid is None else found.valid.copy())
             copied = self._without_rests(copied, found.begins)
             self._rollouts.append(copied)
@@ -412,14 +411,6 @@ def _storable(found: Trajectories | Episodes) -> dict[str, Any]:
     """
     if isinstance(found, Episodes):
         return storable(found.rows(), int(found.lengths.sum()))
-    shape = found.num_steps, found.num_envs
-    for path, leaf in flatten(found.columns):
-        if leaf.shape[:2] != shape:
-            name = "/".join(map(str, path))
-            raise DatasetError(
-                f"a rollout for a dataset: the column {name!r} has the shape {leaf.shape}, expected {shape} first: all columns "
-                "have the same steps and environments."
-            )
     rows = map_leaves(merge_leading_dims, found.columns)
     if found.valid is not None:
         is_step = found.valid.reshape(-1)

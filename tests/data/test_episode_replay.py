@@ -188,6 +188,21 @@ def test_sampling_is_that_of_a_plain_buffer():
     assert buffer.sample(2, ("obs",)).obs.deep.step.dtype.itemsize == 2
 
 
+@pytest.mark.parametrize("dtype", [np.int64, np.uint8, np.float32])
+@pytest.mark.parametrize("form", ["rollout", "episodes"])
+def test_episodes_end_where_flags_are_numbers_too(form, dtype):
+    flags = [{"terminated": [0, 0, 0, 0], "truncated": [0, 1, 0, 1]}, {"terminated": [0, 1, 0, 1], "truncated": [0, 0, 0, 0]}]
+    buffer = EpisodeReplayBuffer(20)
+    for one in flags:
+        rows = {"obs": np.arange(4.0), "next_obs": np.arange(4.0)} | {name: np.array(flag, dtype) for name, flag in one.items()}
+        if form == "episodes":
+            buffer.push(Episodes(rows, [2, 2]))
+        else:
+            buffer.push(Trajectories({name: row[:, None] for name, row in rows.items()}))
+
+    assert buffer.draw_within(np.arange(8), "final").tolist() == [1, 1, 3, 3, 5, 5, 7, 7]
+
+
 def of_steps():
     return {"obs": np.zeros(2), "next_obs": np.zeros(2), "terminated": np.zeros(2, bool), "truncated": np.zeros(2, bool)}
 

@@ -111,10 +111,26 @@ def test_rows_are_the_steps_uncopied_and_fit_into_replay():
     assert len(buffer) == sum(LENGTHS)
 
 
-@pytest.mark.parametrize("lengths", [[3, 1, 5], [3, 1, 5, 3], [11, 0], [12, -1]])
+@pytest.mark.parametrize("lengths", [[3, 1, 5], [3, 1, 5, 3], [11, 0], [12, -1], [5.0, 6.0], [5.5, 5.5], ["11"]])
 def test_lengths_that_are_not_those_of_the_rows_are_refused(lengths):
-    with pytest.raises(ValueError, match=r"Episodes\(\) of 11 steps got the lengths \[.*\]: each must be at least 1"):
+    with pytest.raises(
+        ValueError, match=r"Episodes\(\) of 11 steps got the lengths \[.*\]: each must be an integer of at least 1"
+    ):
         Episodes(rows(), lengths)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"reward": np.zeros(13)}, r"got reward of shape \(13,\), expected \[N, ...\], and obs/x has \(11,\)"),
+        ({"terminated": np.full(11, 2)}, r"got terminated = np.int64\(2\) at \[0\], expected True or False"),
+        ({"truncated": np.zeros((11, 1), bool)}, r"truncated of shape \(11, 1\), .* \(11,\). Use .squeeze\(-1\)"),
+        ({"valid": np.ones(11, bool)}, "got a column 'valid'.*choose another name"),
+    ],
+)
+def test_rows_that_do_not_fit_together_are_refused(changes, words):
+    with pytest.raises(ValueError, match=r"Episodes\(\).*" + words):
+        Episodes({"obs": {"x": np.zeros(11)}, "reward": np.zeros(11), **changes}, [11])
 
 
 def test_there_may_be_no_episode():

@@ -11,10 +11,12 @@ from ding_lite.data import (
     Episodes,
     GoalRewards,
     HindsightSampler,
+    LeafSpec,
     Trajectories,
     flatten,
     nested,
 )
+from ding_lite.data.column_arrays import spec_like
 from ding_lite.data.episode_replay import WITHIN
 
 
@@ -133,6 +135,18 @@ def test_episodes_of_one_step_have_their_own_goal():
 
 def _first_axis(column):
     return {name: _first_axis(one) for name, one in column.items()} if isinstance(column, dict) else column[None]
+
+
+def test_flags_may_be_stored_as_numbers():
+    data = episodes(20)
+    spec = {**spec_like(nested(data.rows())), **dict.fromkeys(("terminated", "truncated"), LeafSpec((), np.dtype(np.float32)))}
+    buffer, plain = EpisodeReplayBuffer(1000, seed=1, spec=spec), EpisodeReplayBuffer(1000, seed=1)
+    buffer.push(data)
+    plain.push(data)
+    batch, expected = (HindsightSampler(one, REWARDS, "future", 0.7).sample(200) for one in (buffer, plain))
+
+    assert batch.truncated.tolist() == expected.truncated.tolist()
+    assert batch.terminated.tolist() == expected.terminated.tolist()
 
 
 def test_a_ratio_of_zero_is_a_plain_batch():

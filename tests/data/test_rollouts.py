@@ -387,6 +387,45 @@ def test_a_column_of_another_length_is_refused(column):
         Trajectories(columns()).with_columns(weight=column)
 
 
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({}, "got no columns"),
+        ({"obs": {}}, "got no columns"),
+        ({"reward": np.zeros(3)}, r"reward of shape \(3,\), expected \[T, B, ...\]"),
+        ({"obs": np.zeros((2, 3)), "reward": np.zeros((3, 2))}, r"reward of shape \(3, 2\), .*, and obs has \(2, 3\)"),
+        ({"terminated": np.full((2, 3), np.nan)}, r"terminated = np.float64\(nan\) at \[0, 0\], expected True or False"),
+        ({"truncated": np.full((2, 3), None)}, r"truncated = None at \[0, 0\]"),
+        ({"reward": np.zeros((2, 3)), "terminated": {"x": np.zeros((2, 3))}}, r"terminated of shape \(\)"),
+        ({"reward": np.zeros((2, 3)), "valid": np.ones((2, 3))}, "a column 'valid'.*choose the others"),
+    ],
+)
+def test_columns_that_do_not_fit_together_are_refused(changed, words):
+    with pytest.raises(ValueError, match=r"Trajectories\(\) " + ".*" + words):
+        Trajectories(changed)
+
+
+@pytest.mark.parametrize("valid", [np.ones((T, B + 1), bool), np.full((T, B), 2)])
+def test_a_mask_that_does_not_fit_is_refused(valid):
+    with pytest.raises(ValueError, match=r"Trajectories\(\) got valid"):
+        Trajectories(columns(), valid)
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.uint8, np.float32])
+def test_flags_may_be_numbers_and_become_bool(dtype):
+    flags = (columns()["terminated"]).astype(dtype)
+    made = Trajectories({"terminated": flags})
+
+    assert made.columns["terminated"].dtype == np.bool_
+    assert made.columns["terminated"].tolist() == columns()["terminated"].tolist()
+    assert flags.dtype == dtype
+
+
+def test_a_mask_cannot_be_added_as_a_column():
+    with pytest.raises(ValueError, match="got a column 'valid'.*choose the others"):
+        Trajectories(columns()).with_columns(valid=np.ones((T, B), bool))
+
+
 def test_an_output_that_the_dtype_of_the_first_step_cannot_hold_is_refused_with_its_name():
     storage = RolloutArrays(3, 2, LeafSpec((), np.dtype(np.float32)))
     rest = np.zeros(2, np.float32), np.zeros(2, bool), np.zeros(2, bool), {}, None
