@@ -8,6 +8,7 @@ from typing import Any, overload
 
 import numpy as np
 
+from ding_lite.data.column_names import VALID
 from ding_lite.data.rollouts import Trajectories, TreeSequence, checked_columns
 from ding_lite.data.trees import Tree, map_leaves, view
 
@@ -97,7 +98,7 @@ class Episodes(TreeSequence):
     @cached_property
     def batch(self) -> Tree:
         """The [T_max, E, ...] tree, with a leaf `valid` [T_max, E] bool."""
-        return view({**self.columns, "valid": self.valid}, "episodes", limits=self.limits)
+        return view({**self.columns, VALID: self.valid}, "episodes", limits=self.limits)
 
     def _column_names(self) -> Collection[str]:
         columns: Mapping[str, Any] = vars(self).get("_rows") or vars(self).get("columns", {})
@@ -113,6 +114,7 @@ class Episodes(TreeSequence):
     def __getitem__(self, index: int | slice) -> Tree | list[Tree]:
         if isinstance(index, slice):
             return [self[number] for number in range(*index.indices(len(self)))]
+        index = self._number(index)
         end, length = self._ends[index], self.lengths[index]
         if self._rows is not None:
             return view(map_leaves(lambda leaf: leaf[end - length : end], self._rows), "episodes", limits=self.limits)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any, Literal, TypeAlias, overload
 
 import numpy as np
@@ -202,6 +204,28 @@ class TreeSequence(Sequence[Tree]):
         """Names of the columns, without a change of how they are stored."""
         return {}
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the cached batch, which a copy would hold beside its columns instead of as a view of them."""
+        return {name: value for name, value in vars(self).items() if name != "batch"}
+
+    def _number(self, index: Any) -> int:
+        """The number of an item.
+
+        Raises:
+            TypeError: the index is no integer.
+        """
+        try:
+            if isinstance(index, bool):
+                raise TypeError
+            return operator.index(index)
+        except TypeError:
+            name = self._name
+            column = index if isinstance(index, str) else "reward"
+            raise TypeError(
+                f"{name}[{index!r:.60}] has an index of type {type(index).__name__}, expected an integer or a slice. Several "
+                f"{self._items} are [{name}[i] for i in ...], and a column is {name}.batch.{column}."
+            ) from None
+
     def __setitem__(self, index: Any, value: Any) -> None:
         raise TypeError(
             f"{self._name}[{index!r}] cannot be replaced: write to its leaves, {self._name}[{index!r}].reward = ..., or make "
@@ -255,15 +279,12 @@ class Trajectories(TreeSequence):
         """Minimum and maximum of each element, by column; see `with_limits`."""
         self.has_scaled_rewards = False
         """Whether reward_normalizer has scaled the rewards."""
-        self._batch: Tree | None = None
 
-    @property
+    @cached_property
     def batch(self) -> Tree:
         """The [T, B, ...] tree; with a leaf `valid` [T, B] bool if some steps are only a reset."""
-        if self._batch is None:
-            leaves = self.columns if self.valid is None else {**self.columns, "valid": self.valid}
-            self._batch = view(leaves, "a rollout", limits=self.limits)
-        return self._batch
+        leaves = self.columns if self.valid is None else {**self.columns, VALID: self.valid}
+        return view(leaves, "a rollout", limits=self.limits)
 
     def with_limits(self, limits: Mapping[str, Any]) -> Trajectories:
         """Set limits and return this object. Assigning a number outside of them to a transition or the batch is an error.
@@ -273,7 +294,8 @@ class Trajectories(TreeSequence):
         Args:
             limits: (low, high) by column, nested like the column, see `ding_lite.envs.column_limits`.
         """
-        self.limits, self._batch = limits, None
+        self.limits = limits
+        self.__dict__.pop("batch", None)
         return self
 
     @property
@@ -334,10 +356,9 @@ class Trajectories(TreeSequence):
     @overload
     def __getitem__(self, index: slice) -> list[Tree]: ...
     def __getitem__(self, index: int | slice) -> Tree | list[Tree]:
-        places = self._places()[index]
         if isinstance(index, slice):
-            return [self._transition(t, b) for t, b in places]
-        return self._transition(*places)
+            return [self._transition(t, b) for t, b in self._places()[index]]
+        return self._transition(*self._places()[self._number(index)])
 
     def __iter__(self) -> Iterator[Tree]:
         return (self._transition(t, b) for t, b in self._places())

@@ -1,5 +1,8 @@
 """Episodes: against lists of their steps; and nothing that runs backwards through their batch leaks into one."""
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -138,6 +141,28 @@ def test_there_may_be_no_episode():
 
     assert (len(episodes), list(episodes), episodes.rows()) == (0, [], {})
     assert episodes.batch.valid.shape == (0, 0)
+
+
+@pytest.mark.parametrize("index", [[0, 1], np.array([0, 1]), np.array([True, False, True]), (0, 1), True, 1.0, None])
+def test_an_index_that_is_neither_an_integer_nor_a_slice_is_refused(index):
+    with pytest.raises(TypeError, match=rf"of type {type(index).__name__}.*\[ctx.episodes\[i\] for i in ...\]"):
+        Episodes({"reward": np.zeros(11)}, LENGTHS)[index]
+
+
+def test_the_name_of_a_column_as_an_index_is_refused_with_the_column():
+    with pytest.raises(TypeError, match=r"a column is ctx.episodes.batch.reward"):
+        Episodes({"reward": np.zeros(11)}, LENGTHS)["reward"]
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
+def test_the_batch_of_a_copy_is_a_view_of_its_columns(copied):
+    episodes = Episodes({"reward": np.zeros(11)}, LENGTHS)
+    assert episodes.batch is episodes.batch
+    made = copied(episodes)
+    made.batch.reward[0, 1] = 77.0
+
+    assert made.columns["reward"][0, 1] == 77
+    assert made[1].reward[0] == 77
 
 
 # Nothing leaks.

@@ -1,5 +1,8 @@
 """Rollouts: what was stored against plain lists of it, and the sequence of transitions against a list of dicts."""
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -68,6 +71,32 @@ def test_an_index_beyond_the_sequence_is_refused(valid):
     for index in (len(rollout), -len(rollout) - 1):
         with pytest.raises(IndexError):
             rollout[index]
+
+
+@pytest.mark.parametrize(
+    "index",
+    [[0, 5], np.array([0, 5]), np.array([0, 1, 2]), np.arange(T * B) < 2, torch.arange(T * B) < 3, (0, 1), True, 1.0, None],
+)
+def test_an_index_that_is_neither_an_integer_nor_a_slice_is_refused(index):
+    with pytest.raises(TypeError, match=rf"of type {type(index).__name__}.*\[ctx.trajectories\[i\] for i in ...\]"):
+        Trajectories(columns())[index]
+
+
+def test_the_name_of_a_column_as_an_index_is_refused_with_the_column():
+    with pytest.raises(TypeError, match=r"ctx.trajectories\['obs'\] .*a column is ctx.trajectories.batch.obs"):
+        Trajectories(columns())["obs"]
+
+
+@masks
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
+def test_the_batch_of_a_copy_is_a_view_of_its_columns(copied, valid):
+    rollout = Trajectories(columns(), valid)
+    assert rollout.batch is rollout.batch
+    made = copied(rollout)
+    made.batch.reward[1, 2] = 77.0
+
+    assert made.columns["reward"][1, 2] == 77
+    assert np.array_equal(made.columns["reward"], rollout.columns["reward"]) == (copied is copy.copy)
 
 
 def test_a_transition_is_a_tree_of_single_steps():
