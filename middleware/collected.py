@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
 from ding_lite.contexts import OnlineRLContext
 from ding_lite.data import Episodes, Order, Trajectories, Tree, tree
 from ding_lite.data.lists import episodes_from_list, rollout_from_list, stack_transitions
@@ -76,9 +74,9 @@ def rollout_of(found: Any, who: str, wants: Order = "none") -> Trajectories:
 
 
 def episodes_of(found: Any, who: str) -> Episodes:
-    """The value of ctx.episodes as episodes; see `collected_data`."""
+    """The value of ctx.episodes as episodes, each with an end; see `collected_data`."""
     if isinstance(found, Episodes):
-        return found
+        return found.ended()
     _require_list(found, "ctx.episodes", "episodes", who)
     return episodes_from_list(found, f"{who}: ctx.episodes")
 
@@ -112,35 +110,16 @@ def rewrite(ctx: OnlineRLContext, who: str, change: Callable[[Trajectories], Tra
 
     Raises:
         RuntimeError: nothing was collected.
-        TypeError, ValueError: see `collected_data`; or the order of steps matters, and an episode does not end.
+        TypeError, ValueError: see `collected_data`.
     """
     found = collected_data(ctx, who, wants=wants)
     if isinstance(found, Trajectories):
         ctx.trajectories = change(found)
     elif len(found):
         rows = found.rows()
-        if wants != "none":
-            _require_ends(rows, found.lengths, who)
         changed = change(Trajectories(map_leaves(lambda leaf: leaf[:, None], rows)))
         made = Episodes(map_leaves(lambda leaf: leaf[:, 0], changed.columns), found.lengths)
         ctx.episodes = made.with_limits(found.limits)
-
-
-def _require_ends(rows: dict[str, Any], lengths: np.ndarray[Any, Any], who: str) -> None:
-    """Raise an error if an episode before the last one does not end, because the next one would seem to continue it.
-
-    Raises:
-        ValueError: naming the episode.
-    """
-    if not {"terminated", "truncated"} <= rows.keys():
-        return
-    last = np.cumsum(lengths)[:-1] - 1
-    is_open = ~np.asarray(rows["terminated"] | rows["truncated"], np.bool_)[last]
-    if is_open.any():
-        raise ValueError(
-            f"{who} found ctx.episodes in which episode {int(is_open.argmax())} is neither terminated nor truncated in its "
-            "last step: set truncated to True there, or join the parts of an episode."
-        )
 
 
 def require_no_train_data(ctx: OnlineRLContext, who: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import torch
 
-from ding_lite.data.trees import flatten, map_leaves
+from ding_lite.data.trees import flatten, holds_objects, map_leaves
 
 
 class LeafSpec(NamedTuple):
@@ -159,7 +159,7 @@ def first_without_flag(column: np.ndarray[Any, Any]) -> tuple[Any, ...] | None:
 def stack_rows(rows: Sequence[Any]) -> np.ndarray[Any, Any]:
     """B numbers, arrays or tensors of one shape as an array [B, ...]; anything else, such as text, as [B] objects.
 
-    An object may be given as a 0-d array, as in a row of a column of objects.
+    A row of a column of objects or text may be given too, an array of them of any shape, also 0-d; the result has objects.
 
     Example:
         >>> stack_rows([1, 2]), stack_rows(["a", "long"])
@@ -168,8 +168,9 @@ def stack_rows(rows: Sequence[Any]) -> np.ndarray[Any, Any]:
     arrays = [as_array(row) if isinstance(row, torch.Tensor) else row for row in rows]
     if all(map(_is_numeric, arrays)) and len({np.shape(row) for row in arrays}) == 1:
         return np.stack(arrays)
-    is_boxed = [isinstance(row, np.ndarray) and row.dtype == object and row.ndim == 0 for row in rows]
-    return to_objects([row.item() if boxed else row for row, boxed in zip(rows, is_boxed)])
+    if all(map(holds_objects, rows)) and len({row.shape for row in rows}) == 1:
+        return np.stack([row.astype(object) for row in rows])
+    return to_objects([row.item() if holds_objects(row) and not row.ndim else row for row in rows])
 
 
 def to_objects(things: Sequence[Any]) -> np.ndarray[Any, Any]:
@@ -182,6 +183,15 @@ def to_objects(things: Sequence[Any]) -> np.ndarray[Any, Any]:
 
 def _is_numeric(row: Any) -> bool:
     return isinstance(row, (bool, int, float)) or (isinstance(row, (np.ndarray, np.generic)) and row.dtype.kind in "biufc")
+
+
+def rows_differ(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """[N] bool, whether two rows [N, ...] differ; NaN equals NaN. Floats are compared with the precision that both have."""
+    if one.dtype != other.dtype and one.dtype.kind == other.dtype.kind == "f":
+        narrower = min(one.dtype, other.dtype, key=lambda dtype: dtype.itemsize)
+        one, other = one.astype(narrower), other.astype(narrower)
+    differ = (one != other) & ~((one != one) & (other != other))
+    return differ.any(tuple(range(1, differ.ndim)))  # type: ignore[no-any-return]
 
 
 def spec_bytes(spec: Spec) -> int:

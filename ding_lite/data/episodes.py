@@ -8,7 +8,7 @@ from typing import Any, overload
 
 import numpy as np
 
-from ding_lite.data.column_names import VALID
+from ding_lite.data.column_names import FLAGS, VALID
 from ding_lite.data.rollouts import Trajectories, TreeSequence, checked_columns
 from ding_lite.data.trees import Tree, map_leaves, view
 
@@ -67,6 +67,21 @@ class Episodes(TreeSequence):
         self.limits = limits
         self.__dict__.pop("batch", None)
         return self
+
+    def ended(self) -> Episodes:
+        """Episodes that all have an end: these, or a copy in which last steps that are neither terminated nor truncated are
+        truncated."""
+        columns = self.columns if self._rows is None else self._rows
+        last: Any = self._ends - 1 if self._rows is not None else (self.lengths - 1, np.arange(len(self)))
+        if not columns.keys() >= set(FLAGS):
+            return self
+        is_open = ~(columns["terminated"][last] | columns["truncated"][last])
+        if not is_open.any():
+            return self
+        rows = self.rows()
+        truncated = rows["truncated"].copy()
+        truncated[self._ends - 1] |= is_open
+        return Episodes({**rows, "truncated": truncated}, self.lengths).with_limits(self.limits)
 
     def rows(self) -> dict[str, Any]:
         """Every step once, [N, ...] by leaf name, episode by episode; copied if `columns` or `batch` were used before."""

@@ -340,16 +340,28 @@ def _numbers(name: str, leaf: torch.Tensor, value: Any, of: str) -> np.ndarray[A
         array = np.asarray(None)
     if array.dtype.kind not in "biufc":
         raise TypeError(f"{name} of {of} is {leaf.dtype} {tuple(leaf.shape)}, got {value!r:.60}: give numbers.")
+    return cast_numbers(array, leaf.numpy().dtype, f"{name} of {of} is {leaf.dtype}")
+
+
+def cast_numbers(array: np.ndarray[Any, Any], dtype: np.dtype[Any], what: str) -> np.ndarray[Any, Any]:
+    """These numbers in the dtype of their destination. Floats may be rounded.
+
+    Args:
+        array: the numbers.
+        dtype: dtype of the destination.
+        what: name and dtype of the destination, for messages.
+
+    Raises:
+        ValueError: the dtype cannot hold one of them.
+    """
     with np.errstate(all="ignore"):
-        cast = array.astype(leaf.numpy().dtype)
-    if leaf.dtype.is_floating_point and array.dtype.kind in "biuf":
+        cast = array.astype(dtype)
+    if dtype.kind == "f" and array.dtype.kind in "biuf":
         fits = np.isfinite(cast) | ~np.isfinite(array)
     else:
         fits = cast == array
     if not fits.all():
-        raise ValueError(
-            f"{name} of {of} is {leaf.dtype}, which cannot hold {array[~fits].flat[0].item()!r}: give values that fit."
-        )
+        raise ValueError(f"{what}, which cannot hold {array[~fits].flat[0].item()!r}: give values that fit.")
     return cast
 
 

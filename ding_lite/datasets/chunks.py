@@ -20,7 +20,7 @@ import numpy as np
 
 from ding_lite.basics import unflatten, write_atomically
 from ding_lite.data import Episodes, LeafSpec, flatten
-from ding_lite.data.column_arrays import first_without_flag
+from ding_lite.data.column_arrays import first_without_flag, rows_differ
 from ding_lite.data.column_names import LENGTHS, RESERVED
 from ding_lite.data.trees import holds_objects
 
@@ -338,7 +338,7 @@ def _without_jumps(rows: Mapping[str, Any], lengths: np.ndarray[Any, Any]) -> np
     inner = np.flatnonzero(is_inner)
     following, jumps = dict(flatten(rows["next_obs"])), np.zeros(len(inner), np.bool_)
     for path, leaf in flatten(rows[OBS]):
-        jumps |= _differ(following[path][inner], leaf[inner + 1])
+        jumps |= rows_differ(following[path][inner], leaf[inner + 1])
     if not jumps.any():
         return lengths
     if jumps.all() and len(jumps) >= _MANY:
@@ -354,15 +354,6 @@ def _without_jumps(rows: Mapping[str, Any], lengths: np.ndarray[Any, Any]) -> np
     )
     ends = np.union1d(np.cumsum(lengths), inner[jumps] + 1)
     return np.diff(ends, prepend=0)
-
-
-def _differ(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """[N] bool, whether two rows [N, ...] differ; NaN equals NaN. Floats are compared with the precision that both have."""
-    if one.dtype != other.dtype and one.dtype.kind == other.dtype.kind == "f":
-        narrower = min(one.dtype, other.dtype, key=lambda dtype: dtype.itemsize)
-        one, other = one.astype(narrower), other.astype(narrower)
-    differ = (one != other) & ~((one != one) & (other != other))
-    return differ.any(tuple(range(1, differ.ndim)))  # type: ignore[no-any-return]
 
 
 def write_chunk(folder: Path, number: int, arrays: Arrays) -> Chunk:

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from ding_lite.data import PrioritizedReplayBuffer, ReplayBuffer, Trajectories, flatten, nested, tree
+from ding_lite.data import Episodes, PrioritizedReplayBuffer, ReplayBuffer, Trajectories, flatten, nested, tree
+from ding_lite.data.column_arrays import to_objects
 from ding_lite.data.lists import episodes_from_list, rollout_from_list, stack_transitions
-from ding_lite.data.trees import with_leaves
+from ding_lite.data.trees import map_leaves, with_leaves
 
 T, B = 4, 3
 
@@ -131,6 +132,17 @@ WRONG = {
     "a number": ([1], TypeError, "test: transition 0 of a list is 1 of type int, expected a tree, or a dict"),
     "other leaves": ([{"x": 1}, {"y": 1}], ValueError, r"transition 1 of a list has the leaves \['y'\], the first has \['x'\]"),
     "other shapes": ([{"x": [1, 2]}, {"x": [1]}], ValueError, r"test: x of a list of .* has the shapes \[\(1,\), \(2,\)\]"),
+    "no numbers": (
+        [{"x": 1}, {"x": None}],
+        TypeError,
+        r"test: x of transition 1 of a list is None, and array\(1\) in the first",
+    ),
+    "text": ([{"x": 1}, {"x": 2}, {"x": "a"}], TypeError, "test: x of transition 2 of a list is 'a', and array"),
+    "rows of other shapes": (
+        [{"x": [[1], [1, 2]]}],
+        ValueError,
+        r"transition 0 of a list has x = \[\[1\], \[1, 2\]\], whose rows",
+    ),
     "episodes": (
         [{"terminated": [True]}],
         ValueError,
@@ -168,6 +180,58 @@ def test_a_list_of_episodes_is_episodes(form):
     assert episodes_from_list([listed[2], listed[0]], "test").rows()["reward"].tolist() == [5, 0, 1]
 
 
+@pytest.mark.parametrize("kept", [[0, 1, 2, 3, 4, 5], [0, 2, 3, 5], [5, 4, 3], [1, 1, 2]])
+@pytest.mark.parametrize("form", ["mask", "dicts", "list"])
+def test_an_episode_with_gaps_is_as_many_episodes(kept, form):
+    number = np.arange(6.0)
+    no = np.zeros(6, bool)
+    rows = {"obs": {"x": number[:, None]}, "next_obs": {"x": number[:, None] + 1}, "reward": number}
+    episode = Episodes({**rows, "terminated": no, "truncated": no}, [6])[0]
+    if form == "list":
+        one = Trajectories({name: map_leaves(lambda leaf: leaf[:, None], leaf) for name, leaf in nested(episode).items()})
+        element = [one[place] for place in kept]
+    else:
+        element = episode[np.array(kept)] if form == "mask" else [nested(episode[place]) for place in kept]
+    listed = episodes_from_list([element, element], "test")
+    begins = [place for place in range(len(kept)) if not place or kept[place] != kept[place - 1] + 1]
+    lengths = [stop - begin for begin, stop in zip(begins, [*begins[1:], len(kept)])]
+
+    assert listed.lengths.tolist() == 2 * lengths
+    assert listed.rows()["reward"].tolist() == 2 * kept
+    assert [one.truncated.tolist() for one in listed] == 2 * [[False] * (length - 1) + [True] for length in lengths]
+
+
+def test_observations_of_sums_of_several_steps_say_nothing_about_gaps():
+    rows = {**steps(0, 4), "next_obs": {"x": np.full((4, 1), 9.0)}}
+
+    assert episodes_from_list([{**rows, "discount": np.ones(4)}], "test").lengths.tolist() == [4]
+    assert episodes_from_list([rows], "test").lengths.tolist() == [1, 1, 1, 1]
+
+
+def test_columns_of_objects_and_text_are_the_same_in_a_list():
+    words = np.array([["a", "bc", "d"]] * 4)
+    pairs = to_objects([(row,) for row in range(24)]).reshape(4, 3, 2)
+    one = Trajectories({"word": words, "pair": pairs, "texts": np.array([["x", "yz"]] * 12).reshape(4, 3, 2)})
+    listed = rollout_from_list(list(one), "test")
+    buffer = ReplayBuffer(100)
+    buffer.push(one)
+    buffer.push(list(one))
+
+    assert listed.columns["word"].tolist() == words.tolist()
+    assert all(type(word) is str for word in listed.columns["word"].flat)
+    assert listed.columns["pair"].tolist() == pairs.tolist()
+    assert listed.columns["texts"].shape == (4, 3, 2)
+    assert len(buffer) == 24
+
+
+def test_a_number_that_the_rollout_cannot_hold_is_refused_by_name():
+    one = list(rollout())
+    with pytest.raises(ValueError, match=r"test: obs/y/z of a list of transitions is int64 in the rollout, .* hold 0.5"):
+        rollout_from_list([with_leaves(one[0], obs=with_leaves(one[0].obs, y={"z": 0.5})), *one[1:]], "test")
+    with pytest.raises(TypeError, match=r"reward of a list of transitions is 'a', and float32 in the rollout: give numbers"):
+        rollout_from_list([with_leaves(t, reward=np.array("a")) for t in one], "test")
+
+
 @pytest.mark.parametrize("dtype", [np.int64, np.uint8, np.float32])
 def test_flags_of_a_list_of_episodes_may_be_numbers(dtype):
     one, other = steps(0, 2), steps(2, 4, ends=False)
@@ -189,6 +253,12 @@ def test_flags_of_a_list_of_episodes_may_be_numbers(dtype):
             r"episode 1 of a list .*'reward': \(2,\).*expected the leaves \['obs/x', 'reward'",
         ),
         ([{"reward": np.ones(())}], ValueError, r"episode 0 of a list has leaves of the shapes {'reward': \(\)}"),
+        ([{"o": "ab"}], ValueError, r"test: episode 0 of a list has leaves of the shapes {'o': \(\)}"),
+        (
+            [{"reward": np.ones((6, 2)), "terminated": np.ones((6, 2))}],
+            ValueError,
+            r"episode 0 of a list has terminated of shape \(6, 2\), .* write it to ctx.trajectories",
+        ),
         ([{"reward": np.ones(0)}], ValueError, r"{'reward': \(0,\)}, .* same number of rows, 1 or more"),
         ([{"a": np.ones(2), "b": np.ones(3)}], ValueError, r"'a': \(2,\), 'b': \(3,\)"),
         (

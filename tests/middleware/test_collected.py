@@ -188,6 +188,57 @@ def test_a_list_of_episodes_does_what_episodes_do(name, listed):
     assert_same(after(name, cfg, policy, ctx), after_of_episodes(name))
 
 
+NUMBERS = ("reward", "discount", "advantage", "return_", "value", "next_value")
+
+
+@pytest.mark.few
+@pytest.mark.parametrize("name", ["gae_estimator", "montecarlo_return_estimator", "nstep_reward_enhancer"])
+@pytest.mark.parametrize("keep", [lambda one: one[1::2], lambda one: [*one[:3], *one[4:9]], lambda one: one[::-1], list])
+def test_in_a_list_of_episodes_gaps_are_those_of_a_list_of_transitions(name, keep):
+    cfg, policy, ctx = with_rollout()
+    ctx.trajectories = keep(ctx.trajectories)
+    expected = after(name, cfg, policy, ctx)
+    cfg, policy, ctx = with_rollout()
+    ctx.episodes, ctx.trajectories = [keep(ctx.trajectories)], None
+    found = after(name, cfg, policy, ctx)
+
+    numbers = [
+        {key: {leaf: row[leaf] for leaf in NUMBERS if leaf in row} for key, row in it.items()} for it in (found, expected)
+    ]
+    assert_same(*numbers)
+
+
+@pytest.mark.parametrize("name", ["gae_estimator", "montecarlo_return_estimator", "nstep_reward_enhancer", "data_pusher"])
+def test_episodes_without_an_end_do_what_a_list_of_them_does(name):
+    results = []
+    for form in (lambda one: one, list):
+        cfg, policy, ctx = with_rollout(EpisodeCollector)
+        rows, lengths = ctx.episodes.rows(), ctx.episodes.lengths
+        rows |= {flag: np.zeros(len(rows["reward"]), bool) for flag in ("terminated", "truncated")}
+        ctx.episodes = form(Episodes(rows, lengths))
+        results.append(after(name, cfg, policy, ctx))
+        assert not rows["truncated"].any()
+
+    assert_same(*results)
+    assert any(row["truncated"] for row in results[0].values())
+
+
+@pytest.mark.parametrize("change", [{"obs": np.zeros(4)}, {"reward": 1}, {"terminated": 0}])
+def test_changed_transitions_have_the_dtypes_of_the_rollout(change):
+    cfg, policy, ctx = with_rollout()
+    dtypes = {name: column.dtype for name, column in ctx.trajectories.columns.items()}
+    buffer = ReplayBuffer(100)
+    buffer.push(ctx.trajectories)
+    first, *others = ctx.trajectories
+    ctx.trajectories = [with_leaves(first, **change), *others]
+    gae_estimator(cfg, policy.collect_mode)(ctx)
+    MIDDLEWARE["data_pusher"](cfg, policy, buffer)(ctx)
+    batch = nested(ctx.train_data)
+
+    assert {name: batch[name].numpy().dtype for name in dtypes} == dtypes
+    assert len(buffer) == 48
+
+
 @pytest.mark.few
 @each
 @pytest.mark.parametrize("form", [list, tuple])
@@ -474,18 +525,17 @@ def test_an_action_that_is_not_of_its_space_is_refused_also_after_a_middleware_h
         (ctx.trajectories or ctx.episodes)[0].action = 9
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"action": torch.tensor(9)}, r"batch.action\[.*\] is 9, and Discrete\(2\) has 0 to 1 there"),
-        ({"action": torch.tensor(0.5)}, r"batch.action is float32 \[.*\], expected integers of Discrete\(2\)"),
-    ],
-)
-def test_an_action_that_is_not_of_its_space_is_named_where_it_is_learned_from(change, words):
-    cfg, envs, policy = ppo()
-    ctx = OnlineRLContext()
-    StepCollector(cfg, policy.collect_mode, envs)(ctx)
-    ctx.trajectories = [with_leaves(one, **change) for one in ctx.trajectories]
+def test_an_action_that_is_not_of_its_space_is_named_where_it_is_learned_from():
+    cfg, policy, ctx = with_rollout()
+    ctx.trajectories = [with_leaves(one, action=torch.tensor(9)) for one in ctx.trajectories]
     gae_estimator(cfg, policy.collect_mode)(ctx)
-    with pytest.raises(ValueError, match="PPOPolicy cannot learn from this batch: " + words):
+    words = r"PPOPolicy cannot learn from this batch: batch.action\[.*\] is 9, and Discrete\(2\) has 0 to 1 there"
+    with pytest.raises(ValueError, match=words):
         multistep_trainer(cfg, policy.learn_mode)(ctx)
+
+
+def test_an_action_that_its_dtype_cannot_hold_is_named_where_the_list_is_read():
+    cfg, policy, ctx = with_rollout()
+    ctx.trajectories = [with_leaves(one, action=torch.tensor(0.5)) for one in ctx.trajectories]
+    with pytest.raises(ValueError, match="action of a list of transitions is int64 in the rollout, which cannot hold 0.5"):
+        gae_estimator(cfg, policy.collect_mode)(ctx)

@@ -146,16 +146,15 @@ def test_whole_episodes_are_enhanced_one_by_one():
     np.testing.assert_allclose(buffer.state_dict()["scaled"] - 1e-6, rows["action"], atol=1e-12)
 
 
-def test_an_episode_that_does_not_end_before_the_next_one_is_refused_by_name():
+def test_an_episode_that_does_not_end_before_the_next_one_is_cut_there():
     rollout, ctx = rollout_of(**TWO_ENVS), OnlineRLContext()
     rows = {**rollout.rows(), "terminated": np.arange(10) == 2, "truncated": np.zeros(10, bool)}
     ctx.episodes = Episodes(rows, [3, 4, 3])
-    with pytest.raises(ValueError, match="in which episode 1 is neither terminated nor truncated in its last step"):
-        nstep_reward_enhancer(cfg_of(3))(ctx)
-
-    ctx.episodes = Episodes({**rows, "truncated": np.arange(10) == 6}, [3, 4, 3])  # the last one may go on
     nstep_reward_enhancer(cfg_of(3))(ctx)
+
     assert ctx.episodes[1].reward.tolist() == [64 + 2 + 32, 4 + 64 + 2, 128 + 4, 8]
+    assert ctx.episodes[1].truncated.tolist() == [False, True, True, True]
+    assert not rows["truncated"].any()
 
 
 def test_priorities_need_no_ends_of_episodes():
