@@ -27,36 +27,56 @@ _FIXES = {
     "none": (
         "the order of steps, which is unknown for transitions that do not come from ctx.trajectories. Change transitions of "
         "ctx.trajectories in place, t.reward = ..., or by with_leaves(t, reward=...), choose some of them, or put whole "
-        "episodes into ctx.episodes"
+        "episodes into ctx.episodes, with ctx.trajectories = None"
     ),
 }
 
 
-def collected_data(
-    ctx: OnlineRLContext, who: str, episodes_first: bool = False, wants: Order = "none"
-) -> Trajectories | Episodes:
+def collected_data(ctx: OnlineRLContext, who: str, wants: Order = "none", needs: Sequence[str] = ()) -> Trajectories | Episodes:
     """This iteration's rollout, or its whole episodes if these were collected instead; empty episodes for an empty list.
 
     Args:
         who: the middleware that calls, for the message.
-        episodes_first: return the episodes if both exist.
         wants: how much of the order of steps must be known, see `rollout_from_list`.
+        needs: columns that the data must have.
 
     Raises:
-        RuntimeError: there is neither a rollout nor episodes.
-        TypeError, ValueError: the field holds anything but transitions or episodes, or too little is known about the order of
-            steps.
+        RuntimeError: there is neither a rollout nor episodes, or both.
+        TypeError, ValueError: the field holds anything but transitions or episodes, too little is known about the order of
+            steps, or a column is missing.
     """
-    fields = [("trajectories", ctx.trajectories), ("episodes", getattr(ctx, "episodes", None))]
-    for field, found in reversed(fields) if episodes_first else fields:
-        if isinstance(found, (list, tuple)) and not found:
-            return Episodes({}, [])
-        if found is not None:
-            return episodes_of(found, who) if field == "episodes" else rollout_of(found, who, wants)
-    raise RuntimeError(
-        f"{who} found neither ctx.trajectories nor ctx.episodes: put a collector such as StepCollector or EpisodeCollector "
-        "before it, which collects in every iteration."
-    )
+    rollout, episodes = ctx.trajectories, getattr(ctx, "episodes", None)
+    if rollout is not None and episodes is not None:
+        raise RuntimeError(
+            f"{who} found both ctx.trajectories and ctx.episodes: set ctx.trajectories = None to use the episodes, or "
+            "ctx.episodes = None to use the transitions."
+        )
+    given = episodes if rollout is None else rollout
+    if given is None:
+        raise RuntimeError(
+            f"{who} found neither ctx.trajectories nor ctx.episodes: put a collector such as StepCollector or EpisodeCollector "
+            "before it, which collects in every iteration."
+        )
+    if isinstance(given, (list, tuple)) and not given:
+        return Episodes({}, [])
+    found = episodes_of(given, who) if rollout is None else rollout_of(given, who, wants)
+    if len(found):
+        require_columns(found, who, needs)
+    return found
+
+
+def require_columns(found: Trajectories | Episodes, who: str, names: Sequence[str]) -> None:
+    """Check that the collected data has these columns.
+
+    Raises:
+        ValueError: naming those that are missing.
+    """
+    columns = found.column_names()
+    if missing := [name for name in names if name not in columns]:
+        raise ValueError(
+            f"{who} needs the columns {', '.join(names)}, and the collected data has {', '.join(columns)}: add "
+            f"{', '.join(missing)}."
+        )
 
 
 def rollout_of(found: Any, who: str, wants: Order = "none") -> Trajectories:
@@ -100,19 +120,25 @@ def batch_of(found: Any) -> Any:
     return found
 
 
-def rewrite(ctx: OnlineRLContext, who: str, change: Callable[[Trajectories], Trajectories], wants: Order = "none") -> None:
+def rewrite(
+    ctx: OnlineRLContext,
+    who: str,
+    change: Callable[[Trajectories], Trajectories],
+    wants: Order = "none",
+    needs: Sequence[str] = (),
+) -> None:
     """Change the collected data: the rollout, or all episodes in sequence as a rollout of one environment.
 
     Args:
         who: the middleware that calls, for the message.
         change: function from a rollout to another one with the same number of steps.
-        wants: see `collected_data`.
+        wants, needs: see `collected_data`.
 
     Raises:
-        RuntimeError: nothing was collected.
+        RuntimeError: nothing was collected, or both a rollout and episodes.
         TypeError, ValueError: see `collected_data`.
     """
-    found = collected_data(ctx, who, wants=wants)
+    found = collected_data(ctx, who, wants, needs)
     if isinstance(found, Trajectories):
         ctx.trajectories = change(found)
     elif len(found):

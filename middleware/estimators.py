@@ -17,6 +17,7 @@ from ding_lite.middleware.collected import COLLECTED_TERMS, collected_data, copi
 from ding_lite.middleware.foreign_names import ARGUMENTS
 from ding_lite.policy import CollectMode
 
+_NEEDED = ("reward", "terminated", "truncated")
 _FIX = "Leave nstep_reward_enhancer out: returns reach to the end of each episode by themselves."
 
 
@@ -52,7 +53,7 @@ def gae_estimator(cfg: OnPolicyRunConfig, policy: CollectMode) -> Callable[[Onli
     # The learner, because the newest critic estimates the values, not the copy that collects.
     @contract(**COLLECTED_TERMS, writes=("train_data",), uses=(policy.learner,), stage="process")
     def estimate(ctx: OnlineRLContext) -> None:
-        found = collected_data(ctx, "gae_estimator", wants="pieces")
+        found = collected_data(ctx, "gae_estimator", wants="pieces", needs=_NEEDED)
         if not len(found):
             ctx.train_data = None
             return
@@ -104,7 +105,7 @@ def montecarlo_return_estimator(
 
     @contract(**COLLECTED_TERMS, writes=("train_data",), uses=() if critic is None else (critic.learner,), stage="process")
     def estimate(ctx: OnlineRLContext) -> None:
-        found = collected_data(ctx, "montecarlo_return_estimator", episodes_first=True, wants="pieces")
+        found = collected_data(ctx, "montecarlo_return_estimator", wants="pieces", needs=_NEEDED)
         if not len(found):
             ctx.train_data = None
             return

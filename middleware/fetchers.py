@@ -250,7 +250,7 @@ def onpolicy_data_fetcher(cfg: RunConfig) -> Callable[[OnlineRLContext], None]:
 
     @contract(**COLLECTED_TERMS, writes=("train_data",), stage="process")
     def fetch(ctx: OnlineRLContext) -> None:
-        found = collected_data(ctx, "onpolicy_data_fetcher", episodes_first=True, wants="pieces")
+        found = collected_data(ctx, "onpolicy_data_fetcher", wants="pieces")
         ctx.train_data = copied_batch(found) if len(found) else None
 
     estimator = "replace it by gae_estimator(cfg, policy.collect_mode) or montecarlo_return_estimator"

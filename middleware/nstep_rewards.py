@@ -17,6 +17,8 @@ from ding_lite.functional import nstep_return
 from ding_lite.middleware.arguments import policy_settings, require_settings
 from ding_lite.middleware.collected import REWRITE_TERMS, rewrite
 
+_NEEDED = ("reward", "terminated", "truncated", "next_obs")
+
 
 def nstep_reward_enhancer(cfg: RunConfig) -> Callable[[OnlineRLContext], None]:
     """Turn each transition into an n-step transition, shorter if its episode or the rollout ends earlier.
@@ -56,7 +58,7 @@ def nstep_reward_enhancer(cfg: RunConfig) -> Callable[[OnlineRLContext], None]:
             has_warned = True
             _warn_of_short_rollouts(ctx.trajectories, n)
         gamma = policy_settings(cfg).discount_factor  # here, because it may change in a run
-        rewrite(ctx, "nstep_reward_enhancer", lambda rollout: _with_nstep_rewards(rollout, n, gamma), wants="pieces")
+        rewrite(ctx, "nstep_reward_enhancer", lambda rollout: _with_nstep_rewards(rollout, n, gamma), "pieces", _NEEDED)
 
     return enhance
 

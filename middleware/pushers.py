@@ -80,7 +80,7 @@ def sqil_data_pusher(cfg: RunConfig, buffer_: ReplayBuffer, expert: bool = False
 
     @contract(**COLLECTED_TERMS, fills=(buffer_,), stage="process")
     def push(ctx: OnlineRLContext) -> None:
-        found = collected_data(ctx, "sqil_data_pusher")
+        found = collected_data(ctx, "sqil_data_pusher", needs=("reward",))
         if len(found):
             require_single_steps(found, "sqil_data_pusher", "Leave nstep_reward_enhancer out, and set policy.nstep = 1.")
             if isinstance(found, Trajectories):

@@ -16,7 +16,7 @@ from ding_lite.contexts import OnlineRLContext
 from ding_lite.engine import contract
 from ding_lite.functional import discounted_sum
 from ding_lite.middleware.arguments import discount_factor_of, require_mode
-from ding_lite.middleware.collected import require_no_train_data, require_single_steps, rollout_of
+from ding_lite.middleware.collected import require_columns, require_no_train_data, require_single_steps, rollout_of
 from ding_lite.nn import RunningNorm
 from ding_lite.policy import LearnMode
 
@@ -57,6 +57,7 @@ def reward_normalizer(cfg: RunConfig, policy: LearnMode) -> Callable[[OnlineRLCo
                 "time, which a running return needs."
             )
         rollout = rollout_of(ctx.trajectories, "reward_normalizer", "whole")
+        require_columns(rollout, "reward_normalizer", ("reward", "terminated", "truncated"))
         columns = rollout.columns
         if rollout.has_scaled_rewards:
             raise RuntimeError(

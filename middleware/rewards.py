@@ -91,7 +91,12 @@ def reward_estimator(
     )
     def estimate_collected(ctx: OnlineRLContext) -> None:
         require_no_train_data(ctx, 'reward_estimator(of="trajectories")')
-        rewrite(ctx, "reward_estimator", lambda rollout: _with_rewards(rollout, lambda batch: estimated(batch, ctx)))
+        rewrite(
+            ctx,
+            "reward_estimator",
+            lambda rollout: _with_rewards(rollout, lambda batch: estimated(batch, ctx)),
+            needs=("reward",),
+        )
 
     return estimate if of == "train_data" else estimate_collected
 

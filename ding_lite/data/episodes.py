@@ -115,7 +115,8 @@ class Episodes(TreeSequence):
         """The [T_max, E, ...] tree, with a leaf `valid` [T_max, E] bool."""
         return view({**self.columns, VALID: self.valid}, "episodes", limits=self.limits)
 
-    def _column_names(self) -> Collection[str]:
+    def column_names(self) -> Collection[str]:
+        """Names of the columns, without a change of how they are stored."""
         columns: Mapping[str, Any] = vars(self).get("_rows") or vars(self).get("columns", {})
         return columns
 

@@ -105,11 +105,12 @@ def episodes_from_list(episodes: Sequence[Any], who: str) -> Episodes:
         TypeError: an episode is not a tree, mapping or list; or as for `stack_transitions`.
         ValueError: the leaves of an episode differ from the first, it has no steps, or its leaves differ in length.
     """
-    parts, lengths = [], []
+    parts: list[dict[tuple[str, ...], Any]] = []
+    lengths: list[int] = []
     for number, one in enumerate(episodes):
         what = f"{who}: episode {number} of a list"
         part, places = _steps_of(one, what)
-        of_leaves = {getattr(leaf, "shape", ())[:1] for leaf in part.values()}
+        of_leaves: set[tuple[int, ...]] = {getattr(leaf, "shape", ())[:1] for leaf in part.values()}
         if (parts and part.keys() != parts[0].keys()) or len(of_leaves) != 1 or of_leaves <= {(), (0,)}:
             shapes = {"/".join(path): getattr(leaf, "shape", ()) for path, leaf in part.items()}
             raise ValueError(
@@ -181,7 +182,7 @@ def _jumps(part: Mapping[tuple[str, ...], Any]) -> list[int]:
             after = part.get(("next_obs", *path[1:]))
             if path[0] == "obs" and after is not None and after.shape == leaf.shape and not holds_objects(leaf):
                 jumps = jumps | rows_differ(after[:-1], leaf[1:])
-    return (np.flatnonzero(jumps) + 1).tolist()  # type: ignore[no-any-return]
+    return (np.flatnonzero(jumps) + 1).tolist()
 
 
 def _leaves_of(one: Any, what: str) -> dict[tuple[str, ...], Any]:

@@ -190,7 +190,7 @@ class TreeSequence(Sequence[Tree]):
                 f"{kind} has no {name!r}, because its arrays have a fixed size: make it a list first, {self._name} = "
                 f"list({self._name}), which middleware accepts too."
             )
-        columns = self._column_names()
+        columns = self.column_names()
         column = name if name in columns else RENAMED.get(name)
         if column in columns:
             text = f"it is a sequence of {self._items}. The column is {self._name}.batch.{column}."
@@ -200,7 +200,7 @@ class TreeSequence(Sequence[Tree]):
             raise AttributeError(f"{kind!r} object has no attribute {name!r}", name=name, obj=self)
         raise AttributeError(f"{kind} has no {name!r}: {text}", name=name, obj=self)
 
-    def _column_names(self) -> Collection[str]:
+    def column_names(self) -> Collection[str]:
         """Names of the columns, without a change of how they are stored."""
         return {}
 
@@ -339,7 +339,8 @@ class Trajectories(TreeSequence):
         made.has_scaled_rewards = self.has_scaled_rewards
         return made
 
-    def _column_names(self) -> Collection[str]:
+    def column_names(self) -> Collection[str]:
+        """Names of the columns, without a change of how they are stored."""
         columns: Mapping[str, Any] = vars(self).get("columns", {})
         return columns
 

@@ -188,6 +188,33 @@ def test_a_list_of_episodes_does_what_episodes_do(name, listed):
     assert_same(after(name, cfg, policy, ctx), after_of_episodes(name))
 
 
+@each
+def test_a_rollout_and_episodes_together_are_refused(name):
+    cfg, policy, ctx = with_rollout()
+    ctx.episodes = [ctx.trajectories[:6]]
+    if name in OF_ALL:
+        return
+    with pytest.raises(
+        RuntimeError, match=rf"{name} found both ctx.trajectories and ctx.episodes: set ctx.trajectories = None"
+    ):
+        after(name, cfg, policy, ctx)
+
+
+@each
+@pytest.mark.parametrize("collector", [StepCollector, EpisodeCollector])
+def test_a_column_that_is_missing_is_named(name, collector):
+    cfg, policy, ctx = with_rollout(collector)
+    if name in {"data_pusher", "onpolicy_data_fetcher", "priority_calculator"} or (name in OF_ALL and ctx.episodes):
+        return
+    if ctx.episodes is None:
+        ctx.trajectories = Trajectories({key: column for key, column in ctx.trajectories.columns.items() if key != "reward"})
+    else:
+        rows = {key: column for key, column in ctx.episodes.rows().items() if key != "reward"}
+        ctx.episodes = Episodes(rows, ctx.episodes.lengths)
+    with pytest.raises(ValueError, match=f"{name} needs the columns reward.*: add reward"):
+        after(name, cfg, policy, ctx)
+
+
 NUMBERS = ("reward", "discount", "advantage", "return_", "value", "next_value")
 
 

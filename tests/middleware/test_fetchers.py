@@ -407,7 +407,7 @@ def test_the_rollout_as_it_is_becomes_what_is_learned_from():
     assert ctx.train_data.reward.tolist() == ctx.trajectories.batch.reward.tolist()
     assert ctx.train_data.reward.data_ptr() != ctx.trajectories.batch.reward.data_ptr()
     assert set(ctx.train_data.keys()) == set(ctx.trajectories.batch.keys())
-    ctx.episodes = episodes()
+    ctx.trajectories, ctx.episodes = None, episodes()
     fetch(ctx)
 
     assert ctx.train_data.reward.tolist() == ctx.episodes.batch.reward.tolist()
