@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ding_lite.basics import unflatten
+from ding_lite.basics.messages import warn_caller
 from ding_lite.data.column_arrays import as_array, rows_differ, stack_rows
 from ding_lite.data.column_names import FLAGS, STATE_IN
 from ding_lite.data.episodes import Episodes
@@ -107,6 +108,7 @@ def episodes_from_list(episodes: Sequence[Any], who: str) -> Episodes:
     """
     parts: list[dict[tuple[str, ...], Any]] = []
     lengths: list[int] = []
+    compared = jumped = 0
     for number, one in enumerate(episodes):
         what = f"{who}: episode {number} of a list"
         part, places = _steps_of(one, what)
@@ -125,8 +127,16 @@ def episodes_from_list(episodes: Sequence[Any], who: str) -> Episodes:
                 )
         count = of_leaves.pop()[0]
         gaps = _jumps(part) if places is None else _gaps(places)
+        if places is None:
+            compared, jumped = compared + count - 1, jumped + len(gaps)
         parts.append(part)
         lengths += np.diff([0, *gaps, count]).tolist()
+    if 1 < compared == jumped:
+        warn_caller(
+            f"{who}: no step in a list of episodes has the obs that was the next_obs of the step before, so each step is an "
+            "episode of its own. If you have changed the observations, change obs and next_obs alike, or set whole columns, "
+            "ctx.episodes = ctx.episodes.with_columns(obs=...)."
+        )
     joined = {path: _concatenated(path, [part[path] for part in parts], who) for path in (parts[0] if parts else ())}
     limits = [limits_of(one) for one in episodes] or [None]
     return Episodes(unflatten(joined), lengths).with_limits(_shared(limits)).ended()
