@@ -11,7 +11,7 @@ import torch
 from ding_lite.config import RunConfig
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
 from ding_lite.data import Trajectories, Tree, nested
-from ding_lite.data.trees import has_leaf, is_tree, map_leaves
+from ding_lite.data.trees import as_floats, has_leaf, is_tree, map_leaves
 from ding_lite.engine import contract
 from ding_lite.metrics import MetricsLogger
 from ding_lite.metrics.outputs import Outputs, append_metrics
@@ -186,5 +186,6 @@ def _with_rewards(rollout: Trajectories, estimated: Callable[[Tree], Tree]) -> T
     columns = map_leaves(lambda leaf: leaf.numpy(force=True) if isinstance(leaf, torch.Tensor) else leaf, nested(batch))
     columns.pop("valid", None)
     reward = columns["reward"] if rollout.valid is None else np.where(rollout.valid, columns["reward"], before)
+    reward = reward.astype(as_floats(before).dtype, copy=False)
     # A dataset that is recorded behind it has the environment's rewards.
-    return rollout.with_columns(**{**columns, "reward": reward.astype(before.dtype, copy=False), "raw_reward": raw_reward})
+    return rollout.with_columns(**{**columns, "reward": reward, "raw_reward": raw_reward})

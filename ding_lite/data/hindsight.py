@@ -13,7 +13,7 @@ import torch
 from ding_lite.data.episode_replay import WITHIN, Array, EpisodeReplayBuffer, GoalSelection
 from ding_lite.data.mixtures import Sampler
 from ding_lite.data.replay import Draw
-from ding_lite.data.trees import LeafError, Tree, flatten, map_leaves, nested, tree
+from ding_lite.data.trees import LeafError, Tree, as_floats, flatten, map_leaves, nested, tree
 
 ACHIEVED, DESIRED = "achieved_goal", "desired_goal"
 """Parts of the observations of an environment with goals, as gymnasium names them."""
@@ -165,6 +165,7 @@ class HindsightSampler(Sampler):
         for part in ("obs", "next_obs"):
             map_leaves(lambda leaf, new: leaf.__setitem__(at, new.to(leaf.dtype)), batch[part][DESIRED], goal)
         given = self._arguments(batch, at)
+        batch["reward"] = as_floats(batch["reward"])
         batch["reward"][at] = torch.from_numpy(self._rewards.rewards(*given)).to(batch["reward"].dtype)
         ends = self._rewards.terminated(*given)
         if ends is not None:

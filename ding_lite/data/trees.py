@@ -492,6 +492,16 @@ def holds_objects(leaf: Any) -> bool:
     return isinstance(leaf, np.ndarray) and leaf.dtype.kind in "OUS"
 
 
+def as_floats(leaf: Any) -> Any:
+    """An array or tensor of numbers as floats: unchanged if it holds floats, else as float32.
+
+    For new rewards, which get the dtype of the former ones: those of some datasets are integers.
+    """
+    if isinstance(leaf, torch.Tensor):
+        return leaf if leaf.is_floating_point() else leaf.float()
+    return leaf if leaf.dtype.kind == "f" else leaf.astype(np.float32)
+
+
 def merge_leading_dims(leaf: Any) -> Any:
     """An array or tensor [T, B, ...] as [T * B, ...], without a copy if possible."""
     return leaf.reshape(leaf.shape[0] * leaf.shape[1], *leaf.shape[2:])

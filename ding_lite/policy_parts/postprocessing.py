@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ding_lite.basics import foreign_arguments
 from ding_lite.data import Tree
-from ding_lite.data.trees import has_leaf, with_leaves
+from ding_lite.data.trees import as_floats, has_leaf, with_leaves
 from ding_lite.functional import discounted_return, gae
 from ding_lite.policy_check import ColumnError
 
@@ -46,7 +46,7 @@ def compute_advantages(
 
     reward, terminated, truncated = shaped("reward"), shaped("terminated"), shaped("truncated")
     values = [name for name in ("value", "vf_preds") if has_leaf(batch, name)]
-    dtype = reward.dtype if reward.is_floating_point() else torch.float32
+    dtype = as_floats(reward).dtype
     last = torch.as_tensor(last_r, dtype=dtype, device=reward.device).expand(reward.shape[1:])
     if use_gae:
         if not values:

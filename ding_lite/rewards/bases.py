@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ding_lite.basics import Config, base_state, ranged_field
 from ding_lite.data import Spec, Tree, flatten, nested
-from ding_lite.data.trees import has_leaf, map_leaves, with_leaves
+from ding_lite.data.trees import as_floats, has_leaf, map_leaves, with_leaves
 from ding_lite.functional import decayed_value
 from ding_lite.policy_base import available_device
 from ding_lite.policy_check import LossError, are_finite
@@ -231,7 +231,7 @@ class ExplorationBonus(RewardModel):
 
         Before `learn` was called for the first time, the size of errors is unknown, and the bonus is 0.
         """
-        reward = batch.reward
+        reward = as_floats(batch.reward)
         bonus = self._scaled(self._error(self._rows_of(batch))).reshape(reward.shape).to(reward)
         return with_reward(batch, reward + self.weight * bonus)
 

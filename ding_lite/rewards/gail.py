@@ -19,7 +19,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, logsigmoid, so
 
 from ding_lite.basics import Config, ranged_field, seed_of
 from ding_lite.data import Tree
-from ding_lite.data.trees import first_leaf, map_leaves
+from ding_lite.data.trees import as_floats, first_leaf, map_leaves
 from ding_lite.datasets import open_dataset
 from ding_lite.datasets.space_checks import require_spaces
 from ding_lite.envs.action_masks import without_mask
@@ -177,7 +177,8 @@ class GAILRewardModel(RewardModel):
     def estimate(self, batch: Tree) -> Tree:
         """Replace the reward of a batch. The one before is kept as raw_reward, unless the batch has this column."""
         logit = self.discriminator[1](self._features(self._inputs(batch))).squeeze(-1)
-        return with_reward(batch, _REWARDS[self.cfg.reward](logit).reshape(batch.reward.shape).to(batch.reward))
+        before = as_floats(batch.reward)
+        return with_reward(batch, _REWARDS[self.cfg.reward](logit).reshape(before.shape).to(before))
 
     def state_dict(self) -> dict[str, Any]:
         """See `RewardModel.state_dict`; and a checksum of the data of the expert."""

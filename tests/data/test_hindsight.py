@@ -194,6 +194,20 @@ def test_rewards_of_another_scale_cause_one_warning():
         sampler.sample(50)
 
 
+def test_new_rewards_keep_their_fractions_if_the_stored_ones_are_integers():
+    data = episodes(20)
+    rows = data.rows()
+    buffer = EpisodeReplayBuffer(1000)
+    buffer.push(Episodes({**rows, "reward": np.full_like(rows["reward"], 1, np.int64)}, data.lengths))
+    halves = GoalRewards(lambda achieved, desired, info: np.where((achieved == desired).all(-1), 1.0, 0.5))
+    with pytest.warns(UserWarning, match="are not those of compute_reward"):
+        batch = HindsightSampler(buffer, halves, "future", 1.0).sample(200)
+    expected = np.where((batch.next_obs.achieved_goal == batch.next_obs.desired_goal).all(-1), 1.0, 0.5)
+
+    assert set(expected) == {0.5, 1.0}
+    np.testing.assert_array_equal(batch.reward, expected)
+
+
 def test_a_single_value_of_compute_terminated_is_computed_for_each():
     def single(achieved, desired, info):
         return bool(np.linalg.norm(achieved - desired) == 0)

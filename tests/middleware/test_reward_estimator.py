@@ -153,6 +153,20 @@ def test_rewards_that_a_network_gives_are_taken_without_its_gradients_and_in_the
     assert ctx.trajectories.columns["reward"].tolist() == rollout().columns["reward"].tolist()
 
 
+@pytest.mark.parametrize("valid", [None, VALID])
+@pytest.mark.parametrize("dtype", [np.int64, np.uint8, np.bool_])
+def test_rewards_that_a_model_gives_for_integers_keep_their_fractions(dtype, valid):
+    before = rollout(valid)
+    ints = before.columns["reward"].astype(dtype)
+    ctx = OnlineRLContext(trajectories=before.with_columns(reward=ints))
+    reward_estimator(None, Model(lambda batch: with_leaves(batch, reward=batch.reward + 0.25)), of="trajectories")(ctx)
+    columns = ctx.trajectories.columns
+
+    assert columns["reward"].dtype == np.float32
+    np.testing.assert_array_equal(columns["reward"], np.where(valid if valid is not None else True, ints + 0.25, ints))
+    assert columns["raw_reward"].dtype == dtype
+
+
 def test_what_it_touches_is_in_the_contract():
     model = Bonus()
     late, early = (contract_of(reward_estimator(None, model, **of)) for of in ({}, {"of": "trajectories"}))

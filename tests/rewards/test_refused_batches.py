@@ -1,4 +1,4 @@
-"""Batches that a reward model refuses: NaN, infinity and numbers that are too large leave the whole model unchanged."""
+"""Odd batches: NaN, infinity and numbers that are too large are refused and change nothing; rewards may be integers."""
 
 import copy
 import math
@@ -80,6 +80,18 @@ def test_columns_that_are_not_read_may_be_anything():
         rows["reward"][0] = math.nan
 
         assert made(kind).learn(tree(rows))
+
+
+@pytest.mark.parametrize("kind", ["rnd", "icm", "gail"])
+def test_integer_rewards_give_the_same_rewards_as_floats(kind):
+    model, rows = made(kind), batch(1)
+    model.learn(tree(batch()))
+    ints = torch.randint(0, 5, (32,), generator=torch.Generator().manual_seed(0))
+    expected, estimated = (model.estimate(tree({**rows, "reward": reward})) for reward in (ints.float(), ints))
+
+    assert (expected.reward % 1 != 0).any()
+    torch.testing.assert_close(estimated.reward, expected.reward, rtol=0, atol=0)
+    assert torch.equal(estimated.raw_reward, ints)
 
 
 def test_an_expert_with_infinity_is_refused():
