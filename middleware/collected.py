@@ -6,13 +6,13 @@ this file converts such a list to a rollout or to episodes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ding_lite.contexts import OnlineRLContext
 from ding_lite.data import Episodes, Order, Trajectories, Tree, tree
 from ding_lite.data.lists import episodes_from_list, rollout_from_list, stack_transitions
-from ding_lite.data.trees import map_leaves
+from ding_lite.data.trees import has_leaf, map_leaves
 
 # EpisodeCollector writes ctx.trajectories = None too. So reading both fields is refused in a pipeline without a collector.
 COLLECTED_TERMS: Any = {"reads": ("trajectories",), "may_read": ("episodes",)}
@@ -161,20 +161,21 @@ def require_no_train_data(ctx: OnlineRLContext, who: str) -> None:
         )
 
 
-def require_single_steps(found: Trajectories | Episodes, who: str, fix: str) -> None:
+def require_single_steps(columns: Tree | Mapping[str, Any], who: str, fix: str) -> None:
     """Refuse rewards that nstep_reward_enhancer has summed up, for a middleware that needs the reward of each single step.
 
     Args:
+        columns: collected data or a batch.
         who: name of this middleware, for the message.
         fix: advice for the message, an imperative sentence.
 
     Raises:
         RuntimeError
     """
-    if "discount" in found.columns:
+    if has_leaf(columns, "discount"):
         raise RuntimeError(
             f"{who} found the column 'discount', which nstep_reward_enhancer adds: rewards are sums of several steps, and "
-            f"would be summed up again. {fix}"
+            f"those of single steps are needed. {fix}"
         )
 
 

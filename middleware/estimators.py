@@ -57,7 +57,7 @@ def gae_estimator(cfg: OnPolicyRunConfig, policy: CollectMode) -> Callable[[Onli
         if not len(found):
             ctx.train_data = None
             return
-        require_single_steps(found, "gae_estimator", _FIX)
+        require_single_steps(found.columns, "gae_estimator", _FIX)
         batch = policy.with_values(copied_batch(found))
         gamma, lambda_ = discount_factor_of("gae_estimator", cfg), cfg.policy.collect.gae_lambda  # may change in a run
         advantage = gae(
@@ -109,7 +109,7 @@ def montecarlo_return_estimator(
         if not len(found):
             ctx.train_data = None
             return
-        require_single_steps(found, "montecarlo_return_estimator", _FIX)
+        require_single_steps(found.columns, "montecarlo_return_estimator", _FIX)
         batch = copied_batch(found)
         if not has_leaf(batch, "valid"):
             batch = with_leaves(batch, valid=torch.ones_like(batch.terminated))

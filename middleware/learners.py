@@ -277,7 +277,7 @@ class OffPolicyLearner:
                 for batch in batches:
                     data, sent = batch
                     if self._reward_model is not None:
-                        data, of_batch = estimate_rewards(self._reward_model, data)
+                        data, of_batch = estimate_rewards(self._reward_model, data, type(self).__name__)
                         sent = data
                         of_rewards.append(of_batch)
                     before = self._policy.train_iter

@@ -64,7 +64,7 @@ def reward_normalizer(cfg: RunConfig, policy: LearnMode) -> Callable[[OnlineRLCo
                 "reward_normalizer found rewards that are scaled already, and would be scaled twice: put it into the pipeline "
                 "once."
             )
-        require_single_steps(rollout, "reward_normalizer", "Put reward_normalizer before nstep_reward_enhancer.")
+        require_single_steps(columns, "reward_normalizer", "Put reward_normalizer before nstep_reward_enhancer.")
         reward = np.asarray(columns["reward"])
         scale.gamma = discount_factor_of("reward_normalizer", cfg)  # may change in a run
         scale.update(reward, np.asarray(columns["terminated"] | columns["truncated"]), rollout.valid, rollout.begins)

@@ -16,7 +16,7 @@ from ding_lite.engine import contract
 from ding_lite.metrics import MetricsLogger
 from ding_lite.metrics.outputs import Outputs, append_metrics
 from ding_lite.middleware.arguments import require
-from ding_lite.middleware.collected import REWRITE_TERMS, own_batch, require_no_train_data, rewrite
+from ding_lite.middleware.collected import REWRITE_TERMS, own_batch, require_no_train_data, require_single_steps, rewrite
 from ding_lite.policy_check.columns import explain_missing
 from ding_lite.ranks import current_ranks
 
@@ -25,6 +25,10 @@ _FETCH = (
     "A fetcher that gets a policy fetches only the columns in use: pass it the reward model too, such as "
     "offline_data_fetcher(cfg, dataset, policy.learn_mode, reward_model). If the reward model has `columns`, name this one "
     "there; without `columns`, all are fetched."
+)
+_SINGLE_STEPS = (
+    "Leave nstep_reward_enhancer out and set policy.nstep = 1, or put reward_estimator(cfg, reward_model, "
+    'of="trajectories") before it.'
 )
 
 
@@ -53,7 +57,8 @@ def reward_estimator(
     Raises:
         ValueError: unknown `of`; or, in an iteration, rewards are missing or have the wrong shape.
         TypeError: not a reward model; or, in an iteration, it does not return a batch, or `learn` does not return a dict.
-        RuntimeError: in an iteration, advantages or returns were already computed from the rewards.
+        RuntimeError: in an iteration, rewards are sums of several steps, or advantages or returns were already computed from
+            them.
     """
     require_reward_model("reward_estimator", reward_model)
     if of not in ("train_data", "trajectories"):
@@ -62,7 +67,7 @@ def reward_estimator(
     outputs = Outputs(metrics)
 
     def estimated(batch: Tree, ctx: Any) -> Tree:
-        batch, output = estimate_rewards(reward_model, batch)
+        batch, output = estimate_rewards(reward_model, batch, "reward_estimator")
         if output:
             outputs.log([output])
             append_metrics(ctx, "learn_metrics", [metrics.reduce()])
@@ -116,13 +121,19 @@ def require_reward_model(middleware: str, reward_model: Any) -> None:
     require(middleware, reward_model, "estimate", "a reward model, with estimate(batch) -> batch")
 
 
-def estimate_rewards(reward_model: Any, batch: Any) -> tuple[Tree, Mapping[str, Any]]:
+def estimate_rewards(reward_model: Any, batch: Any, who: str) -> tuple[Tree, Mapping[str, Any]]:
     """The batch with the model's rewards, after the model has learned from it, and the values of its learning to log.
 
+    Args:
+        who: the middleware that calls, for the message.
+
     Raises:
+        RuntimeError: rewards are sums of several steps, and the model has not learned.
         TypeError, ValueError: the model returns something else than `reward_estimator` requires.
         ColumnError: it reads a column that the batch does not have.
     """
+    if is_tree(batch):
+        require_single_steps(batch, who, _SINGLE_STEPS)
     model, before = type(reward_model).__name__, _shapes_of_rewards(batch)
     output = _called(reward_model, "learn", batch) if hasattr(reward_model, "learn") else None
     if output is not None and not isinstance(output, Mapping):

@@ -5,18 +5,24 @@ import pytest
 
 from ding_lite.config import DQNConfig, IMPALAConfig, PPOConfig
 from ding_lite.contexts import OnlineRLContext
+from ding_lite.data import ReplayBuffer
+from ding_lite.data.trees import with_leaves
 from ding_lite.envs import make_envs
 from ding_lite.middleware import (
     EpisodeCollector,
+    OffPolicyLearner,
     StepCollector,
+    data_pusher,
     gae_estimator,
     montecarlo_return_estimator,
     nstep_reward_enhancer,
+    offpolicy_data_fetcher,
     onpolicy_data_fetcher,
+    reward_estimator,
     reward_normalizer,
     trainer,
 )
-from ding_lite.policy import IMPALAPolicy, PPOPolicy
+from ding_lite.policy import DQNPolicy, IMPALAPolicy, PPOPolicy
 
 SMALL = {"policy.model.encoder_hidden_size_list": [16]}
 FOUND = "found the column 'discount', which nstep_reward_enhancer adds.*"
@@ -55,6 +61,41 @@ def test_a_policy_that_makes_returns_itself_refuses_rewards_of_several_steps():
     run(collect, onpolicy_data_fetcher(cfg), train)
     with pytest.raises(RuntimeError, match=FOUND + "reads reward without it.*Leave nstep_reward_enhancer out"):
         run(collect, enhancer(), onpolicy_data_fetcher(cfg), train)
+
+
+class Model:
+    """A reward model that counts the batches that it learned from."""
+
+    learned = 0
+
+    def learn(self, batch):
+        self.learned += 1
+
+    def estimate(self, batch):
+        return with_leaves(batch, reward=batch.reward + 1)
+
+
+@pytest.mark.parametrize("of", ["train_data", "trajectories", "OffPolicyLearner"])
+@pytest.mark.parametrize("collector", [StepCollector, EpisodeCollector])
+def test_reward_models_are_given_rewards_of_single_steps(of, collector):
+    cfg, envs, policy = made(
+        DQNPolicy,
+        DQNConfig,
+        **{"policy.nstep": 3, "policy.learn.learning_starts": 8, "policy.learn.batch_size": 8, "policy.collect.n_episode": 2},
+    )
+    buffer, model, collect = ReplayBuffer(1000), Model(), collector(cfg, policy.collect_mode, envs)
+    push, fetch = data_pusher(cfg, buffer), offpolicy_data_fetcher(cfg, buffer, policy.learn_mode, model)
+    chains = {
+        "train_data": [enhancer(), push, fetch, reward_estimator(cfg, model)],
+        "trajectories": [enhancer(), reward_estimator(cfg, model, of="trajectories")],
+        "OffPolicyLearner": [enhancer(), push, OffPolicyLearner(cfg, policy.learn_mode, buffer, reward_model=model)],
+    }
+    who = of if of == "OffPolicyLearner" else "reward_estimator"
+    with pytest.raises(RuntimeError, match=f"{who} {FOUND}Leave nstep_reward_enhancer out and set policy.nstep = 1, or put"):
+        run(collect, *chains[of])
+    assert not model.learned
+    run(collect, reward_estimator(cfg, model, of="trajectories"), enhancer())
+    assert model.learned == 1
 
 
 def test_rewards_are_not_scaled_where_that_changes_nothing_or_twice_or_when_they_are_sums():
