@@ -31,6 +31,7 @@ from ding_lite.policy_base.learner_workers import (
     load_state,
     make_learner,
     open_store,
+    own_state,
     read_state,
     recipe_of,
 )
@@ -69,7 +70,7 @@ class LearnerGroup:
         self._must_send = True  # the learners do not have the policy's state
         self._is_ahead = False  # the policy does not have the learners' state
         self._kept: list[dict[str, Any]] | None = None  # the state of each learner after the last batch, with restart
-        self._generators: list[dict[str, Any]] = []  # random generators of all learners but the first
+        self._own_states: list[dict[str, Any]] = []  # of all learners but the first
         self._lost = ""  # why the state of the learners is lost
         self._is_following = False  # the policy is being given something of the learners
         self._agreement: Agreement | None = None
@@ -81,7 +82,7 @@ class LearnerGroup:
         copied._policy = copy.deepcopy(self._policy, memo)
         copied._hosts, copied._must_send, copied._is_ahead, copied._kept = [], True, False, None
         copied._agreement = None
-        copied._generators = copy.deepcopy(self._generators)
+        copied._own_states = copy.deepcopy(self._own_states)
         return copied
 
     def __reduce__(self) -> NoReturn:
@@ -133,7 +134,7 @@ class LearnerGroup:
         settings = plain_settings(self._policy.cfg)
         with self._following():
             self._policy.take_learned(_with_batch_size(states[0], lambda part: part * len(states)))
-        self._generators = [state["learn"] for state in states[1:]]
+        self._own_states = [own_state(state, states[0]) for state in states[1:]]
         self._is_ahead = False
         has_others = plain_settings(self._policy.cfg) != settings  # from a hook
         self._agreement = Agreement(self._policy, None if has_others else self._agreement)
@@ -163,13 +164,13 @@ class LearnerGroup:
             self._is_following = False
 
     @property
-    def generators(self) -> list[dict[str, Any]]:
-        """The random generators of all learners but the first, for a saved state."""
-        return copy.deepcopy(self._generators)
+    def own_states(self) -> list[dict[str, Any]]:
+        """What all learners but the first have of their own, see `own_state`, for a saved state."""
+        return copy.deepcopy(self._own_states)
 
-    @generators.setter
-    def generators(self, saved: Sequence[Mapping[str, Any]]) -> None:
-        self._generators = [dict(one) for one in saved]
+    @own_states.setter
+    def own_states(self, saved: Sequence[Mapping[str, Any]]) -> None:
+        self._own_states = [dict(one) for one in saved]
 
     def release(self) -> None:
         """End the learners. The next batch starts them again in the same state."""
@@ -266,8 +267,8 @@ class LearnerGroup:
             self._must_send = True
         if not self._must_send:
             return
-        state, generators, size = self._policy.state_to_learn_from(), self._generators, len(self._hosts)
-        each = [*([None] + [*generators, *[None] * size])[:size]]
+        state, own, size = self._policy.state_to_learn_from(), self._own_states, len(self._hosts)
+        each = [*([None] + [*own, *[None] * size])[:size]]
         self._asked(load_state, [(Copied(_with_batch_size(state, lambda whole: whole // size)), Copied(one)) for one in each])
         self._must_send = False
         self._agreement = Agreement(self._policy)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,6 +30,8 @@ _OF_SCRIPT = ("collect", "evaluate", "metrics", "made_with")
 
 _LEARNER = "learner"
 """Name of the learner among the objects of its host."""
+
+_ATTACHED = "attached"
 
 
 class Recipe(NamedTuple):
@@ -69,7 +71,7 @@ class Answer(NamedTuple):
     """The states of the global random generators, from the first learner."""
 
     state: dict[str, Any] | None
-    """The state after it, if it is asked for."""
+    """The state after it, if it is asked for: see `Learner.state`."""
 
     settings: dict[str, Any] | None
     """The configuration, if a hook has changed it."""
@@ -170,23 +172,27 @@ class Learner:
         return now if changed else None
 
     def state(self) -> dict[str, Any]:
-        """What learning changes in the policy, on the CPU; of a learner that is not the first, its random generators."""
+        """What learning changes in the policy, on the CPU; of a learner that is not the first, its random generators and the
+        attached objects."""
         policy = self.policy
         if not self._is_first:
-            return {"learn": _on_cpu(policy.generator_state())}
+            return _on_cpu({"learn": policy.generator_state(), "attached": policy.attached_states()})  # type: ignore[no-any-return]
         state = policy.state_dict()
         own = {name: part for name, part in state.items() if name not in _OF_SCRIPT}
         return _on_cpu({**own, "attached": {name: state["attached"][name] for name in policy.attachments}})  # type: ignore[no-any-return]
 
-    def load(self, state: Mapping[str, Any], generators: Mapping[str, Any] | None) -> None:
+    def load(self, state: Mapping[str, Any], own: Mapping[str, Any] | None) -> None:
         """Load the state of the policy of the script.
 
         Args:
             state: its state.
-            generators: the random generators of this learner; None to keep those of the first learner there, and others here.
+            own: what this learner has of its own, see `own_state`; None for its current random generators, and the attached
+                objects of the first learner. Unused in the first learner.
         """
         if not self._is_first:
-            state = {**state, "learn": generators or self.policy.generator_state()}
+            generators = dict(own or self.policy.generator_state())
+            attached = generators.pop(_ATTACHED, {})
+            state = {**state, "learn": generators, "attached": {**state["attached"], **attached}}
         with _shown_in_script():
             self.policy.load_state_dict(state)
         self._settings = plain_settings(self.policy.cfg)
@@ -240,6 +246,35 @@ def _on_cpu(value: Any) -> Any:
     return type(value)(map(_on_cpu, value)) if type(value) in (list, tuple) else value
 
 
+def own_state(state: Mapping[str, Any], first: Mapping[str, Any]) -> dict[str, Any]:
+    """What a learner has of its own, for a saved state: its random generators, and the attached objects that differ from those
+    of the first one.
+
+    Args:
+        state: its state, a result of `Learner.state`.
+        first: the state of the first learner.
+    """
+    others = first[_ATTACHED]
+    attached = {name: it for name, it in state[_ATTACHED].items() if not _are_same(it, others.get(name))}
+    return {**state["learn"], **({_ATTACHED: attached} if attached else {})}
+
+
+def without_attached(own: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """A result of `own_state` without these attached objects, for which the learner takes those of the first one."""
+    return {**own, _ATTACHED: {name: it for name, it in own.get(_ATTACHED, {}).items() if name not in names}}
+
+
+def _are_same(one: Any, other: Any) -> bool:
+    """Whether two states have equal numbers."""
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(_are_same(part, other[name]) for name, part in one.items())
+    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
+        return len(one) == len(other) and all(map(_are_same, one, other))
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        return one.dtype == other.dtype and torch.equal(one, other)
+    return bool(np.array_equal(one, other))
+
+
 # Requests.
 
 
@@ -266,9 +301,9 @@ def make_learner(objects: dict[str, Any], recipe: Recipe, rank: int, size: int, 
         raise
 
 
-def load_state(objects: dict[str, Any], state: Copied[Any], generators: Copied[Any]) -> None:
+def load_state(objects: dict[str, Any], state: Copied[Any], own: Copied[Any]) -> None:
     """Load a state, as `Learner.load`."""
-    objects[_LEARNER].load(state.value, generators.value)
+    objects[_LEARNER].load(state.value, own.value)
 
 
 def learn(objects: dict[str, Any], batch: Any, randoms: dict[str, Any], modes: TorchModes | None, wants_state: bool) -> Any:

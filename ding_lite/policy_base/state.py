@@ -21,6 +21,7 @@ from ding_lite.policy_base.acting import ActMode, CollectMode, EvalMode
 from ding_lite.policy_base.acting_copies import ROLES, acting_copy, holds_weights
 from ding_lite.policy_base.constructions import Construction
 from ding_lite.policy_base.learner_groups import LearnerGroup
+from ding_lite.policy_base.learner_workers import without_attached
 from ding_lite.policy_base.learning import LearnMode
 from ding_lite.policy_base.live_settings import change_settings, live_changes, restored_settings, unfollowed_changes, values_of
 from ding_lite.policy_base.prediction import PredictMode
@@ -48,7 +49,7 @@ from ding_lite.policy_state.network_copies import detached_copy
 
 _OWN = (
     *("optimizer", "train_iter", "version", "learn", "collect", "evaluate", "predict", "metrics", "settings", "attached"),
-    *("networks", "made_with"),
+    *("networks", "made_with", "learners"),
 )
 """Entries of a state that `load_learned_state` does not take as they are."""
 
@@ -231,7 +232,7 @@ class PolicyState(PolicyWeights):
             **({"networks": networks} if (networks := [*self._networks()]) else {}),
             "made_with": self.made_with,
             **({"settings": values_of(self.cfg, self._settings_before)} if self._settings_before else {}),
-            **({"learners": self.learners.generators} if self.learners is not None and self.learners.generators else {}),
+            **({"learners": own} if self.learners is not None and (own := self.learners.own_states) else {}),
             **{mode.role: mode.state_dict() for mode in self._modes_with_state() if self._saves(mode)},
         }
 
@@ -270,8 +271,8 @@ class PolicyState(PolicyWeights):
             _load(self.optimizer, state["optimizer"])
         self.train_iter, self.version = operator.index(state["train_iter"]), operator.index(state["version"])
         self.load_generator_state(state["learn"])
-        if self.learners is not None and "learners" in state:
-            self.learners.generators = copy.deepcopy(state["learners"])
+        if self.learners is not None:
+            self.learners.own_states = copy.deepcopy(state.get("learners", []))
         if "metrics" in state:  # older states do not have it
             self.hook_metrics.set_state(state["metrics"])
         self._loaded = dict(copy.deepcopy(state.get("attached", {})))
@@ -367,12 +368,18 @@ class PolicyState(PolicyWeights):
         for name, it in attached.items():
             if isinstance(self.attachments.get(name), Optimizer):
                 attached[name] = {**it, "param_groups": own["attached"][name]["param_groups"]}
+        if "learners" in own:
+            own["learners"] = [without_attached(one, attached) for one in own["learners"]]
         optimizer = with_moments(own["optimizer"], self.optimizer, self.params, state["moments"]) if self.params else {}
         self.load_state_dict({**own, **taken, "optimizer": optimizer, "attached": {**own["attached"], **attached}})
         self.bump_version()
 
     def _is_learned(self, name: str) -> bool:
         return getattr(self.attachments.get(name), "is_learned", True)
+
+    def attached_states(self) -> dict[str, Any]:
+        """Copies of the states of the attached objects by name, without networks and optimizers that no one has attached."""
+        return {name: _state_of(thing) for name, thing in self._attached.items()}
 
     def take_from_learners(self, is_replaced: bool = False) -> None:
         """Take the state of the learners in other processes, before that of this policy is read or changed.

@@ -12,15 +12,15 @@ import rank_policies
 import torch
 from learner_policies import ACTIONS, OBS, SMALL, Apart, Several, dqn, learned, state_of, transitions, with_reward
 from slow_cases import mostly_slow
-from states import same
+from states import same, through_a_file
 
 from ding_lite import Task
-from ding_lite.config import DQNConfig, PPOConfig
+from ding_lite.config import DQNConfig, IMPALAConfig, PPOConfig
 from ding_lite.contexts import OnlineRLContext
 from ding_lite.data import tree
 from ding_lite.envs import make_envs
 from ding_lite.middleware import StepCollector, gae_estimator, multistep_trainer
-from ding_lite.policy import DQNPolicy, Policy, PPOPolicy
+from ding_lite.policy import DQNPolicy, IMPALAPolicy, Policy, PPOPolicy
 from ding_lite.policy_base import FixedSettingError, learner_groups
 from ding_lite.policy_check import LossError
 from ding_lite.processes import WorkerDied, WorkerHangs
@@ -54,6 +54,44 @@ def released():
     yield policies
     for policy in policies:
         policy.learn_mode.release()
+
+
+class Summing(IMPALAPolicy):
+    """Attaches the sum of the rewards that it has learned from."""
+
+    def after_init(self):
+        self.sums = Sums()
+        self.attach("sums", self.sums)
+
+    def after_learning(self, batch):
+        self.sums.sum += float(batch.reward.sum())
+
+
+class Sums:
+    sum = 0.0
+
+    def state_dict(self):
+        return {"sum": self.sum}
+
+    def load_state_dict(self, state):
+        self.sum = state["sum"]
+
+
+def replaying(**settings):
+    """IMPALA with two learners that replay rollouts."""
+    learn = {"learn.replay_proportion": 1.0, "learn.replay_slots": 3, "learn.epoch_per_collect": 1}
+    cfg = IMPALAConfig().policy.override({"seed": 3, **SMALL, **learn, "learners.num_learners": 2, **settings})
+    return Summing(cfg, OBS, ACTIONS)
+
+
+def rollout(step):
+    """A rollout [7, 4]; the reward is `step` for the environments of the first learner, and `step` + 10 for the others."""
+    g = torch.Generator().manual_seed(step)
+    obs = torch.randn(8, 4, 4, generator=g)
+    flags = torch.rand(2, 7, 4, generator=g) < 0.1
+    columns = {"obs": obs[:-1], "next_obs": obs[1:], "action": torch.randint(0, 2, (7, 4), generator=g)}
+    columns |= {"log_prob": torch.full((7, 4), -0.7), "terminated": flags[0], "truncated": flags[1]}
+    return tree({**columns, "reward": torch.tensor([0.0, 0, 10, 10]).expand(7, 4) + step})
 
 
 @pytest.mark.few
@@ -281,6 +319,42 @@ class TestProcesses:
             there.learn_mode.forward(with_reward(17))
         there.load_state_dict(kept)
         assert same(learned(there, range(4, 6)), after)
+
+    @pytest.mark.parametrize("change", ["none", "restart", "reset_config", "load", "load_learned"])
+    def test_each_of_two_keeps_its_attached_objects(self, released, change):
+        """The second one has other rollouts to replay, and another sum of rewards, than the first one."""
+        one, other = (replaying(**{"learners.restart": change == "restart"}) for _ in range(2))
+        released.extend((one, other))
+        for policy in (one, other):
+            for step in range(3):
+                policy.learn_mode.forward(rollout(step))
+        if change == "restart":
+            os.kill(other.learners._hosts[1].pid, signal.SIGKILL)
+        if change == "reset_config":
+            other.reset_config({"learn.value_weight": 0.7})
+            other.reset_config({"learn.value_weight": one.cfg.learn.value_weight})
+        if change == "load":
+            state = through_a_file(other.state_dict())
+            other.learn_mode.release()
+            other = replaying()
+            released.append(other)
+            other.load_state_dict(state)
+        if change == "load_learned":
+            other.load_learned_state(one.learned_state())  # has the sum of the first learner, and no rollouts
+        outputs = [[policy.learn_mode.forward(rollout(step)) for step in range(3, 6)] for policy in (one, other)]
+        one.learn_mode.release()
+        first, second = (it.state_dict()["learners"][0]["attached"] for it in (one, other))
+
+        assert [len(part["reward"][0]) for part in first["rollout_replay"]["rollouts"]] == [2, 2, 2]
+        assert {float(part["reward"].mean()) for part in first["rollout_replay"]["rollouts"]} == {13.0, 14.0, 15.0}
+        if change == "load_learned":
+            assert second["sums"]["sum"] == first["sums"]["sum"] - sum(range(10, 13)) * 14 + sum(range(3)) * 14
+            assert same(second["rollout_replay"], first["rollout_replay"])
+        else:
+            assert first["sums"]["sum"] == sum(range(10, 16)) * 14
+            assert same(second, first)
+            assert same(*outputs)
+            assert same(one.get_weights(), other.get_weights())
 
     def test_an_error_in_one_of_two_after_its_last_exchange_comes_at_once(self, released):
         policy = dqn(2, Several, **{"learners.timeout_s": 60.0})
