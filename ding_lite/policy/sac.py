@@ -27,6 +27,7 @@ from ding_lite.policy_parts import (
     TargetNetwork,
     critic_regression,
 )
+from ding_lite.policy_state import with_own_values
 from ding_lite.run_configs import EnvConfig, PendulumRunConfig, mujoco_envs
 
 
@@ -133,6 +134,18 @@ class SACPolicy(BoxActing, TargetNetwork, ScheduledLearningRate, Policy):
         super().settings_changed(names)
         if "learn.target_entropy" in names:
             self._set_target_entropy(self.model)
+
+    @property
+    def state_settings(self) -> Mapping[str, Sequence[str]]:
+        """The settings of the entries of the state; a constant temperature is a setting."""
+        constant = {} if self.cfg.learn.auto_alpha else {"model/log_alpha": ("learn.auto_alpha", "learn.alpha")}
+        return {**super().state_settings, **constant}
+
+    def set_weights(self, weights: Mapping[str, Any]) -> None:
+        """Load weights that `get_weights` returned. Without `cfg.learn.auto_alpha`, the temperature, a setting, stays as it is."""
+        if self.being_loaded is None and not self.cfg.learn.auto_alpha and isinstance(weights, Mapping):
+            weights = with_own_values(weights, {"log_alpha": self.model.log_alpha}, ["log_alpha"])
+        super().set_weights(weights)
 
     def param_groups(self) -> Mapping[str, tuple[Iterable[nn.Parameter], float]]:
         """The parameters and learning rates of critics, actor and temperature."""

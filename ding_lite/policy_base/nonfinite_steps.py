@@ -118,7 +118,7 @@ class NonfiniteSteps:
         return {**output, SKIPPED_FRACTION: float(is_skipped)}
 
     def drop_copy(self) -> None:
-        """Make a new copy before the next step, because the optimizer has other settings."""
+        """Make a new copy before the next step, because the weights were loaded, or the optimizer has other settings."""
         self._copy = None
 
     def _skip(self, policy: SteppedPolicy, error: LossError) -> None:

@@ -24,6 +24,7 @@ from ding_lite.policy_base.learner_groups import LearnerGroup
 from ding_lite.policy_base.learner_workers import without_attached
 from ding_lite.policy_base.learning import LearnMode
 from ding_lite.policy_base.live_settings import change_settings, live_changes, restored_settings, unfollowed_changes, values_of
+from ding_lite.policy_base.nonfinite_steps import NonfiniteSteps
 from ding_lite.policy_base.prediction import PredictMode
 from ding_lite.policy_base.short_names import Settings, made_kind
 from ding_lite.policy_base.weights import PolicyWeights
@@ -44,6 +45,7 @@ from ding_lite.policy_state import (
     set_torch_state,
     with_added_settings,
     with_moments,
+    with_own_values,
 )
 from ding_lite.policy_state.network_copies import detached_copy
 
@@ -72,6 +74,7 @@ class PolicyState(PolicyWeights):
     """The processes that learn in place of this one, if `cfg.learners` has some."""
 
     hook_metrics: MetricsLogger
+    _nonfinite_steps: NonfiniteSteps | None
     seed: int
     rank_seed: int
     config: Settings
@@ -183,7 +186,7 @@ class PolicyState(PolicyWeights):
     @property
     def state_settings(self) -> Mapping[str, Sequence[str]]:
         """By name of an entry of the state, the settings that give it its first value. A state that was made with another value
-        of one of them does not change the entry."""
+        of one of them does not change the entry. "model/name" is a tensor of the model."""
         return {}
 
     @property
@@ -276,6 +279,8 @@ class PolicyState(PolicyWeights):
         if "metrics" in state:  # older states do not have it
             self.hook_metrics.set_state(state["metrics"])
         self._loaded = dict(copy.deepcopy(state.get("attached", {})))
+        if self._nonfinite_steps is not None and "nonfinite_steps" not in self._loaded:
+            self._nonfinite_steps.drop_copy()
         for name, thing in self.attachments.items():
             if name in self._loaded:
                 _load(thing, self._loaded.pop(name))
@@ -362,8 +367,8 @@ class PolicyState(PolicyWeights):
             raise StateError(f"{type(self).__name__}.load_learned_state wants a result of learned_state().")
         require_alike(self.made_with, policy.cfg, state["made_with"])
         own = self.state_dict()
-        kept = {*_OWN, *entries_of_other_settings(policy, state["made_with"])}
-        taken = {name: state[name] for name in own if name in state and name not in kept}
+        taken = {name: state[name] for name in own if name in state and name not in _OWN}
+        taken = with_own_values(taken, own, entries_of_other_settings(policy, state["made_with"]))
         attached = {name: it for name, it in state["attached"].items() if name in own["attached"]}
         for name, it in attached.items():
             if isinstance(self.attachments.get(name), Optimizer):

@@ -12,6 +12,7 @@ from ding_lite.policy_state.loading import (
     require_part,
     require_state,
     require_weights,
+    with_own_values,
 )
 from ding_lite.policy_state.networks import networks_of
 from ding_lite.policy_state.optimizer_states import (
@@ -52,4 +53,5 @@ __all__ = [
     "with_added_settings",
     "with_group_settings",
     "with_moments",
+    "with_own_values",
 ]

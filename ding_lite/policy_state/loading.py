@@ -155,8 +155,8 @@ def all_or_nothing(fn: Callable[..., None]) -> Callable[..., None]:
                 state = _with_own_entries(self, before, state)
             require_loadable(self, state, before)
             kept = entries_of_other_settings(self, state.get("made_with"))
-            state = {**state, **{name: before[name] for name in kept if name in before and name in state}}
-            others = list(dict.fromkeys(difference for name in kept if name in state for difference in kept[name]))
+            state = with_own_values(state, before, kept)
+            others = list(dict.fromkeys(it for name in kept if name.partition("/")[0] in state for it in kept[name]))
             if "optimizer" in state and self.params:
                 followed, found = _followed(self, state, state["optimizer"] is not given["optimizer"])
                 state, others = {**state, "optimizer": followed}, [*found, *others]
@@ -367,6 +367,22 @@ def entries_of_other_settings(policy: LoadablePolicy, saved: Mapping[str, Any] |
         for name, settings in policy.state_settings.items()
     }
     return {name: differences for name, differences in found.items() if differences}
+
+
+def with_own_values(state: Mapping[str, Any], own: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """A state in which these entries have the values of the state `own`. Entries that one of them lacks stay as they are.
+
+    Args:
+        state: a saved state.
+        own: the state of the policy that loads it.
+        names: names of entries, as in `state_settings`.
+    """
+    result = dict(state)
+    for name in names:
+        entry, _, inner = name.partition("/")
+        if entry in own and entry in state:
+            result[entry] = with_own_values(result[entry], own[entry], [inner]) if inner else own[entry]
+    return result
 
 
 def _differences(now: Mapping[str, Any], then: Mapping[str, Any], names: Iterable[str]) -> list[str]:

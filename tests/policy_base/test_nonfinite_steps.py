@@ -225,6 +225,17 @@ def test_restore_keeps_weights_that_were_loaded(digest):
     assert digest(learned(policy)) == digest(learned(other))
 
 
+def test_restore_keeps_weights_that_were_loaded_from_a_state_without_a_copy(digest):
+    policy, source = dqn("restore"), dqn("raise", **{"policy.seed": 9})
+    learn(policy, *map(rows, range(5)))
+    learn(source, *map(rows, range(5)))
+    assert policy.version == source.version
+    policy.load_state_dict(source.state_dict())
+    learn(policy, rows(0, reward=NAN))
+
+    assert digest(policy.model.state_dict()) == digest(source.model.state_dict())
+
+
 @pytest.mark.parametrize("mode", ["skip", "restore"])
 def test_a_saved_policy_goes_on_in_the_same_way(mode, digest, tmp_path):
     one, other = dqn(mode), dqn(mode)

@@ -9,7 +9,7 @@ import torch
 from gymnasium import spaces
 
 from ding_lite.data import tree
-from ding_lite.policy import DQNPolicy, PPOPolicy, SACPolicy
+from ding_lite.policy import CQLPolicy, DQNPolicy, PPOPolicy, SACPolicy
 from ding_lite.policy_base import build_policy
 from ding_lite.policy_parts import KLCoeffMixin, LearningRateSchedule
 from ding_lite.policy_state import StateError
@@ -18,7 +18,7 @@ BOX, DISCRETE, CONTINUOUS = spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete
 
 
 def made(kind=DQNPolicy, **settings):
-    return kind({"seed": 0, **settings}, BOX, CONTINUOUS if kind is SACPolicy else DISCRETE)
+    return kind({"seed": 0, **settings}, BOX, CONTINUOUS if issubclass(kind, SACPolicy) else DISCRETE)
 
 
 def rows(policy, n=6):
@@ -234,6 +234,45 @@ def test_a_weight_of_the_loss_stays_that_of_the_configuration_and_a_warning_name
 
     assert f"cfg.policy.{name} is {own!r}, and was {was!r}" in text
     assert getattr(other, entry) == before
+
+
+CONSTANT = {"learn.auto_alpha": False, "learn.alpha": 0.0625}
+
+
+@pytest.mark.parametrize("kind", [SACPolicy, CQLPolicy])
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_constant_temperature_stays_that_of_the_configuration_and_a_warning_names_both(kind, whole):
+    saved, other = made(kind, **{**CONSTANT, "learn.alpha": 0.25}), made(kind, **CONSTANT)
+    state = saved.state_dict()
+    (text,) = loaded(other, state if whole else {name: state[name] for name in ("model", "made_with")})
+    learned, others = (
+        {name: it for name, it in one.get_weights().items() if name != "log_alpha"} for one in (saved, other)
+    )
+
+    assert "cfg.policy.learn.alpha is 0.0625, and was 0.25" in text
+    assert other.model.log_alpha.exp().item() == pytest.approx(0.0625)
+    torch.testing.assert_close(others, learned, rtol=0, atol=0)
+    other.set_weights(saved.get_weights())
+    other.load_learned_state(saved.learned_state())
+    assert other.model.log_alpha.exp().item() == pytest.approx(0.0625)
+
+
+def test_a_constant_temperature_is_not_one_that_was_learned_and_the_other_way_round_it_is_learned_on():
+    saved, other = learned(SACPolicy, **{"learn.alpha": 0.25}), made(SACPolicy, **CONSTANT)
+    (text,) = loaded(other, saved.state_dict())
+    assert "cfg.policy.learn.auto_alpha is False, and was True; cfg.policy.learn.alpha is 0.0625, and was 0.25" in text
+    assert other.model.log_alpha.exp().item() == pytest.approx(0.0625)
+    again = made(SACPolicy, **{"learn.alpha": 0.5})
+    again.load_state_dict(saved.state_dict())
+    assert again.model.log_alpha.item() == saved.model.log_alpha.item()
+
+
+def test_a_temperature_that_a_hook_has_changed_is_as_saved():
+    saved, again = made(SACPolicy, **CONSTANT), made(SACPolicy, **CONSTANT)
+    saved.model.log_alpha.data.fill_(-1.0)
+
+    assert not loaded(again, saved.state_dict())
+    assert again.model.log_alpha.item() == -1
 
 
 def test_one_warning_names_weights_and_learning_rates():
