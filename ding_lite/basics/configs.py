@@ -112,16 +112,18 @@ class Config:
     unused_settings: ClassVar[Mapping[str, str]] = {}
     """Settings by dotted name that have no effect in such a configuration, each with a sentence of advice."""
 
-    @classmethod
-    def liveness(cls, name: str) -> tuple[bool, str]:
-        """Whether a setting of this section can be changed in a run; and when the change takes effect, or why it cannot."""
+    def liveness(self, name: str) -> tuple[bool, str]:
+        """Whether a setting of this section can be changed in a run; and when the change takes effect, or why it cannot.
+
+        A section may override it for a setting that depends on the value of another one.
+        """
         for key in (name, "*"):
-            for base in cls.__mro__:
+            for base in type(self).__mro__:
                 for is_live, table in ((True, "live_settings"), (False, "fixed_settings")):
                     found = vars(base).get(table, {})
                     if key in found:
                         return is_live, found[key]
-        return False, f"{cls.__name__} does not declare it as live: set it before the run."
+        return False, f"{type(self).__name__} does not declare it as live: set it before the run."
 
     @classmethod
     def about(cls, name: str, *tables: str) -> str | None:

@@ -108,6 +108,8 @@ class R2D2ReplayConfig(PriorityConfig, ExplorationConfig):
 class R2D2PolicyConfig(ValueBasedConfig):
     """R2D2."""
 
+    sums_rewards = True
+
     nstep: int = ranged_field(5, low=1, high=10_000)
     """Steps of n-step returns, within a sequence."""
 

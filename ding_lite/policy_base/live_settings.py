@@ -59,7 +59,7 @@ def settings_of(cfg: Config, prefix: str = "") -> Iterator[tuple[str, bool, str]
         if isinstance(value, Config):
             yield from settings_of(value, f"{prefix}{name}.")
         elif not name.startswith("_"):
-            yield (f"{prefix}{name}", *type(cfg).liveness(name))
+            yield (f"{prefix}{name}", *cfg.liveness(name))
 
 
 def live_changes(cfg: Config, values: Mapping[str, Any], made: Mapping[str, Any] | None = None) -> dict[str, Any]:

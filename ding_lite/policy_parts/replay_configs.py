@@ -81,6 +81,8 @@ class ExplorationConfig(ReplayConfig):
 class OffPolicyConfig(PolicyConfig):
     """The configuration of an off-policy algorithm."""
 
+    sums_rewards: ClassVar[bool] = False
+    """Whether the policy itself sums the rewards of `nstep` steps, from those of single steps in the replay buffer."""
     live_settings = next_step("discount_factor")
     fixed_settings = dict.fromkeys(("nstep",), "the rewards in the replay buffer are sums of so many steps: start a new run.")
 
@@ -95,6 +97,12 @@ class OffPolicyConfig(PolicyConfig):
 
     other: ReplayConfig = dataclasses.field(default_factory=ReplayConfig)
     """Replay."""
+
+    def liveness(self, name: str) -> tuple[bool, str]:
+        """Whether a setting can be changed in a run, and when or why not: `discount_factor` only if nstep is 1."""
+        if name == "discount_factor" and self.nstep > 1 and not self.sums_rewards:
+            return False, "the rewards in the replay buffer are sums with it, as policy.nstep is above 1: start a new run."
+        return super().liveness(name)
 
 
 @dataclasses.dataclass

@@ -183,7 +183,7 @@ def test_mistakes_are_named():
     with pytest.raises(ValueError, match="was made with another configuration than cfg.policy"):
         reset_config(ppo_config(), member.policy, {"policy.learn.batch_size": 3})
     member.close()
-    assert not TD3Config.liveness("id")[0]
+    assert not TD3Config().liveness("id")[0]
 
 
 def nothing(cfg):

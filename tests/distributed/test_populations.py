@@ -14,7 +14,7 @@ import torch
 from member_pipelines import learned, ppo, ppo_config, same
 
 from ding_lite.basics import ConfigError
-from ding_lite.config import PBTConfig, PopulationConfig
+from ding_lite.config import DQNConfig, PBTConfig, PopulationConfig
 from ding_lite.contexts import PopulationContext
 from ding_lite.distributed import Choices, Population, PopulationError, Range, Score, explored, member_configs
 from ding_lite.engine import Task, contract
@@ -558,6 +558,9 @@ class TestRuns:
 def test_settings_that_are_not_live_and_unknown_ones_are_refused_first(make):
     with pytest.raises(ConfigError, match=r"'policy.model.activation'\] .*: the networks are made with it"):
         make(mutations={"policy.model.activation": ["relu", "tanh"]})
+    with pytest.raises(ConfigError, match=r"'policy.discount_factor'\] cannot be explored: .* sums with it, as policy.nstep"):
+        dqn = [DQNConfig().override({"policy.nstep": 3})] * 4
+        Population(config("x"), ppo, dqn, {"policy.discount_factor": Range(0.9, 0.99)})
     with pytest.raises(ConfigError, match=r"PPOConfig has no such setting of the policy: did you mean"):
         Population(config("x"), ppo, [ppo_config()] * 4, {"policy.learn.learning_rat": Range(0.1, 0.2)})
     with pytest.raises(ConfigError, match=r"hyperparam_mutations\['lr'\] .*: it is policy.learn.learning_rate.$"):

@@ -296,6 +296,17 @@ def test_a_change_without_reset_config_is_followed_or_known_not_to_be(kind):
         assert same(found, rig.learn(2)), names
 
 
+@pytest.mark.parametrize(("kind", "is_live"), [("DQN", False), ("SAC", False), ("Rainbow", False), ("R2D2", True)])
+def test_the_discount_factor_of_stored_sums_of_rewards_stays(kind, is_live):
+    policy = Rig(KINDS[kind], nstep=3).policy
+    if is_live:
+        policy.reset_config({"gamma": 0.5})
+    else:
+        with pytest.raises(FixedSettingError, match=r"discount_factor cannot be changed in a run: .* policy.nstep is above 1"):
+            policy.reset_config({"gamma": 0.5})
+    assert policy.cfg.discount_factor == (0.5 if is_live else Rig(KINDS[kind]).policy.cfg.discount_factor)
+
+
 @pytest.mark.few
 @EACH
 def test_any_other_change_is_refused_by_name_and_changes_nothing(kind):

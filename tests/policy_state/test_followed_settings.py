@@ -245,9 +245,7 @@ def test_a_constant_temperature_stays_that_of_the_configuration_and_a_warning_na
     saved, other = made(kind, **{**CONSTANT, "learn.alpha": 0.25}), made(kind, **CONSTANT)
     state = saved.state_dict()
     (text,) = loaded(other, state if whole else {name: state[name] for name in ("model", "made_with")})
-    learned, others = (
-        {name: it for name, it in one.get_weights().items() if name != "log_alpha"} for one in (saved, other)
-    )
+    learned, others = ({name: it for name, it in one.get_weights().items() if name != "log_alpha"} for one in (saved, other))
 
     assert "cfg.policy.learn.alpha is 0.0625, and was 0.25" in text
     assert other.model.log_alpha.exp().item() == pytest.approx(0.0625)
