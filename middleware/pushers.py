@@ -82,9 +82,8 @@ def sqil_data_pusher(cfg: RunConfig, buffer_: ReplayBuffer, expert: bool = False
     def push(ctx: OnlineRLContext) -> None:
         found = collected_data(ctx, "sqil_data_pusher", needs=("reward",))
         if len(found):
-            require_single_steps(
-                found.columns, "sqil_data_pusher", "Leave nstep_reward_enhancer out, and set policy.nstep = 1."
-            )
+            fix = "Leave nstep_reward_enhancer out, and set policy.nstep = 1."
+            require_single_steps(found.columns, "sqil_data_pusher", fix)
             if isinstance(found, Trajectories):
                 buffer_.push(found.with_columns(reward=np.full_like(found.columns["reward"], reward)))
             else:

@@ -142,7 +142,7 @@ class SACPolicy(BoxActing, TargetNetwork, ScheduledLearningRate, Policy):
         return {**super().state_settings, **constant}
 
     def set_weights(self, weights: Mapping[str, Any]) -> None:
-        """Load weights that `get_weights` returned. Without `cfg.learn.auto_alpha`, the temperature, a setting, stays as it is."""
+        """Load weights that `get_weights` returned. Without `cfg.learn.auto_alpha`, the temperature stays as it is."""
         if self.being_loaded is None and not self.cfg.learn.auto_alpha and isinstance(weights, Mapping):
             weights = with_own_values(weights, {"log_alpha": self.model.log_alpha}, ["log_alpha"])
         super().set_weights(weights)

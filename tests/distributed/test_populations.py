@@ -558,8 +558,8 @@ class TestRuns:
 def test_settings_that_are_not_live_and_unknown_ones_are_refused_first(make):
     with pytest.raises(ConfigError, match=r"'policy.model.activation'\] .*: the networks are made with it"):
         make(mutations={"policy.model.activation": ["relu", "tanh"]})
+    dqn = [DQNConfig().override({"policy.nstep": 3})] * 4
     with pytest.raises(ConfigError, match=r"'policy.discount_factor'\] cannot be explored: .* sums with it, as policy.nstep"):
-        dqn = [DQNConfig().override({"policy.nstep": 3})] * 4
         Population(config("x"), ppo, dqn, {"policy.discount_factor": Range(0.9, 0.99)})
     with pytest.raises(ConfigError, match=r"PPOConfig has no such setting of the policy: did you mean"):
         Population(config("x"), ppo, [ppo_config()] * 4, {"policy.learn.learning_rat": Range(0.1, 0.2)})

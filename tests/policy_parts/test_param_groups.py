@@ -67,6 +67,25 @@ def test_a_part_without_a_loss_is_left_alone_with_its_moments():
     assert all(torch.equal(moments[name], one) for name, one in policy.optimizer.state[right].items())
 
 
+@pytest.mark.parametrize("rates", [(0.1, 0.1), (0.1, 0.01)])
+def test_a_parameter_of_two_parts_is_refused_by_name_unless_it_does_not_learn(rates):
+    class Shared(TwoParts):
+        has_frozen = False
+
+        def make_model(self):
+            model = super().make_model()
+            model["right"].bias = model["left"].bias
+            return model.requires_grad_(not self.has_frozen)
+
+    kind = type("Rates", (Shared,), {"rates": rates})
+    with pytest.raises(
+        TypeError, match=r"'left.bias' of the ModuleDict of this Rates is in two parts, 'left' and 'right', .* o"
+    ):
+        kind(None, *SPACES)
+    policy = type("Frozen", (kind,), {"has_frozen": True})(None, *SPACES)
+    assert sum(len(group["params"]) for group in policy.optimizer.param_groups) == 3
+
+
 def test_a_policy_without_parameter_groups_is_told_to_name_them():
     with pytest.raises(NotImplementedError, match=r"Lonely has no param_groups\(\): return the parameters"):
         type("Lonely", (ParamGroupsMixin, Policy), {"loss": lambda self, batch: self.model.values(batch.obs).mean()})(
