@@ -289,7 +289,8 @@ class Policy(PolicyState):
         Raises:
             ObservationError: a ValueError; the observation does not fit the policy's space, or contains NaN.
             ActionMaskError: a ValueError; the `action_mask` of an observation allows no action.
-            ValueError: the last reward or action is missing, or does not fit.
+            ValueError: the last reward or action is missing, or does not fit; or the state is that of another policy or of
+                another number of episodes.
             TypeError: deterministic is no bool, or a setting is unknown.
 
         Example:

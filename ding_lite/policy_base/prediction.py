@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +16,7 @@ from torch import Tensor
 from ding_lite.basics import did_you_mean
 from ding_lite.basics.signatures import parameters_of
 from ding_lite.data import LeafSpec, Spec, allocate, flatten
+from ding_lite.data.column_arrays import tensor_to_array
 from ding_lite.data.trees import map_leaves
 from ding_lite.envs.arrays import describe_shapes
 from ding_lite.envs.spaces import space_spec, splitter, to_gymnasium, to_nested
@@ -70,8 +72,10 @@ class PredictMode(ActMode):
         if not state:
             state = self.get_initial_state(count)
             starts = np.ones(count, bool) if state else starts
-        elif starts is not None:
-            state = _restarted(state, self.get_initial_state(count), starts)
+        else:
+            self._require_state(state, count)
+            if starts is not None:
+                state = _restarted(state, self.get_initial_state(count), starts)
         if self.previous:
             settings |= self._previous_step(settings, starts, count, is_single, bool(state))
         self.explore = not deterministic
@@ -83,6 +87,30 @@ class PredictMode(ActMode):
             self.masks.require_choice(batch, "row {} of predict()".format)
         actions = self.env_action(actions)
         return (self._split(actions)[0] if is_single else to_gymnasium(self._policy.action_space, actions)), state or None
+
+    @functools.cached_property
+    def _state_length(self) -> int:
+        """The number of elements of the recurrent state."""
+        return len(self.actor.get_initial_state())
+
+    def _require_state(self, state: Sequence[Any], count: int) -> None:
+        """Refuse a recurrent state of another policy, or of another number of episodes than there are observations.
+
+        Raises:
+            ValueError: naming both numbers.
+        """
+        if len(state) != self._state_length:
+            raise ValueError(
+                f"predict(state=...) got a state of {len(state)} elements, and that of {type(self._policy).__name__} has "
+                f"{self._state_length}: pass the whole state that the previous call returned, or None."
+            )
+        for index, rows in enumerate(map(_count_rows, state)):
+            if rows != count:
+                found = "no rows" if rows is None else f"{rows} rows"
+                raise ValueError(
+                    f"predict(state=...) got {found} in element {index} of the state, for a batch of {count} observations: "
+                    "pass the state that the previous call with these episodes returned, one row for each, or None."
+                )
 
     def _previous_step(
         self, settings: Mapping[str, Any], starts: np.ndarray[Any, Any] | None, count: int, is_single: bool, is_recurrent: bool
@@ -202,14 +230,13 @@ def _with_zeros(starts: np.ndarray[Any, Any]) -> Callable[[np.ndarray[Any, Any]]
 
 
 def _as_array(spec: LeafSpec, value: Any) -> np.ndarray[Any, Any]:
-    """A leaf as an array that torch can use. Python numbers get the dtype of the space; floating-point arrays that of the
-    networks."""
+    """A leaf as an array that torch can use: numbers as floats for a space of floats, else as they are."""
     if isinstance(value, Tensor):
-        value = value.detach().cpu().numpy()
+        value = tensor_to_array(value)
     if not isinstance(value, (np.ndarray, np.generic)):
         return np.asarray(value, None if spec.dtype.kind in "iu" else spec.dtype)
-    both = value.dtype.kind + np.dtype(spec.dtype).kind
-    array = np.asarray(value, spec.dtype if both == "ff" else None)
+    takes_numbers = spec.dtype.kind == "f" and value.dtype.kind in "fiub"  # also integers, as from an environment
+    array = np.asarray(value, spec.dtype if takes_numbers else None)
     return array.copy() if any(stride < 0 for stride in array.strides) else array  # flipped, which torch refuses
 
 
@@ -220,12 +247,20 @@ def _as_flags(episode_start: Any, count: int) -> np.ndarray[Any, Any]:
         raise ValueError(
             f"predict(episode_start=...) got {flags.size} flags for a batch of {count} observations: give one, or {count}."
         )
-    return np.broadcast_to(flags.reshape(-1), (count,))
+    return np.resize(flags, count)
 
 
 def _restarted(state: Sequence[Any], initial: Sequence[Any], starts: np.ndarray[Any, Any]) -> list[Any]:
     """The recurrent state with the rows of episodes that start replaced by their initial state."""
-    return [_with_rows(element, first, starts) for element, first in zip(state, initial)]
+    return [_with_rows(element, first, starts) for element, first in zip(state, initial, strict=True)]
+
+
+def _count_rows(element: Any) -> int | None:
+    """The number of rows of an element of a recurrent state, [B, ...] or a list of B objects; None if it has none."""
+    shape = getattr(element, "shape", None)
+    if shape is not None:
+        return shape[0] if len(shape) else None
+    return len(element) if isinstance(element, (list, tuple)) else None
 
 
 def _with_rows(element: Any, first: Any, starts: np.ndarray[Any, Any]) -> Any:

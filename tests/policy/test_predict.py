@@ -1,6 +1,8 @@
 """`Policy.predict`: one observation or a batch of any space, and actions that an environment takes."""
 
 import functools
+import subprocess
+import sys
 
 import gymnasium
 import numpy as np
@@ -10,7 +12,15 @@ from gymnasium import spaces
 from gymnasium.vector.utils import concatenate, create_empty_array
 
 from ding_lite.data import tree
-from ding_lite.policy import DQNPolicy, ObservationError, PPOLSTMConfig, PPOPolicy, R2D2Policy, SACPolicy
+from ding_lite.policy import (
+    DecisionTransformerPolicy,
+    DQNPolicy,
+    ObservationError,
+    PPOLSTMConfig,
+    PPOPolicy,
+    R2D2Policy,
+    SACPolicy,
+)
 
 BOX = spaces.Box(-1, 1, (4,), np.float32)
 SPACES = {
@@ -320,3 +330,58 @@ def test_one_flag_or_one_for_each_observation_says_where_episodes_start():
         assert [one["n"] for one in found[0]] == counted
     with pytest.raises(ValueError, match="got 2 flags for a batch of 3 observations: give one, or 3"):
         policy.predict(obs, state, episode_start=[True, False])
+
+
+RECURRENT = {
+    "LSTM": lambda: PPOPolicy(PPOLSTMConfig().policy, BOX, spaces.Discrete(3)),
+    "attention": lambda: PPOPolicy({"model.attention_window": 4}, BOX, spaces.Discrete(3)),
+    "R2D2": lambda: R2D2Policy(None, BOX, spaces.Discrete(3)),
+    "noise": lambda: SACPolicy({"collect.noise_correlation": 0.5}, BOX, spaces.Box(-1, 1, (2,))),
+    "Decision Transformer": lambda: DecisionTransformerPolicy({"context_length": 3}, BOX, spaces.Discrete(3)),
+}
+
+
+@pytest.mark.parametrize("kind", RECURRENT)
+def test_a_state_of_other_episodes_is_refused_with_both_numbers(kind):
+    policy = RECURRENT[kind]()
+    obs, given = np.zeros((3, 4), np.float32), {"prev_reward_batch": np.zeros(3)} if kind == "Decision Transformer" else {}
+    _, state = policy.predict(obs[:1])
+    length = len(state)
+    for starts in (None, [False, True, False]):
+        with pytest.raises(ValueError, match="got 1 rows in element 0 of the state, for a batch of 3 observations: pass"):
+            policy.predict(obs, state, episode_start=starts, **given)
+        with pytest.raises(
+            ValueError, match=rf"a state of {length + 1} elements, and that of \w+ has {length}: pass the whole"
+        ):
+            policy.predict(obs, [*state, state[0]], episode_start=starts, **given)
+    with pytest.raises(ValueError, match="got no rows in element 0"):
+        policy.predict(obs, [torch.zeros(())] * length, **given)
+    with pytest.raises(ValueError, match="a state of 1 elements, and that of DQNPolicy has 0: pass"):
+        DQNPolicy(None, BOX, spaces.Discrete(3)).predict(obs[0], state[:1])
+    _, state = policy.predict(obs)
+    assert len(policy.predict(obs, state, **given)[0]) == 3
+
+
+def test_integers_and_half_precision_will_do_for_floats():
+    policy = DQNPolicy({"seed": 0}, spaces.Box(-9, 9, (4,), np.float32), spaces.Discrete(50))
+    numbers = [3, -2, 1, 0]
+    expected = policy.predict(np.array(numbers, np.float32))[0]
+
+    given = [np.array(numbers), np.array(numbers, np.int8), torch.tensor(numbers), torch.tensor(numbers, dtype=torch.bfloat16)]
+    assert [policy.predict(obs)[0] for obs in given] == [expected] * 4
+    mask = np.array([True, False, True, True])
+    assert policy.predict(mask)[0] == policy.predict(mask.astype(np.float32))[0]
+
+
+def test_flags_of_episodes_cause_no_warning():
+    """In a process of its own, because torch warns only once."""
+    code = """
+import numpy as np
+from gymnasium import spaces
+from ding_lite.policy import PPOLSTMConfig, PPOPolicy
+policy = PPOPolicy(PPOLSTMConfig().policy, spaces.Box(-1, 1, (4,)), spaces.Discrete(3))
+obs = np.zeros((3, 4), np.float32)
+for starts in (np.array([True, False, True]), True):
+    policy.predict(obs, policy.predict(obs)[1], episode_start=starts)
+"""
+    subprocess.run([sys.executable, "-W", "error:The given NumPy", "-c", code], check=True)
