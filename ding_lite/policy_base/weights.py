@@ -13,7 +13,7 @@ from torch import Tensor
 from ding_lite.data.column_arrays import tensor_to_array
 from ding_lite.policy_base.hooks import Hooks
 from ding_lite.policy_check import require_finite
-from ding_lite.policy_state import StateError, misfit, require_weights
+from ding_lite.policy_state import StateError, differing_settings, misfit, require_weights
 from ding_lite.policy_state.network_copies import (
     copy_extra_states,
     detached_copy,
@@ -165,7 +165,8 @@ class PolicyWeights(Hooks):
         try:
             load_network(self.model, weights)
         except RuntimeError as error:
-            raise StateError(f"{misfit(policy)} {error}") from None
+            saved = None if self.being_loaded is None else self.being_loaded.get("made_with")
+            raise StateError(f"{misfit(policy)} {error}{differing_settings(policy.made_with, saved)}") from None
         self.bump_version()
 
     def bump_version(self) -> None:

@@ -282,7 +282,11 @@ def require_loadable(policy: LoadablePolicy, state: Mapping[str, Any], before: M
             'result of state_dict(), or only the weights, {"model": ...}.'
         )
     if policy.params:
-        require_optimizer_state('state["optimizer"]', policy.optimizer, state["optimizer"], policy.params)
+        try:
+            require_optimizer_state('state["optimizer"]', policy.optimizer, state["optimizer"], policy.params)
+        except StateError as error:
+            reason = _other_weights(policy, state) or error
+            raise StateError(f"{reason}{differing_settings(policy.made_with, saved)}") from None
     for name in ("train_iter", "version"):
         require_count(f"state[{name!r}]", state[name])
     _require_random_numbers(policy, state)
@@ -307,6 +311,16 @@ def require_loadable(policy: LoadablePolicy, state: Mapping[str, Any], before: M
         if name not in known and name in state:
             require_like(f"state[{name!r}]", part, state[name])
     _require_ranges("state", policy, before, state)
+
+
+def _other_weights(policy: LoadablePolicy, state: Mapping[str, Any]) -> str:
+    """Sentences with the names of the weights that only the state or only the policy has, which also explain other optimizers;
+    empty if there are none."""
+    own, given = set(policy.model.state_dict()), set(state["model"])
+    if policy.has_own_weights or own == given:
+        return ""
+    parts = [(given - own, "the state has the weights"), (own - given, "this policy has the weights")]
+    return f"{misfit(policy)} Only {'; only '.join(f'{has} {sorted(names)}' for names, has in parts if names)}."
 
 
 def require_weights(

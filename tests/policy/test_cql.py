@@ -29,6 +29,7 @@ from gymnasium import spaces
 
 from ding_lite.data import tree
 from ding_lite.policy import CQLPolicy, DiscreteCQLPolicy, DQNPolicy, SACPolicy
+from ding_lite.policy_state import StateError
 
 GAMMA, N, MIN_Q_WEIGHT, ALPHA = 0.8, 3, 0.7, 0.3
 SMALL = {"seed": 0, "model.encoder_hidden_size_list": [8], "discount_factor": GAMMA}
@@ -276,3 +277,14 @@ def test_it_prefers_the_better_number_of_the_data_and_gives_others_a_lower_value
 
     for careful, careless in zip(found[CQLPolicy], found[SACPolicy], strict=True):
         assert (careful < careless).all()
+
+
+@pytest.mark.parametrize(("saved", "own", "where"), [(1.0, None, "the state"), (None, 1.0, "this policy")])
+def test_a_state_with_a_threshold_does_not_fit_a_policy_without_one_and_both_values_are_named(saved, own, where):
+    state, policy = (made(**{"learn.lagrange_thresh": value}) for value in (saved, own))
+    state = state.state_dict()
+    values = rf"These settings differ: cfg.policy.learn.lagrange_thresh is {saved} in the state and {own} in this policy\."
+    with pytest.raises(StateError, match=rf"Only {where} has the weights \['log_penalty_weight'\]\. {values}$"):
+        policy.load_state_dict(state)
+    with pytest.raises(StateError, match=values):
+        policy.load_state_dict({name: state[name] for name in ("model", "made_with")})
