@@ -247,7 +247,7 @@ def explain_learning(policy: LearningPolicy, error: Exception, batch: Tree, know
     Raises:
         ColumnError: the batch lacks a column that the policy reads.
         LossError: a column holds NaN or an infinite number.
-        ValueError: a column does not fit the spaces of the policy, or the batch is empty.
+        ValueError: a column does not fit the spaces of the policy, or the batch has no rows, or none that are valid.
     """
     name = type(policy).__name__
     if isinstance(error, LossError):
@@ -262,6 +262,7 @@ def explain_learning(policy: LearningPolicy, error: Exception, batch: Tree, know
                 ) from error
         if floats and not any(map(len, floats.values())):
             raise _empty(name) from error
+        _require_valid_rows(name, batch, error)
         return
     if isinstance(error, (ColumnError, HookError)):
         return
@@ -278,6 +279,7 @@ def explain_learning(policy: LearningPolicy, error: Exception, batch: Tree, know
     misfit = misfit_in_batch(name, policy.observation_space, policy.action_space, batch)
     if misfit is not None:
         raise misfit from error
+    _require_valid_rows(name, batch, error)
     if isinstance(error, (KeyError, AttributeError)):  # after the misfit, which may be a missing part of an observation
         explain_missing(error, batch, None, f"learning of {name}")
     if isinstance(error, RuntimeError) and "dtype" in str(error):
@@ -306,6 +308,16 @@ def _empty(policy: str) -> ValueError:
     return ValueError(
         f"{policy} cannot learn from this batch: it has no rows. Leave the call out, or give it at least one row."
     )
+
+
+def _require_valid_rows(policy: str, batch: Tree, error: Exception) -> None:
+    """Raise an error if `valid` excludes all rows of a batch that could not be learned from."""
+    valid = batch["valid"] if has_leaf(batch, "valid") else None
+    if isinstance(valid, Tensor) and not bool(valid.any()):
+        raise ValueError(
+            f"{policy} cannot learn from this batch: `valid` is False for all of its {valid.numel()} rows, so that it has no "
+            "step. Collect more steps at once, or check the middleware that writes `valid`."
+        ) from error
 
 
 def warn_of_misfit(policy: LearningPolicy, batch: Tree) -> None:

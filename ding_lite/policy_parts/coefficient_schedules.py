@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 else:
     Base = object
 
+_LOWEST_KL_COEFF = 1e-8
+
 Points = Sequence[tuple[float, float]]
 """Points (gradient step, value) of a schedule: linear interpolation between points, constant outside."""
 
@@ -209,7 +211,7 @@ class KLCoeffMixin(Base):
     """A mixin for an adaptive weight of the KL penalty, `kl_coeff`.
 
     After each batch whose learning returns "kl", the weight is multiplied by 1.5 if kl > 2 * kl_target, and by 0.5 if
-    kl < 0.5 * kl_target. If learning returns no "kl", there is a warning.
+    kl < 0.5 * kl_target; it stays above 1e-8, from which it can grow again. If learning returns no "kl", there is a warning.
 
     Args:
         config: a mapping with `kl_coeff`, the initial weight, and `kl_target`, in nats.
@@ -258,7 +260,7 @@ class KLCoeffMixin(Base):
         if sampled_kl > 2.0 * self.kl_target:
             self.kl_coeff *= 1.5
         elif sampled_kl < 0.5 * self.kl_target:
-            self.kl_coeff *= 0.5
+            self.kl_coeff = max(self.kl_coeff * 0.5, min(self.kl_coeff, _LOWEST_KL_COEFF))
         return self.kl_coeff
 
     @property

@@ -8,6 +8,7 @@ import torch
 from gymnasium import spaces
 
 from ding_lite.policy import (
+    A2CPolicy,
     BCPolicy,
     C51Policy,
     CQLPolicy,
@@ -16,6 +17,8 @@ from ding_lite.policy import (
     DiscreteIQLPolicy,
     DQNPolicy,
     IQLPolicy,
+    PPOPolicy,
+    REINFORCEPolicy,
     TD3BCPolicy,
 )
 from ding_lite.policy_check import LossError
@@ -151,3 +154,26 @@ def test_weights_are_no_path(path):
         TypeError, match=rf"BCPolicy.set_weights wants weights .* got the path '{path}': load_policy\('{path}'\)"
     ):
         BCPolicy(SMALL, OBS, BOX).set_weights(path)
+
+
+MEMORIES = {"": {}, ", LSTM": {"model.lstm_size": 4}, ", attention": {"model.attention_window": 3}}
+OF_ROLLOUTS = {
+    "A2C": (A2CPolicy, {}),
+    "REINFORCE": (REINFORCEPolicy, {}),
+    **{f"PPO{name}": (PPOPolicy, it) for name, it in MEMORIES.items()},
+}
+
+
+@pytest.mark.parametrize("case", OF_ROLLOUTS)
+def test_a_rollout_without_a_valid_step_is_named(case):
+    kind, settings = OF_ROLLOUTS[case]
+    policy = kind({**SMALL, **settings}, OBS, spaces.Discrete(2))
+    batch = {name: column.unflatten(0, (3, 2)) for name, column in rows(OBS, spaces.Discrete(2)).items()}
+    batch |= dict.fromkeys(("log_prob", "value", "next_value", "advantage", "return_"), batch["reward"])
+    for index, element in enumerate(policy.collect_mode.get_initial_state(2)):
+        batch[f"state_in_{index}"] = element.expand(3, *element.shape).clone()
+    words = f"{kind.__name__} cannot learn from this batch: `valid` is False for all of its 6 rows, .* Collect more steps"
+    with pytest.raises(ValueError, match=words):
+        policy.learn_mode.forward({**batch, "valid": torch.zeros(3, 2, dtype=torch.bool)})
+    assert policy.train_iter == 0
+    assert policy.learn_mode.forward({**batch, "valid": torch.ones(3, 2, dtype=torch.bool)})

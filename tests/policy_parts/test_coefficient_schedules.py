@@ -139,6 +139,17 @@ def test_the_weight_of_the_kl_divergence_goes_after_its_target(kl, factor):
     assert policy.kl_coeff == pytest.approx(0.2 * factor)
 
 
+def test_the_weight_of_the_kl_divergence_grows_again_after_many_small_ones():
+    policy = ppo(**{"learn.kl_coeff": 0.2, "learn.kl_target": 0.01})
+    for _ in range(2000):
+        policy.update_kl(0.0)
+    assert policy.kl_coeff == 1e-8
+    assert policy.update_kl(1.0) == pytest.approx(1.5e-8)
+    for coeff in (0.0, 1e-9):  # of the configuration, below the limit
+        policy = ppo(**{"learn.kl_coeff": coeff})
+        assert policy.update_kl(0.0) == coeff
+
+
 def test_a_loss_without_a_kl_divergence_is_a_warning_once(recwarn):
     def only_loss(policy, model, dist_class, batch):
         return PPOPolicy.loss(policy, batch)[0]
