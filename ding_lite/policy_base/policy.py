@@ -53,6 +53,7 @@ from ding_lite.policy_check import (
     loss_error,
     require_batch,
     require_declarations,
+    require_known_shapes,
     require_mapping,
     require_methods,
     require_model,
@@ -434,6 +435,7 @@ class Policy(PolicyState):
         self._require_equal_weights()
         if self._is_first_batch:
             require_real(type(self).__name__, self.model)
+            require_known_shapes(self, batch, self._known.shapes)
         try:
             processed = self.postprocess(tree(nested(batch)))  # a tree of its own, so that it may assign columns
             require_batch(f"postprocess of {type(self).__name__}", processed)

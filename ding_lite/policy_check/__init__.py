@@ -4,7 +4,7 @@ Internal: its names may change in any version; `ding_lite.policy` has the errors
 """
 
 from ding_lite.policy_check.acting_attributes import AttributesOfActing, changed_by_acting, code_of_acting, code_of_learning
-from ding_lite.policy_check.batches import explain_learning, require_shapes, warn_of_misfit
+from ding_lite.policy_check.batches import explain_learning, require_known_shapes, require_shapes, warn_of_misfit
 from ding_lite.policy_check.columns import STANDARD, ColumnError, HookReads, described, map_columns
 from ding_lite.policy_check.dry_run import dummy_elements, try_out
 from ding_lite.policy_check.finite_numbers import LossError, are_finite, loss_error, require_finite
@@ -60,6 +60,7 @@ __all__ = [
     "require_batch",
     "require_declarations",
     "require_finite",
+    "require_known_shapes",
     "require_mapping",
     "require_members",
     "require_methods",

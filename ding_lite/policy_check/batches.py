@@ -18,7 +18,7 @@ from ding_lite.data import LeafSpec, Tree, flatten, nested
 from ding_lite.data.trees import has_leaf
 from ding_lite.envs.arrays import describe_shapes
 from ding_lite.envs.spaces import space_spec, subspaces
-from ding_lite.policy_check.columns import STANDARD, ColumnError, described, explain_missing
+from ding_lite.policy_check.columns import STANDARD, ColumnError, HookReads, described, explain_missing
 from ding_lite.policy_check.finite_numbers import LossError
 from ding_lite.policy_check.hook_results import HookError
 from ding_lite.policy_check.observations import describe_leaf, out_of_range
@@ -50,6 +50,9 @@ class LearningPolicy(Protocol):
     @property
     def columns(self) -> tuple[str, ...] | None:
         """The columns of a batch that the hooks read; None if unknown."""
+
+    def dry_run(self) -> HookReads:
+        """The result of the dry run."""
 
 
 class _Leaf(NamedTuple):
@@ -224,6 +227,53 @@ def _wrong_rank(leaves: list[_Leaf], batch: Any, names: Sequence[str] = _SCALARS
         fix = f": batch.{name}.squeeze(-1)." if has_ones else "."
         return f"batch.{name} is {describe_leaf(leaf)}, expected {_lead(leaves, rank, LeafSpec((), np.dtype(bool)))}{fix}"
     return None
+
+
+def element_shapes(
+    observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any], batch: Any, names: Collection[str]
+) -> dict[str, tuple[int, ...]]:
+    """The shapes of one element of these columns of a batch, by dotted name, such as "info.speed".
+
+    Columns of objects, and those with fewer dimensions than the rows, such as the weight of a sequence, are left out.
+
+    Args:
+        observation_space, action_space: spaces of the policy.
+        batch: the batch, with any leading dimensions.
+        names: names of columns, or of parts of them.
+    """
+    rank = _lead_rank([it for it in _leaves(observation_space, action_space, batch) if isinstance(it, _Leaf)], batch)
+    found = {".".join(path): leaf for path, leaf in flatten(batch) if path[0] in names or ".".join(path) in names}
+    return {name: tuple(leaf.shape[rank:]) for name, leaf in found.items() if isinstance(leaf, Tensor) and leaf.ndim >= rank}
+
+
+def require_known_shapes(policy: LearningPolicy, batch: Any, known: Mapping[str, tuple[int, ...]]) -> None:
+    """Raise an error if a column has other elements in a batch than in the dry run: they may broadcast.
+
+    Args:
+        policy: the policy that learns from the batch.
+        batch: the batch.
+        known: the shapes of the elements in the dry run, by dotted name.
+
+    Raises:
+        ValueError: with the column, its shape, and what was expected.
+    """
+    found = element_shapes(policy.observation_space, policy.action_space, batch, known)
+    leaves = {".".join(path): leaf for path, leaf in flatten(batch)}
+    for name, shape in found.items():
+        if name not in known or shape == known[name]:
+            continue
+        kind, column, leaf = type(policy).__name__, name.partition(".")[0], leaves[name]
+        lead = list(leaf.shape[: leaf.ndim - len(shape)])
+        source = "acting returns it so" if column in policy.dry_run().outputs else f"{kind}.derived declares {known[name]}"
+        fix = (
+            f"write batch.{name}.squeeze(-1)"
+            if shape == (*known[name], 1)
+            else f"declare derived = {{**{kind}.derived, {name!r}: {shape}}}"
+        )
+        raise ValueError(
+            f"{kind} cannot learn from this batch: batch.{name} is {describe_leaf(leaf)}, expected {[*lead, *known[name]]}, "
+            f"because {source}: {fix}, or correct the middleware that writes it."
+        )
 
 
 def _wrong_flags(batch: Any) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
 from ding_lite.data import Tree, flatten, nested, tree
@@ -21,6 +22,9 @@ class HookReads(NamedTuple):
 
     outputs: tuple[str, ...] = ()
     """Names of the extra outputs of acting, such as log_prob; empty if unknown."""
+
+    shapes: Mapping[str, tuple[int, ...]] = MappingProxyType({})
+    """The shapes of one element of those of these outputs and of `derived` that the hooks read, by dotted name."""
 
 
 class ColumnError(KeyError, AttributeError):

@@ -28,6 +28,7 @@ from ding_lite.envs.spaces import space_spec, subspaces
 from ding_lite.metrics import MetricsLogger
 from ding_lite.metrics.reserved_names import ACTING, LEARNING
 from ding_lite.policy_check.acting_attributes import ChangesByActing
+from ding_lite.policy_check.batches import element_shapes
 from ding_lite.policy_check.columns import ColumnError, HookReads, columns_read, described, leaves_of, read_batch
 from ding_lite.policy_check.gradients import PolicyWithModel, require_gradients
 from ding_lite.policy_check.hook_results import (
@@ -188,7 +189,7 @@ def try_out(policy: P, make_mode: Callable[[P], DryRunMode]) -> HookReads:
                 return HookReads(None, None)
             raise
         try:
-            read = _learned(policy, columns) if policy.has_loss else HookReads(None, None)
+            read = _learned(policy, columns, outputs) if policy.has_loss else HookReads(None, None)
         except NotImplementedError:
             read = HookReads(None, None)
         except HookCallError as error:
@@ -285,8 +286,8 @@ def _acted(policy: DryRunPolicy, mode: DryRunMode) -> tuple[dict[str, Any], tupl
     return rollout, tuple(outputs)
 
 
-def _learned(policy: DryRunPolicy, columns: dict[str, Any]) -> HookReads:
-    """Call the hooks that learn on a dummy rollout. Returns the columns that they read."""
+def _learned(policy: DryRunPolicy, columns: dict[str, Any], outputs_of_acting: Sequence[str]) -> HookReads:
+    """Call the hooks that learn on a dummy rollout. Returns the columns that they read, and the shapes of the added ones."""
     kind = type(policy).__name__
     before = global_random_states()
     policy.hook_metrics.reset()  # removes values that acting logged: these may have the names of learning's values
@@ -329,7 +330,9 @@ def _learned(policy: DryRunPolicy, columns: dict[str, Any]) -> HookReads:
     by_loss = columns_read(for_loss)
     passed_on = {name for name in by_loss | columns_read(for_stats) if name in columns}
     collected = tuple(name for name in columns if name in read | passed_on)
-    return HookReads(collected, tuple(name for name in rows if name in by_loss))
+    added = {*policy.derived, *outputs_of_acting}
+    shapes = element_shapes(policy.observation_space, policy.action_space, {name: columns[name] for name in collected}, added)
+    return HookReads(collected, tuple(name for name in rows if name in by_loss), shapes=shapes)
 
 
 def _versions(columns: Mapping[str, Any]) -> dict[str, int]:

@@ -1,6 +1,7 @@
 """Batches that do not fit the spaces of the policy that learns from them: errors by name, and a warning if nothing fails."""
 
 import warnings
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import torch
 from gymnasium import spaces
 
 from ding_lite.data import ReplayBuffer, tree
-from ding_lite.policy import BCPolicy, DiscreteCQLPolicy, DQNPolicy, TD3BCPolicy, build_policy
+from ding_lite.policy import BCPolicy, DiscreteCQLPolicy, DQNPolicy, PPOPolicy, TD3BCPolicy, build_policy
 from ding_lite.policy_check import ColumnError
 
 OBS, TWO = spaces.Box(-8, 8, (3,), np.float32), spaces.Box(-2, 2, (2,), np.float32)
@@ -164,3 +165,55 @@ def test_data_with_one_flag_done_are_told_that_there_are_two():
     rows = {"obs": torch.zeros(3, 4), "next_obs": torch.zeros(3, 4), "action": torch.zeros(3, dtype=torch.int64)}
     with pytest.raises(ColumnError, match="reads the column 'terminated'.*one flag done need both in its place"):
         policy.learn_mode.forward(tree({**rows, "reward": torch.zeros(3), "done": torch.zeros(3, dtype=torch.bool)}))
+
+
+class Distilled(DQNPolicy):
+    """Reads columns that its pipeline adds."""
+
+    derived: ClassVar = {**DQNPolicy.derived, "target": (), "teacher": (3,), "info.speed": ()}
+
+    def loss(self, batch):
+        loss, stats = super().loss(batch)
+        return loss + (batch.reward - batch.target).square().mean() + batch.teacher.mean() + batch.info.speed.mean(), stats
+
+
+def distilled(**columns):
+    fitting = {"target": torch.zeros(ROWS), "teacher": torch.zeros(ROWS, 3), "info": {"speed": torch.zeros(ROWS)}}
+    return batch(action=torch.zeros(ROWS, dtype=torch.int64), **{**fitting, **columns})
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ({"target": torch.zeros(ROWS, 1)}, r"batch.target is float32 \[8, 1\], expected \[8\], .* batch.target.squeeze\(-1\)"),
+        ({"teacher": torch.zeros(ROWS, 2)}, r"batch.teacher is float32 \[8, 2\], expected \[8, 3\], .*'teacher': \(2,\)\}"),
+        ({"teacher": torch.zeros(ROWS)}, r"batch.teacher is float32 \[8\], expected \[8, 3\], because Distilled.derived decl"),
+        ({"info": {"speed": torch.zeros(ROWS, 1)}}, r"batch.info.speed is float32 \[8, 1\], expected \[8\]"),
+        ({"discount": torch.zeros(ROWS, 1)}, r"batch.discount is float32 \[8, 1\], expected \[8\]"),
+    ],
+    ids=lambda value: None if isinstance(value, str) else "",
+)
+def test_a_column_with_other_elements_than_declared_is_refused_before_learning(columns, words):
+    policy = made(Distilled, CHOICE)
+    policy.dry_run()
+    before = policy.get_weights()
+    with pytest.raises(ValueError, match=f"Distilled cannot learn from this batch: {words}"):
+        policy.learn_mode.forward(distilled(**columns))
+    torch.testing.assert_close(policy.get_weights(), before, rtol=0, atol=0)
+    policy.learn_mode.forward(distilled())
+
+
+@pytest.mark.parametrize("lstm", [None, 4])
+@pytest.mark.parametrize("name", ["log_prob", "advantage"])
+def test_a_column_of_a_rollout_that_would_broadcast_is_refused(name, lstm):
+    policy = PPOPolicy({"model.encoder_hidden_size_list": [8], "model.lstm_size": lstm}, OBS, CHOICE)
+    policy.dry_run()
+    rollout = {key: column.unflatten(0, (4, 2)) for key, column in distilled().items() if key not in ("info", "teacher")}
+    rollout |= dict.fromkeys(("log_prob", "value", "advantage", "return_"), rollout["reward"])
+    for index, element in enumerate(policy.collect_mode.get_initial_state(2)):
+        rollout[f"state_in_{index}"] = element.expand(4, *element.shape).clone()
+    source = "acting returns it so" if name == "log_prob" else r"PPOPolicy.derived declares \(\)"
+    words = rf"batch.{name} is float32 \[4, 2, 1\], expected \[4, 2\], because {source}: write batch.{name}.squeeze"
+    with pytest.raises(ValueError, match=words):
+        policy.learn_mode.forward({**rollout, name: rollout[name].unsqueeze(-1)})
+    policy.learn_mode.forward(rollout)
