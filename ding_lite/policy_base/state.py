@@ -93,22 +93,39 @@ class PolicyState(PolicyWeights):
     @functools.cached_property
     def learn_mode(self: Any) -> LearnMode:
         """The mode that learns: it changes the model."""
+        self.require_made()
         return LearnMode(self)
 
     @functools.cached_property
     def collect_mode(self: Any) -> CollectMode:
         """The mode that explores."""
+        self.require_made()
         return CollectMode(self)
 
     @functools.cached_property
     def eval_mode(self: Any) -> EvalMode:
         """The mode that acts without exploration."""
+        self.require_made()
         return EvalMode(self)
 
     @functools.cached_property
     def predict_mode(self: Any) -> PredictMode:
         """The mode of `predict`, with its own random generator."""
+        self.require_made()
         return PredictMode(self)
+
+    def require_made(self) -> None:
+        """Check that the constructor of `Policy` has run.
+
+        Raises:
+            RuntimeError: a subclass has not called it, or takes a mode before it does.
+        """
+        if "settings_made" not in vars(self):
+            kind = type(self).__name__
+            raise RuntimeError(
+                f"{kind} has no networks yet, because the constructor of Policy has not run: call "
+                f"super().__init__(cfg, observation_space, action_space) in {kind}.__init__, before anything else."
+            )
 
     usual_name: ClassVar[str] = "policy"
     """Code for it in messages."""

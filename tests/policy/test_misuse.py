@@ -201,3 +201,15 @@ def test_a_call_that_raises_is_repeated_when_environments_are_restored():
 
     assert other.get_attr("level") == envs.get_attr("level") == (1,)
     assert other.step(np.zeros(1, np.int64))[1] == envs.step(np.zeros(1, np.int64))[1] == 2.0
+
+
+class Forgetful(DQNPolicy):
+    def __init__(self, cfg, observation_space, action_space):
+        self.mine = 1
+
+
+@pytest.mark.parametrize("mode", ["learn_mode", "collect_mode", "eval_mode", "predict_mode"])
+def test_a_constructor_that_does_not_call_that_of_its_base_class_is_named(mode):
+    policy = Forgetful(None, OBS, TWO)
+    with pytest.raises(RuntimeError, match=r"Forgetful has no networks yet, .*: call super\(\).__init__\(cfg, .* in Forgetful._"):
+        getattr(policy, mode)
