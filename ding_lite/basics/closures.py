@@ -11,6 +11,7 @@ from typing import Any
 from ding_lite.basics.optional_attributes import attribute_of
 
 _EMPTY = CellType()
+_OF_GLOBALS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"})
 
 
 def content_of(cell: CellType) -> Any:
@@ -44,7 +45,7 @@ def names_in(code: CodeType) -> set[str]:
 
 @functools.lru_cache(maxsize=4096)
 def globals_in(code: CodeType) -> frozenset[str]:
-    """The names of global variables that a function and those inside it read, without those of attributes.
+    """The names of global variables that a function and those inside it read or set, without those of attributes.
 
     Example:
         >>> def fn(x):
@@ -52,5 +53,15 @@ def globals_in(code: CodeType) -> frozenset[str]:
         >>> sorted(names_in(fn.__code__)), sorted(globals_in(fn.__code__))
         (['len', 'rows'], ['len'])
     """
-    found = (it for part in parts_of(code) for it in dis.get_instructions(part))
-    return frozenset(it.argval for it in found if it.opname in ("LOAD_GLOBAL", "LOAD_NAME"))
+    return frozenset(it.argval for part in parts_of(code) for it in dis.get_instructions(part) if it.opname in _OF_GLOBALS)
+
+
+@functools.lru_cache(maxsize=4096)
+def imports_in(code: CodeType) -> frozenset[str]:
+    """The names of the modules that a function and those inside it import."""
+    return frozenset(it.argval for part in parts_of(code) for it in dis.get_instructions(part) if it.opname == "IMPORT_NAME")
+
+
+def globals_of(fn: FunctionType) -> dict[str, Any]:
+    """The global variables that a function and those inside it read or set, by name. Attributes of these names do not count."""
+    return {name: fn.__globals__[name] for name in sorted(globals_in(fn.__code__)) if name in fn.__globals__}

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
-from ding_lite.basics.closures import closure_of, function_of, globals_in, names_in
+from ding_lite.basics.closures import closure_of, function_of, globals_of, names_in
 from ding_lite.basics.origins import is_of_ding_lite, is_of_script, module_of, package_of
 
 _MOST = 1000  # objects that are looked at
@@ -31,9 +31,9 @@ def named_values(fn: FunctionType, owner: Any = None) -> Iterator[Any]:
     places = [] if isinstance(owner, type) else [getattr(owner, "__dict__", {})]
     places += [vars(base) for base in _kind_of(owner).__mro__ if not is_of_ding_lite(base.__module__)]
     if not is_of_ding_lite(module_of(fn)):
-        modules = [it for name in names if isinstance(it := fn.__globals__.get(name), ModuleType) and is_of_script(it.__name__)]
-        places += map(vars, modules)
-        yield from (fn.__globals__[name] for name in sorted(globals_in(fn.__code__)) if name in fn.__globals__)
+        variables = globals_of(fn).values()
+        places += [vars(it) for it in variables if isinstance(it, ModuleType) and is_of_script(it.__name__)]
+        yield from variables
     yield from (place[name] for place in places for name in names if name in place)
 
 

@@ -9,7 +9,7 @@ from types import FunctionType, MethodType
 from typing import Any, NamedTuple
 
 from ding_lite.basics.attribute_reads import instructions_of, place_at
-from ding_lite.basics.closures import closure_of, function_of, names_in, parts_of
+from ding_lite.basics.closures import closure_of, function_of, globals_of, names_in, parts_of
 from ding_lite.basics.messages import call_of, name_of
 from ding_lite.basics.optional_attributes import attribute_of
 from ding_lite.basics.origins import is_of_ding_lite, is_of_script, module_of
@@ -58,7 +58,7 @@ def _inside(fn: Any) -> Iterator[Any]:
         held += [value for _, value in closure_of(code)]
         held += [*(code.__defaults__ or ()), *(code.__kwdefaults__ or {}).values()]
         if is_of_script(module_of(code)):
-            held += [code.__globals__[name] for name in sorted(names_in(code.__code__)) if name in code.__globals__]
+            held += globals_of(code).values()
     yield from (one for one in {id(it): it for it in held}.values() if _is_of_library(one))
 
 
@@ -116,13 +116,13 @@ def _called_in(fn: Any) -> Iterator[Any]:
 
 def _named_in(fn: FunctionType, owner: Any) -> Iterator[tuple[str, Any]]:
     """The values that a function names, with their names: variables, defaults of arguments, and attributes of its object."""
-    code, names = fn.__code__, names_in(fn.__code__)
+    code, own = fn.__code__, attribute_of(owner, "__dict__", {})
     yield from closure_of(fn)
     defaults = fn.__defaults__ or ()
     yield from zip(code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount], defaults)
     yield from (fn.__kwdefaults__ or {}).items()
-    for known in (fn.__globals__, attribute_of(owner, "__dict__", {})):
-        yield from ((name, known[name]) for name in sorted(names) if name in known)
+    yield from globals_of(fn).items()
+    yield from ((name, own[name]) for name in sorted(names_in(code)) if name in own)
 
 
 def _may_call(fn: FunctionType, name: str) -> bool:

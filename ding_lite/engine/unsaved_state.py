@@ -17,7 +17,7 @@ from types import BuiltinFunctionType, FunctionType, MethodType, MethodWrapperTy
 from typing import Any
 
 from ding_lite.basics.attribute_reads import cached_properties, instructions_of, listed_in_not_saved, names_of
-from ding_lite.basics.closures import closure_of, function_of, names_in, parts_of
+from ding_lite.basics.closures import closure_of, function_of, globals_of, imports_in, names_in, parts_of
 from ding_lite.basics.messages import name_of
 from ding_lite.basics.optional_attributes import attribute_of, has_attribute
 from ding_lite.basics.origins import is_of_ding_lite, is_of_script, module_of, package_of
@@ -529,8 +529,9 @@ def _in_function(fn: FunctionType) -> Parts:
     copied = attribute_of(attribute_of(fn, "__wrapped__"), "__dict__", {})  # by `functools.wraps`
     own = [name for name in vars(fn) if not name.startswith("__") and name not in copied]
     found += [(f".{attribute_of(fn, '__name__', 'function')}.{name}", vars(fn)[name]) for name in own]
-    known, names = fn.__globals__, sorted(names_in(fn.__code__))
-    found += [(f".{name}", known.get(name, sys.modules.get(name))) for name in names if name in known or name in sys.modules]
+    found += [(f".{name}", inner) for name, inner in globals_of(fn).items()]
+    found += [(f".{name}", sys.modules[name]) for name in sorted(imports_in(fn.__code__)) if name in sys.modules]
+    names = sorted(names_in(fn.__code__))
     modules = [(place, it) for place, it in found if isinstance(it, ModuleType) and is_of_script(it.__name__)]
     return found + [(f"{place}.{name}", vars(it)[name]) for place, it in modules for name in names if name in vars(it)]
 

@@ -21,7 +21,7 @@ from types import (
 from typing import Any, NamedTuple
 
 from ding_lite.basics.attribute_reads import Place, places_of
-from ding_lite.basics.closures import closure_of, function_of, globals_in, names_in
+from ding_lite.basics.closures import closure_of, function_of, globals_of, names_in
 from ding_lite.basics.configs import Config
 from ding_lite.basics.optional_attributes import attribute_of, has_attribute
 from ding_lite.basics.origins import is_of_ding_lite, is_of_script, module_of, package_of
@@ -124,9 +124,8 @@ def objects_held(fn: Any) -> Iterator[tuple[str, Any]]:
     """Stateful objects that a middleware itself holds, by name: free variables and globals, or attributes of an object."""
     if inspect.isfunction(fn):
         yield from ((name, value) for name, value in closure_of(fn) if needs_contract(value))
-        for name in fn.__code__.co_names:
-            if name in fn.__globals__ and needs_contract(fn.__globals__[name]):
-                yield name, fn.__globals__[name]
+        own = fn.__code__.co_names  # without those of functions inside it
+        yield from ((name, value) for name, value in globals_of(fn).items() if name in own and needs_contract(value))
     else:
         yield from (
             (f"self.{name}", value) for name, value in attribute_of(fn, "__dict__", {}).items() if needs_contract(value)
@@ -246,8 +245,7 @@ def _in_function(node: _Node, around: tuple[int, ...]) -> Iterator[_Node]:
     is_leaf = not is_of_script(module_of(fn))
     given: list[tuple[str, Any]] = [(name, it) for name, it in closure_of(fn) if name != "__class__"]
     if is_of_script(module_of(fn)):
-        named = globals_in(fn.__code__)
-        given += [(name, fn.__globals__[name]) for name in sorted(named) if name in fn.__globals__]
+        given += globals_of(fn).items()
     positional = fn.__code__.co_varnames[: fn.__code__.co_argcount]
     defaults = fn.__defaults__ or ()
     given += [*zip(positional[len(positional) - len(defaults) :], defaults), *(fn.__kwdefaults__ or {}).items()]

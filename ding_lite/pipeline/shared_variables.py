@@ -10,7 +10,7 @@ from types import FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
 from ding_lite.basics.attribute_reads import places_of
-from ding_lite.basics.closures import content_of, function_of, names_in, parts_of
+from ding_lite.basics.closures import content_of, function_of, globals_of, names_in
 from ding_lite.basics.configs import Config
 from ding_lite.basics.optional_attributes import attribute_of
 from ding_lite.basics.origins import is_of_script, module_of
@@ -185,8 +185,7 @@ class _Run(NamedTuple):
 
 
 def _variables_of(fn: FunctionType) -> dict[str, Any]:
-    named = {name for part in parts_of(fn.__code__) for name in part.co_names}
-    found = {name: fn.__globals__[name] for name in named if name in fn.__globals__}
+    found = globals_of(fn)
     found.update((name, content_of(cell)) for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or ()))
     return found
 

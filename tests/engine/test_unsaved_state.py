@@ -587,6 +587,36 @@ def test_each_form_of_memory_is_named_once_with_its_place(form, tmp_path):
     assert "a resumed run begins without it. If the object has a state_dict, name it in the contract" in found
 
 
+def visits(ctx):
+    TOTALS[0] += 1
+
+
+TOTALS = [0]
+
+
+class Counted:
+    """An object with a state, and a method that reads an attribute with the name of a global function."""
+
+    visits = 1
+
+    def __init__(self):
+        self.rows = []
+
+    def step(self, ctx):
+        return self.visits, ctx.total_step
+
+    def state_dict(self):
+        return {"rows": self.rows}
+
+    def load_state_dict(self, state):
+        self.rows = state["rows"]
+
+
+def test_an_attribute_is_no_global_variable_of_its_name(tmp_path):
+    (found,) = warned(tmp_path, contract(stage="process")(visits), Counted().step, lambda ctx: Counted().visits)
+    assert found.startswith("visits remembers something from iteration to iteration (TOTALS[0])")
+
+
 def test_it_is_named_where_iterations_overlap_too(tmp_path):
     seen = []
 

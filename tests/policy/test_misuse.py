@@ -211,5 +211,5 @@ class Forgetful(DQNPolicy):
 @pytest.mark.parametrize("mode", ["learn_mode", "collect_mode", "eval_mode", "predict_mode"])
 def test_a_constructor_that_does_not_call_that_of_its_base_class_is_named(mode):
     policy = Forgetful(None, OBS, TWO)
-    with pytest.raises(RuntimeError, match=r"Forgetful has no networks yet, .*: call super\(\).__init__\(cfg, .* in Forgetful._"):
+    with pytest.raises(RuntimeError, match=r"Forgetful has no networks yet, .*: call super\(\).__init__\(cfg, .* in Forge"):
         getattr(policy, mode)
