@@ -223,7 +223,8 @@ class OffPolicyLearner:
         cfg: uses policy.learn.update_per_collect, and the settings of offpolicy_data_fetcher.
         policy: policy.learn_mode.
         buffer_: replay buffer, or several as for offpolicy_data_fetcher; sampled for each gradient step.
-        reward_model: learns from each batch and replaces its rewards, before the policy learns; see reward_estimator.
+        reward_model: learns from each batch and replaces its rewards, those of single steps, before the policy learns; see
+            reward_estimator.
         prefetch: whether to prepare the next batch meanwhile in an asynchronous run; by default (None), only if the policy
             learns on a GPU and there is no reward model.
     """

@@ -445,18 +445,18 @@ def test_the_masker_turns_random_actions_off():
 
 def run_by_priority(async_mode, max_lag, form):
     """Everything that a run comes to whose priorities, rewards and windows come from every part of the off-policy side."""
-    cfg, policy, envs = dqn(nstep=2, batch_size=16, learning_starts=32)
+    cfg, policy, envs = dqn(nstep=2 if form == "one" else 1, batch_size=16, learning_starts=32)
     buffer, other, model = PrioritizedReplayBuffer(200, seed=3), ReplayBuffer(150, seed=4), Doubling()
     buffers = {"one": buffer, "list": [(buffer, 0.7), (other, 0.3)]}[form]
     task = Task()
     with task.start(async_mode=async_mode, max_lag=max_lag, ctx=OnlineRLContext()):
         task.use(eps_greedy_handler(cfg)).use(StepCollector(cfg, policy.collect_mode, envs))
-        task.use(nstep_reward_enhancer(cfg))
+        if form == "one":
+            task.use(reward_estimator(cfg, model, of="trajectories")).use(nstep_reward_enhancer(cfg))
         task.use(priority_calculator(lambda rollout: np.abs(rollout.columns["obs"]).sum(-1)))
         task.use(data_pusher(cfg, buffer)).use(data_pusher(cfg, other))
         if form == "one":
-            task.use(offpolicy_data_fetcher(cfg, buffers, policy.learn_mode, model))
-            task.use(reward_estimator(cfg, model)).use(trainer(cfg, policy.learn_mode))
+            task.use(offpolicy_data_fetcher(cfg, buffers, policy.learn_mode)).use(trainer(cfg, policy.learn_mode))
         else:
             task.use(OffPolicyLearner(cfg, policy.learn_mode, buffers, model))
         task.run(max_step=8)
