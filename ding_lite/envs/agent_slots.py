@@ -13,6 +13,7 @@ from ding_lite.data import allocate, flatten
 from ding_lite.data.trees import map_leaves
 from ding_lite.envs.bounds import BoxBounds
 from ding_lite.envs.env_data_checks import EnvDataError, require_in_range
+from ding_lite.envs.replay_checks import ON_SEEDS
 from ding_lite.envs.results import are_flags, final_obs, require_flags, to_rewards, write_obs
 from ding_lite.envs.spaces import integer_bounds, is_scalar, space_spec, splitter, subspaces, to_gymnasium
 from ding_lite.envs.steps import RunningEpisode, Step
@@ -216,8 +217,7 @@ class AgentSlots:
                 index, agent = self.rows[int(np.argmin(same))]
                 raise EnvDataError(
                     f"environment {index} did not come back to its observation of agent {agent!r}: replayed from its seed it "
-                    "returned other observations, so a saved run cannot continue in it. Make its steps depend only on its "
-                    "seed.",
+                    f"returned other observations, so a saved run cannot continue in it. {ON_SEEDS}",
                     index,
                 )
 

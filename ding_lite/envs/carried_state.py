@@ -31,7 +31,8 @@ INSTEAD = {
 }
 """Wrappers of gymnasium whose statistics a replay does not restore, and what to use instead."""
 _GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
-_OF_GYMNASIUM = ("_np_random", "_np_random_seed")  # reset(seed=...) seeds it
+OF_GYMNASIUM = ("_np_random", "_np_random_seed")
+"""Attributes that reset(seed=...) sets, in gymnasium.Env."""
 _METHODS = ("step", "reset", "observation", "reward", "action")  # the last three of wrappers of gymnasium
 _SEEDING = ("seed", "manual_seed", "set_state", "setstate", "set_rng_state")
 
@@ -114,7 +115,7 @@ class CarriedState:
             f"{type(layer).__name__}.{name}": repr(_state_of(value))
             for layer in self._layers
             for name, value in vars(layer).items()
-            if isinstance(value, _GENERATORS) and name not in (*_OF_GYMNASIUM, *left_to_reset(_kind_of(layer)))
+            if isinstance(value, _GENERATORS) and name not in (*OF_GYMNASIUM, *left_to_reset(_kind_of(layer)))
         }
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from ding_lite.envs.carried_state import CarriedState
 from ding_lite.envs.changes import Change, EnvChanges, apply, read, repeat, require_possible
 from ding_lite.envs.episode_seeds import SEEDS_PER_HASH, seeds_of_block
+from ding_lite.envs.replay_checks import require_running
 from ding_lite.envs.unsaved_env_state import (
     attributes_of,
     layers_of,
@@ -216,6 +217,9 @@ class EpisodeStarts:
             state: a result of `state_dict`.
             played: called with the number of replayed steps after the reset and after each step.
             follows: whether the episode before it has just been replayed, so that changes before it are already applied.
+
+        Raises:
+            EnvDataError: the episode ends in a step after which the saved one went on.
         """
         self.number, self.start, self._seeds = state["number"], state["start"], ()
         self._previous = state.get("previous")
@@ -227,7 +231,11 @@ class EpisodeStarts:
         else:
             self.load_changes(state.get("changes"))
         later = [(taken, partial(repeat, self._changed_env, change)) for taken, change in self.changes.during]
+        length = len(state["actions"])
+        has_ended = "return" in state  # the previous episode, which ended after its last action, or was cut by a reset
         for step, result in enumerate(replay_episode(self.env, self.start, state["actions"], later)):
+            if step and not (has_ended and step == length):
+                require_running(self.index, step, length, self._ends(result))
             obs, self.info, self.replayed = result[0], result[-1], step
             if step:
                 rewards.append(result[1])
@@ -235,6 +243,13 @@ class EpisodeStarts:
                 played(step)
         warn_of_lost_attributes(self.env, self.index, state.get("attributes"))
         return obs, rewards
+
+    def _ends(self, result: tuple[Any, ...]) -> bool:
+        """Whether a step with this result ended the episode."""
+        _, _, terminated, truncated, _ = result
+        if isinstance(terminated, Mapping):  # by agent: the episode goes on while others take part
+            return not getattr(self.env, "acting", True)
+        return bool(terminated or truncated)
 
 
 def _packed(actions: Iterable[Any]) -> Any:

@@ -12,6 +12,12 @@ from ding_lite.envs.env_data_checks import EnvDataError
 from ding_lite.envs.results import to_rewards
 from ding_lite.envs.unsaved_env_state import advice_for
 
+ON_SEEDS = (
+    "Make its steps depend only on its seed: mostly, reset() lacks super().reset(seed=seed), or the environment draws from a "
+    "generator of its own instead of self.np_random."
+)
+"""Advice for environments whose episodes differ when they are replayed."""
+
 
 def require_same_obs(found: Any, current: Any, first_env: int = 0, envs: Sequence[Any] = ()) -> None:
     """Raise an error if the replayed observations [B, ...], nested, differ from the saved ones.
@@ -30,10 +36,32 @@ def require_same_obs(found: Any, current: Any, first_env: int = 0, envs: Sequenc
             env = first_env + int(np.argmin(same))
             raise EnvDataError(
                 f"environment {env} did not come back to its observation{'/'.join(('', *path))}: replayed from its seed it "
-                "returned other observations, so a saved run cannot continue in it. Make its steps depend only on its "
-                f"seed.{advice_for(envs[env - first_env]) if envs else ''}",
+                f"returned other observations, so a saved run cannot continue in it. {ON_SEEDS}"
+                f"{advice_for(envs[env - first_env]) if envs else ''}",
                 env,
             )
+
+
+def require_running(env: int, step: int, length: int, is_over: bool) -> None:
+    """Raise an error if a replayed episode ends in a step after which the saved one went on.
+
+    Args:
+        env: index of the environment.
+        step: number of replayed steps.
+        length: number of steps of the saved episode.
+        is_over: whether the last replayed step ended the episode.
+
+    Raises:
+        EnvDataError: naming the environment and the step.
+    """
+    if is_over:
+        raise EnvDataError(
+            f"environment {env} did not come back to its episode: replayed from its seed, it ended in step {step}, but the saved "
+            f"episode, with {length} steps so far, went on after that step, so a saved run cannot continue in it. Make it with "
+            "the time limit of the saved run, such as make_envs(..., max_episode_steps=...), and let its end depend only on its "
+            "seed and actions.",
+            env,
+        )
 
 
 def require_same_return(env: int, now: float, then: float, made: Any) -> None:

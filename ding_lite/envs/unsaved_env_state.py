@@ -12,7 +12,7 @@ import gymnasium
 from ding_lite.basics.attribute_reads import names_not_saved
 from ding_lite.basics.origins import is_of_script
 from ding_lite.engine.run_parts import has_state
-from ding_lite.envs.carried_state import INSTEAD
+from ding_lite.envs.carried_state import INSTEAD, OF_GYMNASIUM
 
 _NUMBERS = (bool, int, float, str, type(None))
 
@@ -104,5 +104,5 @@ def _attributes(layer: Any) -> dict[str, str]:
     if not is_of_script(type(layer).__module__):
         return {}
     kind: Any = type(layer)
-    left_out = names_not_saved(kind)
+    left_out = names_not_saved(kind).union(OF_GYMNASIUM)
     return {name: repr(value) for name, value in vars(layer).items() if type(value) in _NUMBERS and name not in left_out}

@@ -1,5 +1,6 @@
 """state_dict() and load_state_dict(): restored environments go on exactly as the saved ones, or are refused."""
 
+import warnings
 from functools import partial
 
 import gymnasium
@@ -144,6 +145,31 @@ def test_an_environment_that_is_no_function_of_its_seed_is_refused(counting_env,
         saved.reset()  # it counts episodes, and a new environment counts from 0
     with pytest.raises(EnvDataError, match=r"environment 0 did not come back to its observation.*replayed from its seed"):
         restored.load_state_dict(saved.state_dict())
+
+
+@pytest.mark.parametrize("steps", [35, 41])  # in the first episode; at the start of the second one
+def test_an_environment_with_a_shorter_time_limit_is_refused(steps, known_actions):
+    saved = make_envs("Pendulum-v1", 2, max_episode_steps=41)
+    saved.reset()
+    known_actions(saved, steps)
+    restored = make_envs("Pendulum-v1", 2, max_episode_steps=30)
+    with pytest.raises(EnvDataError, match=rf"environment 0 .* ended in step 30, but the saved episode, with {steps} steps so"):
+        restored.load_state_dict(saved.state_dict())
+
+
+def test_an_environment_that_ignores_its_seed_is_refused_with_the_usual_cause():
+    class Unseeded(gymnasium.Env):
+        observation_space, action_space = spaces.Box(-1, 1, (1,), np.float32), spaces.Discrete(2)
+
+        def reset(self, *, seed=None, options=None):
+            return self.np_random.random(1, np.float32), {}
+
+    saved, restored = (make_envs(Unseeded, 2) for _ in range(2))
+    saved.reset()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(EnvDataError, match=r"reset\(\) lacks super\(\)\.reset\(seed=seed\)"):
+            restored.load_state_dict(saved.state_dict())
 
 
 def test_a_state_of_another_number_of_environments_is_refused():
