@@ -56,10 +56,10 @@ def require_running(env: int, step: int, length: int, is_over: bool) -> None:
     """
     if is_over:
         raise EnvDataError(
-            f"environment {env} did not come back to its episode: replayed from its seed, it ended in step {step}, but the saved "
-            f"episode, with {length} steps so far, went on after that step, so a saved run cannot continue in it. Make it with "
-            "the time limit of the saved run, such as make_envs(..., max_episode_steps=...), and let its end depend only on its "
-            "seed and actions.",
+            f"environment {env} did not come back to its episode: replayed from its seed, it ended in step {step}, but the "
+            f"saved episode, with {length} steps so far, went on after that step, so a saved run cannot continue in it. Make "
+            "it with the time limit of the saved run, such as make_envs(..., max_episode_steps=...), and let its end depend "
+            "only on its seed and actions.",
             env,
         )
 

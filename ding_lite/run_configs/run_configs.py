@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import os
+import weakref
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -52,7 +54,8 @@ class RunConfig(Config):
     """Folder of the run, for metrics, configuration and checkpoints."""
 
     seed: int = seed_field(0)
-    """Random seed of the run, from 0 to 2**63 - 1. Setting it also sets policy.seed."""
+    """Random seed of the run, from 0 to 2**63 - 1. Setting it also sets policy.seed, and so does `dataclasses.replace`, except
+    for a policy.seed that was set to another value."""
 
     max_step: int = ranged_field(100_000, low=1)
     """Maximum number of iterations."""
@@ -91,11 +94,33 @@ class RunConfig(Config):
                 f"{type(self).__name__}.exp_name = {os.fspath(value)!r} is not the name of a folder: set a folder for the "
                 f"files of the run, such as {type(self).exp_name!r}."
             )
+        is_made = "policy" not in self.__dict__
         super().__setattr__(name, value)
-        if name == "seed" and "policy" in self.__dict__:
+        if name == "seed" and not is_made:
             self.policy.seed = self.seed
-        if name == "policy" and self.policy.seed is None:
+            _note_run(self.policy, self.seed)
+        if name == "policy":
+            self._follow(is_made)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:  # of copies and pickles
+        self.__dict__.update(state)
+        _note_run(self.policy, self.seed)
+
+    def _follow(self, is_made: bool) -> None:
+        """Let policy.seed follow the seed of the run, unless the user has set it.
+
+        Args:
+            is_made: whether this configuration is being made. A policy section of another one is copied then.
+        """
+        followed = _run_seed_of(self.policy)
+        if is_made and followed is not None:
+            own = copy.deepcopy(self.policy)
+            own.seed = None if own.seed == followed else own.seed
+            super().__setattr__("policy", own)
+        if self.policy.seed is None:
             self.policy.seed = self.seed
+        if is_made or followed is None:
+            _note_run(self.policy, self.seed)
 
     @classmethod
     def from_dict(cls: type[ConfigType], values: Mapping[str, Any]) -> ConfigType:
@@ -121,6 +146,21 @@ class RunConfig(Config):
         return 0 if target is None or value >= target else 1
 
     verdict = report_and_exit_code  # its name in earlier versions
+
+
+_run_seeds: dict[int, tuple[weakref.ref[PolicyConfig], int]] = {}
+"""By id of a policy section: the section, and the seed of its run. Not an attribute of the section, which has settings only."""
+
+
+def _note_run(section: PolicyConfig, seed: int) -> None:
+    """Note that this policy section belongs to a configuration of a run with this seed."""
+    key = id(section)
+    _run_seeds[key] = weakref.ref(section, lambda _: _run_seeds.pop(key, None)), seed
+
+
+def _run_seed_of(section: PolicyConfig) -> int | None:
+    """The seed of the run that a policy section belongs to; None if it belongs to none."""
+    return _run_seeds[id(section)][1] if id(section) in _run_seeds else None
 
 
 def _names_folder(path: str) -> bool:

@@ -1,6 +1,7 @@
 """The configuration of a run: what DI-engine's users know, defaults, seeds, and the task that goes with an environment."""
 
 import copy
+import dataclasses
 import json
 import math
 import pickle
@@ -9,6 +10,7 @@ import warnings
 import pytest
 
 from ding_lite.config import ConfigError, DQNConfig, EnvConfig, PPOConfig
+from ding_lite.policy import DQNPolicyConfig
 
 
 def fields(config, prefix=""):
@@ -52,6 +54,31 @@ def test_setting_the_seed_of_the_run_sets_that_of_the_policy():
     cfg.seed = 3
     assert cfg.policy.seed == 3
     assert DQNConfig(seed=4).policy.seed == 4
+
+
+COPIES = {
+    "made": lambda cfg: cfg,
+    "from a dict": lambda cfg: DQNConfig.from_dict(cfg.to_dict()),
+    "copied": copy.deepcopy,
+    "pickled": lambda cfg: pickle.loads(pickle.dumps(cfg)),
+}
+
+
+@pytest.mark.parametrize("of", COPIES.values(), ids=COPIES)
+def test_the_seed_of_the_policy_follows_in_a_replaced_configuration(of):
+    cfg = of(DQNConfig(seed=2))
+    other = dataclasses.replace(cfg, seed=5)
+    assert (other.policy.seed, cfg.policy.seed) == (5, 2)
+    other.policy.learn.batch_size = 7
+    assert cfg.policy.learn.batch_size != 7
+    cfg.policy.seed = 11
+    assert dataclasses.replace(cfg, seed=5).policy.seed == 11
+
+
+def test_a_policy_section_may_be_given_to_several_configurations():
+    section = DQNPolicyConfig()
+    assert [DQNConfig(seed=seed, policy=section).policy.seed for seed in (1, 2)] == [1, 2]
+    assert DQNConfig(seed=3, policy=DQNPolicyConfig(seed=8)).policy.seed == 8
 
 
 def test_another_environment_brings_its_own_stop_value():
