@@ -51,6 +51,8 @@ class RunStateMixin:
     _iterating: bool
     _ran: bool
     max_lag: int
+    storage: Storage | None
+    """Where the folder of the run is copied, as passed to `start(storage_path=...)`; None for nowhere."""
 
     def _clear_run_state(self) -> None:
         self._at_pause: list[Callable[[], None]] = []
@@ -58,8 +60,7 @@ class RunStateMixin:
         self._first_step: int | None = None  # ctx.total_step of the first iteration of the script
         self._already_done = 0  # iterations that a loaded state has done, and that calls of run() leave out
         self._resume: Path | None = None
-        self.storage: Storage | None = None
-        """Where the folder of the run is copied, as passed to `start(storage_path=...)`; None for nowhere."""
+        self.storage = None
         self._new_episodes = False
         self._memories = Memories()
         self._network_states, self._setting_states = NetworkStates(), SettingStates()

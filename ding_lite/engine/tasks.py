@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, SupportsIndex, TypeVar
 
 from ding_lite.basics.foreign_names import foreign_attributes
-from ding_lite.basics.messages import add_note
+from ding_lite.basics.messages import add_note, did_you_mean
 from ding_lite.basics.optional_attributes import attribute_of
 from ding_lite.basics.origins import is_method_of_ding_lite
 from ding_lite.basics.run_downloads import restored_run
@@ -71,6 +71,21 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
         iteration 0
         iteration 1
     """
+
+    async_mode: bool
+    """Whether iterations overlap, the argument of `start`."""
+    labels: set[str]
+    """Labels for `match_labels`."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute that a task has. Subclasses may have more.
+
+        Raises:
+            AttributeError: there is none of this name, such as `finished`; or it is a method, and the value is none.
+        """
+        if name[0] != "_" and type(self) is Task:
+            _require_attribute(name, value)
+        object.__setattr__(self, name, value)
 
     def __init__(self) -> None:
         self._ctx: Any = Context()
@@ -406,11 +421,12 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
         self._errors_at_end.sort(key=lambda error: isinstance(error, Exception))
 
     def _loop(self, max_step: int, is_final: bool, watchdog: Watchdog) -> None:
+        own = vars(self)  # __setattr__ would cost each iteration a tenth of its time
         checker, is_checked, is_watched = self._checker(), True, False
         agreeing = methods_of(self._entries, "agree")
         while True:
             max_step -= 1
-            self._left = max_step if is_final else _ENDLESS
+            own["_left"] = max_step if is_final else _ENDLESS
             if not self._left:
                 self._finish = True
             is_checked = is_checked and checker.is_checked(self._ctx)
@@ -424,7 +440,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
                 self._call_at_pause()
             if is_last or not max_step or not self.running:
                 return
-            self._ctx = self._ctx.renew()
+            own["_ctx"] = self._ctx.renew()
 
     def _pipeline(self) -> list[tuple[int, int]]:
         """Identifies the middleware and their wrappers; equal as long as none of them changes."""
@@ -753,6 +769,23 @@ def opened_for(other: Task) -> Iterator[None]:
         yield
     finally:
         _opened.reset(token)
+
+
+_ATTRIBUTES = frozenset(
+    name for base in Task.__mro__ for name in (*vars(base), *vars(base).get("__annotations__", {})) if not name.startswith("_")
+).difference(ATTRIBUTES)
+"""The public attributes of a task."""
+
+
+def _require_attribute(name: str, value: Any) -> None:
+    """Refuse to set an attribute that a task does not have, and a method to something else than a function."""
+    if name not in _ATTRIBUTES:
+        advice = f": {ATTRIBUTES[name]}" if name in ATTRIBUTES else did_you_mean(name, _ATTRIBUTES)
+        raise AttributeError(f"Task has no attribute {name!r} to set to {value!r:.80}{advice}", name=name)
+    if callable(getattr(Task, name, None)) and not callable(value):
+        raise AttributeError(
+            f"task.{name} is a method, and cannot be set to {value!r:.80}: call it, task.{name}(...).", name=name
+        )
 
 
 task = Task()

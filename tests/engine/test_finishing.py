@@ -276,3 +276,25 @@ def test_the_global_task_does_not_take_what_is_meant_for_the_one_that_runs(mode,
         pytest.raises(RuntimeError, match="asked ding_lite.task, which is not running"),
     ):
         loop.use(contract(stage="learn")(lambda ctx: asks())).run(3)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("finished", "Task has no attribute 'finished' to set to True: did you mean 'finish'\\?"),
+        ("stop", r"task\.stop is a method, and cannot be set to True: call it, task\.stop"),
+        ("router", "Task has no attribute 'router' to set to True: a task runs in one process"),
+    ],
+)
+def test_an_attribute_that_would_not_end_a_run_is_refused(name, words):
+    loop = Task()
+    with pytest.raises(AttributeError, match=words):
+        setattr(loop, name, True)
+    loop.finish, loop._mine = True, True
+
+    class Mine(Task):
+        def __init__(self):
+            super().__init__()
+            self.results = []
+
+    assert Mine().results == []
