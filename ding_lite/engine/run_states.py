@@ -6,7 +6,7 @@ import contextlib
 import copy
 import numbers
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -218,6 +218,8 @@ class RunStateMixin:
                 "cannot be continued. Make environments with make_envs, which restores them; or pass new_episodes=True to "
                 "task.start() to begin new episodes there, so that the run is not the same as the unbroken one."
             )
+        self._setting_states.load_state_dict(state.get("settings", {}), parts)  # first: policies compare theirs with the state
+        seeds = {name: attribute_of(part, "run_seed") for name, part in parts.items()}
         for name in sorted(parts, key=lambda name: attribute_of(parts[name], "leader") is not None):  # followers last
             if name in state["parts"]:
                 self._load_part(name, parts[name], state["parts"][name])
@@ -226,8 +228,7 @@ class RunStateMixin:
                     f"an earlier version of ding_lite saved this run without its {name}, which begins anew.", stacklevel=2
                 )
         self._network_states.load_state_dict(state.get("networks", {}), parts)
-        self._setting_states.load_state_dict(state.get("settings", {}), parts)
-        for words in lost_entries(parts, state["parts"]):
+        for words in (*lost_entries(parts, state["parts"]), *_other_seeds(parts, seeds)):
             warnings.warn(words, stacklevel=2)
         keep_exactly(self._ctx, (*(self._kept_at_start or ()), *state["context"].get("kept_later", ())))
         if self._ran:  # the context of the last iteration has its data
@@ -321,6 +322,23 @@ class RunStateMixin:
     def _forget_last_run(self) -> None:
         """Start the next run anew, from the context."""
         raise NotImplementedError
+
+
+def _other_seeds(parts: Mapping[str, Any], made_with: Mapping[str, Any]) -> Iterator[str]:
+    """A warning if objects have another seed since they have loaded their states.
+
+    Args:
+        parts: the objects by name.
+        made_with: the seed that each had before; None for objects without one.
+    """
+    for name, part in parts.items():
+        seed, made = attribute_of(part, "run_seed"), made_with[name]
+        if seed != made:
+            yield (
+                f"{name} was made with seed {made}, and the saved run had seed {seed}, with which it goes on, because the state "
+                f"has its random generators. Make it with seed {seed}, or begin a new run with seed {made}."
+            )
+            return  # usually all differ
 
 
 def require_sound(state: Any) -> None:

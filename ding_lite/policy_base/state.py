@@ -276,8 +276,8 @@ class PolicyState(PolicyWeights):
         """Load a saved state, or only the weights if the state has nothing else, as in `best.pt`.
 
         The whole state is checked before anything changes. If loading fails after that, all changes are undone. Settings come
-        from this policy's configuration: if the optimizer of the state, or an entry in `state_settings`, was made with others,
-        there is a warning. Only values that `reset_config` has set come from the state.
+        from this policy's configuration, and a warning names those that the policy of a whole state had otherwise. Only values
+        that `reset_config` has set come from the state.
 
         Raises:
             TypeError: the state is not a mapping.

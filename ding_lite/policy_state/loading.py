@@ -35,6 +35,7 @@ _OF_OPTIMIZER = (
     "learn.optimizer",
     "learn.rmsprop",
 )  # parts of the names of settings
+_MAY_DIFFER = tuple(f"cfg.policy.{name}" for name in ("model.", "eval.", "learners.", "device"))  # networks are compared apart
 
 
 class LoadableMode(Protocol):
@@ -160,9 +161,11 @@ def all_or_nothing(fn: Callable[..., None]) -> Callable[..., None]:
             if "optimizer" in state and self.params:
                 followed, found = _followed(self, state, state["optimizer"] is not given["optimizer"])
                 state, others = {**state, "optimizer": followed}, [*found, *others]
+            if "optimizer" in state:
+                others = list(dict.fromkeys([*others, *_other_settings(self, state.get("made_with"))]))
             if others:
                 warnings.warn(
-                    f"this {type(self).__name__} learns with the settings of its own configuration, which differ from those of "
+                    f"this {type(self).__name__} goes on with the settings of its own configuration, which differ from those of "
                     f"the loaded state: {'; '.join(others)}. To go on as before, set the former values.",
                     stacklevel=2,
                 )
@@ -425,12 +428,27 @@ def _followed(
         has_other_groups: whether its optimizer had other parameter groups; see `regrouped`.
     """
     now, saved = _settings(policy.made_with), _settings(state.get("made_with"))
-    of_optimizers = [name for name in now if name.startswith("cfg.policy.") and any(part in name for part in _OF_OPTIMIZER)]
-    others = _differences(now, saved, of_optimizers)
+    others = _differences(now, saved, filter(_is_of_optimizers, now))
     followed, found = with_group_settings(state["optimizer"], policy.optimizer_settings(), not others)
     if has_other_groups:
         found = ["the parameter groups of the optimizer"]
     return followed, (others or found) if found else ()
+
+
+def _is_of_optimizers(name: str) -> bool:
+    return name.startswith("cfg.policy.") and any(part in name for part in _OF_OPTIMIZER)
+
+
+def _other_settings(policy: LoadablePolicy, saved: Mapping[str, Any] | None) -> list[str]:
+    """Descriptions of the settings that differ from those of the policy that saved a state.
+
+    Those of optimizers are left out, see `_followed`, those that may be others without changing what is learned, and weights
+    beside a schedule, which have no effect.
+    """
+    now = _settings(policy.made_with)
+    idle = {name.replace("_schedule", "_weight") for name, points in now.items() if points and name.endswith("_schedule")}
+    names = [it for it in now if it not in idle and not it.startswith(_MAY_DIFFER) and not _is_of_optimizers(it)]
+    return _differences(now, _settings(saved), names)
 
 
 def misfit(policy: LoadablePolicy) -> str:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import threading
+import warnings
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from ding_lite.basics import CheckpointError, RunFiles
 from ding_lite.basics.global_random import global_random_states
 from ding_lite.contexts import OnlineRLContext
 from ding_lite.engine import Context, RunStateError, Task, contract
+from ding_lite.envs import make_envs
 
 MODES = pytest.mark.parametrize(
     "mode",
@@ -375,6 +377,28 @@ class TestState:
             loop.load_state_dict(state)
             loop.run(3)
             assert loop.ctx.total_step == 2
+
+
+def test_the_seed_of_the_saved_run_holds_and_a_warning_says_so():
+    def made(seed):
+        envs = make_envs("CartPole-v1", 1, seed=seed)
+        return (
+            Task()
+            .start()
+            .use(contract(uses=(envs,), stage="collect")(lambda ctx: envs.reset() if ctx.total_step == 0 else None))
+        )
+
+    with made(3) as loop:
+        loop.run(2)
+        state = loop.state_dict()
+    with made(3) as loop, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loop.load_state_dict(state)
+    with (
+        made(5) as loop,
+        pytest.warns(UserWarning, match="was made with seed 5, and the saved run had seed 3, with which it goes"),
+    ):
+        loop.load_state_dict(state)
 
 
 def test_a_folder_without_a_saved_run_is_refused_before_anything_is_made(tmp_path):

@@ -70,6 +70,20 @@ def test_the_configuration_wins_and_one_warning_names_both_values(kind, name):
     assert all(torch.equal(moments[0][part], moments[1][part]) for part in moments[0])
 
 
+def test_one_warning_names_all_settings_that_differ():
+    other = made(**{"discount_factor": 0.5, "learn.batch_size": 7, "learn.target_update_freq": 9, "device": "cpu:0", "seed": 4})
+    saved = made()
+    (text,) = loaded(other, saved.state_dict())
+    found = [
+        "discount_factor is 0.5, and was 0.99",
+        "learn.batch_size is 7, and was 64",
+        "learn.target_update_freq is 9, and was",
+    ]
+    assert all(f"cfg.policy.{one}" in text for one in found)
+    assert "device" not in text
+    assert not loaded(made(**{"learn.batch_size": 7}), {"model": saved.state_dict()["model"]})
+
+
 def test_the_warning_points_to_the_line_that_loads():
     with pytest.warns(UserWarning, match="own configuration") as shown:
         made(**{"learn.learning_rate": 0.25}).load_state_dict(learned().state_dict())
