@@ -153,7 +153,7 @@ class CkptSaver:
         """Whether nothing had changed the weights when the run began; None if unknown."""
         self._failures, self._rest = 0, 0
         self._warned: set[tuple[str, int | None]] = set()
-        self._final_step, self._has_warned = -1, False
+        self._final_step, self._has_warned, self._has_warned_of_value = -1, False, False
         self._unsaved: UnsavedError | None = None
         contract(
             reads_after=counters,
@@ -345,6 +345,8 @@ class CkptSaver:
         """Note the weights that this iteration evaluated, if they are the best so far."""
         value = getattr(ctx, "eval_value", None)
         if value is None or not value > (self._better[0] if self._better else self._best):
+            if value is not None and value != value:
+                self._warn_of_value(ctx)
             return
         weights, last_iter = getattr(ctx, "eval_weights", None), getattr(ctx, "last_eval_iter", None)
         if weights is None and last_iter is not None and last_iter != _count(ctx):
@@ -355,6 +357,15 @@ class CkptSaver:
             lineage["is_untrained"] = self._began_untrained and bool(lineage["evaluated_at"] == 0)
         best = detached_copy(self._whole()) if weights is None else self._best_of(weights)  # a copy: it may be written later
         self._better = value, {**best, **lineage, **self._counted(ctx)}
+
+    def _warn_of_value(self, ctx: Any) -> None:
+        if not self._has_warned_of_value:
+            self._has_warned_of_value = True
+            warnings.warn(
+                f"ctx.eval_value is {ctx.eval_value} after {_count(ctx)} gradient steps, and best.pt is not written for it: "
+                "correct the score, or the metric, that the evaluator computes from episodes.",
+                stacklevel=3,
+            )
 
     def _warn_of_lost_weights(self, ctx: Any) -> None:
         if not self._has_warned:

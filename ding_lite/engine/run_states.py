@@ -335,8 +335,8 @@ def _other_seeds(parts: Mapping[str, Any], made_with: Mapping[str, Any]) -> Iter
         seed, made = attribute_of(part, "run_seed"), made_with[name]
         if seed != made:
             yield (
-                f"{name} was made with seed {made}, and the saved run had seed {seed}, with which it goes on, because the state "
-                f"has its random generators. Make it with seed {seed}, or begin a new run with seed {made}."
+                f"{name} was made with seed {made}, and the saved run had seed {seed}, with which it goes on, because the "
+                f"state has its random generators. Make it with seed {seed}, or begin a new run with seed {made}."
             )
             return  # usually all differ
 

@@ -165,8 +165,8 @@ def all_or_nothing(fn: Callable[..., None]) -> Callable[..., None]:
                 others = list(dict.fromkeys([*others, *_other_settings(self, state.get("made_with"))]))
             if others:
                 warnings.warn(
-                    f"this {type(self).__name__} goes on with the settings of its own configuration, which differ from those of "
-                    f"the loaded state: {'; '.join(others)}. To go on as before, set the former values.",
+                    f"this {type(self).__name__} goes on with the settings of its own configuration, which differ from those "
+                    f"of the loaded state: {'; '.join(others)}. To go on as before, set the former values.",
                     stacklevel=2,
                 )
             version, changes = self.version, self.count_changes()

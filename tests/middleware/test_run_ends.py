@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import re
 import warnings
 
@@ -335,6 +336,16 @@ def test_a_value_that_a_middleware_of_ones_own_writes_is_in_the_files_and_in_bes
             go()
         assert not (tmp_path / "ckpt/best.pt").exists()
     assert [row["evaluate/score"] for row in run.rows if "evaluate/score" in row] == [10.0, 11.0, 12.0]
+
+
+def test_one_warning_says_that_best_is_not_written_for_a_value_that_is_not_a_number(tmp_path):
+    def evaluate(ctx):
+        ctx.eval_value = math.nan
+
+    words = "ctx.eval_value is nan after 0 gradient steps, and best.pt is not written for it"
+    with Task().start(ctx=OnlineRLContext()) as loop, pytest.warns(UserWarning, match=words) as found:
+        loop.use(evaluate).use(CkptSaver(torch.nn.Linear(2, 1), tmp_path)).run(max_step=3)
+    assert sum("best.pt" in str(it.message) for it in found) == 1
 
 
 # Outside reinforcement learning.
