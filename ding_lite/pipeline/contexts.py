@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import difflib
 import functools
 import inspect
 import numbers
@@ -53,6 +54,7 @@ class _Plan:
         own_classes = cls.__mro__[: cls.__mro__.index(Context)]
         properties = {name for c in own_classes for name, value in vars(c).items() if isinstance(value, property)}
         _refuse_cached_properties(cls, own_classes)
+        _refuse_near_misses(cls, fields)
         self.fields = frozenset(names)
         self.declared = self.fields | properties
         self.positional = tuple(f.name for f in fields if f.init and not f.kw_only)
@@ -89,6 +91,18 @@ def _refuse_cached_properties(cls: type[Context], own_classes: Sequence[type[Any
                     "when a field changes, and each lane would cache another value. Write @property, "
                     "or declare a field that a middleware sets."
                 )
+
+
+def _refuse_near_misses(cls: type[Context], fields: Sequence[dataclasses.Field[Any]]) -> None:
+    """Raise an error if the metadata of a field has a flag that may be a misspelling of "kept"."""
+    for field in fields:
+        flags = [key for key, value in field.metadata.items() if isinstance(key, str) and isinstance(value, bool)]
+        near = [] if "kept" in flags else difflib.get_close_matches("kept", flags, n=1, cutoff=0.66)
+        if near:
+            raise TypeError(
+                f"the field {cls.__name__}.{field.name} has {near[0]!r} in its metadata, which has no effect: for a field that "
+                'is kept from iteration to iteration, write field(..., metadata={"kept": True}).'
+            )
 
 
 class _Lineage:

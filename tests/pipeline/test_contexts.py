@@ -233,6 +233,17 @@ class TestKeep:
 
 
 class TestStateOutsideOfFields:
+    @pytest.mark.parametrize("key", ["keep", "keeps", "is_kept"])
+    def test_a_misspelling_of_kept_is_refused(self, key):
+        @dataclasses.dataclass
+        class Missed(Context):
+            count: int = dataclasses.field(default=0, metadata={key: True, "unit": "steps", "step": True})
+
+        with pytest.raises(
+            TypeError, match=rf'the field Missed.count has {key!r} in its metadata, .*metadata={{"kept": True}}'
+        ):
+            Missed()
+
     def test_a_cached_property_is_refused_with_what_to_write(self):
         @dataclasses.dataclass
         class Cached(Mine):
