@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any, TypeVar
 
@@ -444,7 +444,14 @@ def _objects(term: str, things: Iterable[Any]) -> tuple[Any, ...]:
         raise TypeError(
             f"{term}...) wants several objects, got one {type(things).__name__}: write {term.partition('(')[2]}(it,)."
         )
-    return tuple(things)
+    found = tuple(things)
+    if not found and isinstance(things, Sized) and not isinstance(things, (tuple, frozenset)):
+        name = term.partition("(")[2]
+        raise TypeError(
+            f"{term}...) got an empty {type(things).__name__}, which names no object: write {name}(it,) if this "
+            f"{type(things).__name__} is the object, and {name}() for none."
+        )
+    return found
 
 
 def _contexts(call: str, things: Iterable[NestedContext]) -> tuple[NestedContext, ...]:

@@ -327,6 +327,11 @@ class TestExtendedContracts:
         [
             ({"reads": "more"}, TypeError, r"extend_contract\(reads='more'\) wants several names"),
             ({"uses": 3}, TypeError, r"extend_contract\(uses=...\) wants several objects, got one int: write uses=\(it,\)"),
+            (
+                {"uses": []},
+                TypeError,
+                r"got an empty list, which names no object: write uses=\(it,\) if this list is the object",
+            ),
             ({"needs": ("more.eps",)}, ValueError, r"refers to ctx.more: add 'more' to reads"),
             ({"writes": ("total_step",)}, ValueError, "the task counts iterations there"),
         ],
