@@ -241,6 +241,33 @@ def _setting(cfg: PolicyConfig, name: str) -> Any:
         return None
 
 
+class SettingsReadOnce:
+    """Warns before a run of settings that a middleware has read when it was made, and that have been changed since.
+
+    Args:
+        middleware: name of the middleware, for the message.
+        cfg: configuration of the run.
+        *names: the settings by dotted name, such as "collect.n_sample" of the policy.
+    """
+
+    def __init__(self, middleware: str, cfg: RunConfig, *names: str) -> None:
+        self._middleware, self._cfg, self._read = middleware, cfg, {name: _setting(cfg.policy, name) for name in names}
+        self._reported: dict[str, Any] = {}
+
+    def __call__(self) -> None:
+        """Warn once of each new value. To be called in `begin_run`."""
+        now = {name: _setting(self._cfg.policy, name) for name in self._read}
+        found = {name: it for name, it in now.items() if it != self._read[name] and it != self._reported.get(name)}
+        self._reported.update(found)
+        if found:
+            shown = ", ".join(f"policy.{name} = {it!r} (made with {self._read[name]!r})" for name, it in found.items())
+            warnings.warn(
+                f"{self._middleware} was made before its configuration was changed, and does not follow the change: {shown}. "
+                f"Make {self._middleware} after the change.",
+                stacklevel=2,
+            )
+
+
 def warn_of_later_settings(middleware: str, policy: object) -> None:
     """Warn before a run of settings that were changed in the policy's own configuration after it was made."""
     found = getattr(policy, "unfollowed_settings", {})  # a policy of another library has none

@@ -18,6 +18,7 @@ from ding_lite.metrics.outputs import append_metrics
 from ding_lite.middleware.acting_settings import ActingSettings
 from ding_lite.middleware.arguments import (
     RUN_CONFIG,
+    SettingsReadOnce,
     require,
     require_count,
     require_info_columns,
@@ -155,6 +156,7 @@ class StepCollector:
         self.shared_modes = SharedModeCheck("StepCollector", [policy], isinstance(self._acting.worker, SplitWorker))
         self._num_envs: int = env.num_envs
         self._num_steps = math.ceil(cfg.policy.collect.n_sample / env.num_envs)
+        self._check_settings = SettingsReadOnce("StepCollector", cfg, "collect.n_sample")
         self._random_steps = math.ceil(random_collect_size / env.num_envs)
         self._has_collected = False
         asks = self._acting.elsewhere is not None
@@ -171,7 +173,9 @@ class StepCollector:
         )(self)
 
     def begin_run(self) -> None:
-        """In the first run, warn if collectors act only with policies that it does not train. The task calls it."""
+        """Warn of settings without effect, and in the first run, if collectors act only with policies that it does not train.
+        The task calls it."""
+        self._check_settings()
         self._check_policies()
         self.shared_modes()
 
@@ -266,6 +270,7 @@ class EpisodeCollector:
         self._acting: Acting[LocalWorker, SplitWorker] = Acting(make_worker(env, policy))
         self.shared_modes = SharedModeCheck("EpisodeCollector", [policy], isinstance(self._acting.worker, SplitWorker))
         self._count: int = getattr(cfg.policy.collect, setting)
+        self._check_settings = SettingsReadOnce("EpisodeCollector", cfg, f"collect.{setting}")
         self._unit: EpisodeUnit = unit
         asks = self._acting.elsewhere is not None
         contract(
@@ -281,7 +286,9 @@ class EpisodeCollector:
         )(self)
 
     def begin_run(self) -> None:
-        """In the first run, warn if collectors act only with policies that it does not train. The task calls it."""
+        """Warn of settings without effect, and in the first run, if collectors act only with policies that it does not train.
+        The task calls it."""
+        self._check_settings()
         self._check_policies()
         self.shared_modes()
 

@@ -15,7 +15,14 @@ from ding_lite.envs import EpisodeResult
 from ding_lite.envs.agent_bases import AgentVectorBase
 from ding_lite.metrics.sums import mean_of
 from ding_lite.middleware.acting_settings import ActingSettings
-from ding_lite.middleware.arguments import RUN_CONFIG, require, require_evaluations, require_info_columns, require_modes
+from ding_lite.middleware.arguments import (
+    RUN_CONFIG,
+    SettingsReadOnce,
+    require,
+    require_evaluations,
+    require_info_columns,
+    require_modes,
+)
 from ding_lite.middleware.collectors import Acting, total_steps
 from ding_lite.middleware.evaluators import InteractionEvaluator, mean_return
 from ding_lite.middleware.own_runs import IdleCollectorCheck, SharedModeCheck
@@ -74,6 +81,7 @@ class AgentsCollector:
         self.shared_modes = SharedModeCheck("AgentsCollector", tuple(policies.values()), in_pieces)
         self._num_envs, self._names = env.num_envs, tuple(policies)
         self._num_steps = math.ceil(cfg.policy.collect.n_sample / env.num_envs)
+        self._check_settings = SettingsReadOnce("AgentsCollector", cfg, "collect.n_sample")
         asks = self._acting.elsewhere is not None
         contract(
             reads=("collect_kwargs", "env_step", "env_episode"),
@@ -84,12 +92,14 @@ class AgentsCollector:
             writes_late=_ROLLOUT_DATA if asks else (),
             uses=tuple(policies.values()),
             exclusive=(env,),
-            creates=[_made(name, policy) for name, policy in policies.items()],
+            creates=tuple(_made(name, policy) for name, policy in policies.items()),
             stage="collect",
         )(self)
 
     def begin_run(self) -> None:
-        """In the first run, warn if collectors act only with policies that it does not train. The task calls it."""
+        """Warn of settings without effect, and in the first run, if collectors act only with policies that it does not train.
+        The task calls it."""
+        self._check_settings()
         self._check_policies()
         self.shared_modes()
 

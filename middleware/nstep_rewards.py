@@ -14,7 +14,7 @@ from ding_lite.data import Trajectories
 from ding_lite.data.trees import map_leaves
 from ding_lite.engine import contract
 from ding_lite.functional import nstep_return
-from ding_lite.middleware.arguments import policy_settings, require_settings
+from ding_lite.middleware.arguments import SettingsReadOnce, policy_settings, require_settings
 from ding_lite.middleware.collected import REWRITE_TERMS, rewrite
 
 _NEEDED = ("reward", "terminated", "truncated", "next_obs")
@@ -60,6 +60,7 @@ def nstep_reward_enhancer(cfg: RunConfig) -> Callable[[OnlineRLContext], None]:
         gamma = policy_settings(cfg).discount_factor  # here, because it may change in a run
         rewrite(ctx, "nstep_reward_enhancer", lambda rollout: _with_nstep_rewards(rollout, n, gamma), "pieces", _NEEDED)
 
+    enhance.begin_run = SettingsReadOnce("nstep_reward_enhancer", cfg, "nstep")  # type: ignore[attr-defined]
     return enhance
 
 

@@ -18,7 +18,7 @@ from ding_lite.data.sequences import SequenceWindow, cut_sequences
 from ding_lite.data.trees import map_leaves
 from ding_lite.engine import contract, contract_of
 from ding_lite.functional import sequence_priority
-from ding_lite.middleware.arguments import policy_settings, require, require_settings
+from ding_lite.middleware.arguments import SettingsReadOnce, policy_settings, require, require_settings
 from ding_lite.middleware.collected import COLLECTED_TERMS, collected_data, require_single_steps, rollout_of
 from ding_lite.middleware.foreign_names import ARGUMENTS
 from ding_lite.middleware.own_runs import own_run
@@ -169,4 +169,5 @@ def sequence_pusher(cfg: RunConfig, buffer_: ReplayBuffer) -> Callable[[OnlineRL
             if has_steps.any():
                 buffer_.push(rows)
 
+    push.begin_run = SettingsReadOnce("sequence_pusher", cfg, "learn.burn_in", "learn.unroll_len")  # type: ignore[attr-defined]
     return push

@@ -17,6 +17,7 @@ from ding_lite.middleware import (
     eps_greedy_handler,
     inferencer,
     interaction_evaluator,
+    nstep_reward_enhancer,
     offpolicy_data_fetcher,
     rolloutor,
     trainer,
@@ -269,7 +270,7 @@ def test_settings_that_the_policys_own_configuration_got_later_are_named(tmp_pat
 
 FOLLOWED = {
     "read in each step": {"discount_factor": 0.5, "double": False, "learn.grad_clip_norm": 0.1, "learn.batch_size": 7},
-    "read by middleware": {"collect.n_sample": 8, "other.eps.end": 0.5, "eval.evaluator.eval_freq": 7},
+    "read by middleware": {"other.eps.end": 0.5, "eval.evaluator.eval_freq": 7},
 }
 
 
@@ -280,6 +281,17 @@ def test_settings_that_a_policy_follows_are_not_named(tmp_path, values):
         return [learner(cfg, buffer_, policy)]
 
     assert not [text for text in run(small(tmp_path), parts) if LATER in text]
+
+
+def test_a_setting_that_a_middleware_reads_once_is_named_if_it_changes_later(tmp_path):
+    def parts(cfg, buffer_, policy):
+        yield nstep_reward_enhancer(cfg)
+        cfg.policy.collect.n_sample, cfg.policy.nstep = 8, 3
+
+    found = [text for text in run(small(tmp_path), parts) if LATER in text]
+    assert [text.partition(" was")[0] for text in found] == ["StepCollector", "nstep_reward_enhancer"]
+    assert "does not follow the change: policy.collect.n_sample = 8 (made with" in found[0]
+    assert "policy.nstep = 3 (made with 1). Make nstep_reward_enhancer after the change." in found[1]
 
 
 def test_reset_config_is_the_fix_also_after_the_change(tmp_path):
