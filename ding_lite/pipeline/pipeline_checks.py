@@ -61,7 +61,7 @@ def check_pipeline(ctx: Context, pipeline: Sequence[Entry]) -> None:
     time must not touch what another of them changes. A middleware without a contract counts as writing every field and filling
     every object. Middleware inside of others are checked one by one.
     A value that is lost, because it is set again before any middleware has read it, gives a warning; so does one that no
-    middleware reads, if the field's metadata names a "consumer".
+    middleware reads, if the field's metadata names a "consumer", and a change of a value after its last reader.
 
     Raises:
         PipelineError: all problems, one per line, each with its line of the script.
@@ -78,7 +78,7 @@ def check_pipeline(ctx: Context, pipeline: Sequence[Entry]) -> None:
         count = "one problem" if len(problems) == 1 else f"{len(problems)} problems"
         lines = [f"  {problem}{used.at}" for used, problem in problems]
         raise PipelineError("\n".join([f"this pipeline cannot run, it has {count}:", *lines]))
-    for text in (*_lost_values(ctx, all_used), *_unread_values(ctx, all_used)):
+    for text in (*_lost_values(ctx, all_used), *_unread_values(ctx, all_used), *_late_changes(ctx, all_used)):
         warnings.warn(text, stacklevel=3)
 
 
@@ -117,13 +117,39 @@ def _unread_values(ctx: Context, all_used: Sequence[UsedMiddleware]) -> Iterator
         last = all_used[places[-1]]
         if field.metadata.get("result") in last.writes:
             continue
-        behind = [used for used in all_used if used is not last and used not in last.earlier]
-        at_end = any(_may_look_at(cls, used, field.name) for used in last.earlier if _looks_at_end(used, field.name))
-        if not at_end and not any(_may_look_at(cls, used, field.name) for used in behind):
+        if not _may_look_later(cls, all_used, last, field.name):
             yield (
                 f"{last.name}{last.at} sets ctx.{field.name}, and no middleware behind it reads it, so that nothing is done "
                 f"with it: add {consumer} behind it."
             )
+
+
+def _late_changes(ctx: Context, all_used: Sequence[UsedMiddleware]) -> Iterator[str]:
+    """Each middleware that changes a field of this iteration after the last one that reads it."""
+    cls, kept = type(ctx), kept_fields(ctx)
+    for used in all_used:
+        terms = used.contract
+        if terms is None or used.is_around:
+            continue
+        for name in _sets(used):
+            if name not in terms.reads or name in kept or is_property(cls, name):
+                continue
+            readers = [it for it in used.earlier if it.contract and not it.scope and name in it.contract.reads]
+            readers = [it for it in readers if name not in _sets(it)]
+            if readers and not _may_look_later(cls, all_used, used, name):
+                last = readers[-1]
+                yield (
+                    f"{used.name}{used.at} changes ctx.{name}, and no middleware behind it reads it, so that the change has no "
+                    f"effect: {last.name}{last.at} has read it before. Put {used.name} before {last.name}; or, if it does not "
+                    "change the field, leave it out of writes."
+                )
+
+
+def _may_look_later(cls: type[Context], all_used: Sequence[UsedMiddleware], used: UsedMiddleware, name: str) -> bool:
+    """Whether a middleware may read a field after `used` has set it."""
+    behind = [other for other in all_used if other is not used and other not in used.earlier]
+    at_end = [other for other in used.earlier if _looks_at_end(other, name)]
+    return any(_may_look_at(cls, other, name) for other in (*behind, *at_end))
 
 
 def _looks_at_end(used: UsedMiddleware, name: str) -> bool:

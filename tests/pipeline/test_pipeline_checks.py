@@ -398,3 +398,39 @@ class TestSideBySide:
 
     def test_both_may_read_the_same(self):
         self.problem_of({"reads": ("data",), "writes": ("rows",)}, {"reads": ("data",), "writes": ("result",)})
+
+
+LATE = "changes ctx.data, and no middleware behind it reads it"
+
+
+def test_a_change_after_the_last_reader_is_named_with_its_place():
+    first, reads = middleware("collect", writes=("data",)), middleware("estimate", reads=("data",), writes=("result",))
+    change, later = middleware("scale", reads=("data",), writes=("data",)), middleware("train", reads=("result",))
+    with pytest.warns(UserWarning, match=rf"^scale .*{LATE}.*: estimate .* has read it before. Put scale before estimate"):
+        run_of(first, reads, change, later)
+
+
+@pytest.mark.parametrize(
+    "pipeline",
+    [
+        [("scale", {"reads": ("data",), "writes": ("data",)}), ("estimate", {"reads": ("data",)})],
+        [
+            ("estimate", {"reads": ("data",)}),
+            ("scale", {"reads": ("data",), "writes": ("data",)}),
+            ("use", {"reads": ("data",)}),
+        ],
+        [
+            ("estimate", {"reads": ("data",)}),
+            ("scale", {"reads": ("data",), "writes": ("data",)}),
+            ("log", {"may_read": ("data",)}),
+        ],
+        [("log", {"reads": ("data",), "reads_after": ("data",)}), ("scale", {"reads": ("data",), "writes": ("data",)})],
+        [("scale", {"reads": ("data",), "writes": ("data",)}), ("scale again", {"reads": ("data",), "writes": ("data",)})],
+        [("estimate", {"reads": ("kept",)}), ("count", {"reads": ("kept",), "writes": ("kept",)})],
+    ],
+)
+def test_a_change_that_may_be_read_is_not_named(pipeline):
+    made = [middleware("collect", writes=("data", "kept")), *(middleware(name, **terms) for name, terms in pipeline)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run_of(*made)
