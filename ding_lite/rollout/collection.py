@@ -181,7 +181,7 @@ class LocalWorker:
             RuntimeError: an episode does not end within a million steps.
             MemoryError: an episode does not fit into memory.
         """
-        budget = EpisodeBudget(count, self.num_envs, self.first_env, unit)
+        budget = EpisodeBudget(count, self.num_envs, self.first_env, unit, self.env)
         if budget.is_used_up:
             return EpisodeRollout(Episodes({}, []), [], 0)
         env = self.env

@@ -9,12 +9,16 @@ from typing import Any, Literal, Protocol
 
 import torch
 
+from ding_lite.basics import warn_caller
 from ding_lite.data import Spec, allocate
 from ding_lite.engine import WorkCancelled
 from ding_lite.envs import EpisodeResult
+from ding_lite.envs.names import name_of_envs
 from ding_lite.envs.steps import Step, Stepper
 
 _MOST_STEPS = 1_000_000
+_MANY_STEPS = 100_000  # of an episode, before a warning
+_FIX = "Set a time limit, such as make_envs(..., max_episode_steps=1000)."
 
 
 def split_evenly(count: int, among: int) -> list[int]:
@@ -74,18 +78,27 @@ class EpisodeBudget:
         num_envs: B.
         first_env: index of the first environment.
         unit: whether `count` is a number of episodes or of steps.
+        env: the environments, for messages.
 
     Raises:
         TypeError, ValueError: as `shares_of`.
     """
 
-    def __init__(self, count: int | Sequence[int], num_envs: int, first_env: int = 0, unit: EpisodeUnit = "episodes") -> None:
+    def __init__(
+        self,
+        count: int | Sequence[int],
+        num_envs: int,
+        first_env: int = 0,
+        unit: EpisodeUnit = "episodes",
+        env: object = None,
+    ) -> None:
         self.due = shares_of(count, num_envs, unit)
         """What each environment still has to complete, in episodes or in steps."""
         self.completed = [0] * num_envs
         """Number of episodes of each environment that counted."""
         self.unit = unit
         self._first_env, self._begun_at, self._oldest = first_env, [0] * num_envs, 0
+        self._env, self._has_warned = env, False
 
     @property
     def is_used_up(self) -> bool:
@@ -112,12 +125,20 @@ class EpisodeBudget:
                 counted.append(episode)
         if finished:
             self._oldest = min((begun for begun, more in zip(self._begun_at, self.due) if more), default=now)
-        if now - self._oldest >= _MOST_STEPS:
-            raise RuntimeError(
-                f"an episode does not end within {_MOST_STEPS:,} steps: set a time limit, such as make_envs(..., "
-                "max_episode_steps=1000)."
+        if now - self._oldest >= _MANY_STEPS and not self._has_warned:
+            self._has_warned = True
+            warn_caller(
+                f"an episode of {self._described()} has not ended after {_MANY_STEPS:,} steps, and all others wait. {_FIX}"
             )
+        if now - self._oldest >= _MOST_STEPS:
+            raise RuntimeError(f"an episode of {self._described()} does not end within {_MOST_STEPS:,} steps. {_FIX}")
         return counted
+
+    def _described(self) -> str:
+        """The environment with the longest episode."""
+        index = next(index for index, begun in enumerate(self._begun_at) if begun == self._oldest and self.due[index])
+        name = "" if self._env is None else f" ({name_of_envs(getattr(self._env, 'env', self._env))})"
+        return f"environment {self._first_env + index}{name}"
 
 
 class EpisodeWorker(Protocol):
@@ -164,14 +185,14 @@ def play_episodes(
         TypeError: the first argument is not a worker, or the count is not of integers.
         ValueError: the count is negative, or does not have a number for each environment.
         WorkCancelled: `is_stopping()` became true.
-        RuntimeError: an episode does not end within a million steps.
+        RuntimeError: an episode does not end within a million steps; after a hundred thousand, there is a warning.
     """
     if not callable(getattr(worker, "act", None)):
         raise TypeError(
             f"play_episodes(worker, count) wants a worker, got a {type(worker).__name__}: pass LocalWorker(envs, "
             "policy.eval_mode) for one, as in play_episodes(LocalWorker(envs, policy.eval_mode), 10)."
         )
-    budget = EpisodeBudget(count, worker.num_envs, worker.first_env)
+    budget = EpisodeBudget(count, worker.num_envs, worker.first_env, env=worker.env)
     episodes: list[EpisodeResult] = []
     worker.begin()
     out = allocate(worker.obs_spec, worker.num_envs)

@@ -118,7 +118,7 @@ class AgentWorker:
             WorkCancelled: `is_stopping()` became true.
             RuntimeError: an episode does not end within a million steps.
         """
-        budget = EpisodeBudget(count, self.num_envs, self.env.first_env)
+        budget = EpisodeBudget(count, self.num_envs, self.env.first_env, env=self.env)
         episodes: list[EpisodeResult] = []
         self.env.begin()
         out = {name: allocate(one.slots.obs_spec, one.slots.num_envs) for name, one in self.actors.items()}

@@ -79,8 +79,12 @@ def test_evaluations_with_one_seed_are_the_same_and_later_ones_are_not():
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_episode_that_does_not_end_is_given_up(vector, counting_env, rule_policy, monkeypatch, kind):
     monkeypatch.setattr("ding_lite.rollout.evaluation._MOST_STEPS", 20)
+    monkeypatch.setattr("ding_lite.rollout.evaluation._MANY_STEPS", 10)
     envs = vector(kind, [partial(counting_env, 0, [(2, "terminated")]), partial(counting_env, 1, [(10**6, "terminated")])])
-    with pytest.raises(RuntimeError, match=r"does not end within 20 steps: set a time limit.*max_episode_steps"):
+    words = (
+        r"an episode of environment 1 \(CountingEnv\) (does not end within 20|has not ended after 10) steps.*max_episode_steps"
+    )
+    with pytest.raises(RuntimeError, match=words), pytest.warns(UserWarning, match=words):
         play_episodes(LocalWorker(envs, rule_policy(envs).eval_mode), 2)
 
 
