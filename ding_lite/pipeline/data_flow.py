@@ -56,6 +56,24 @@ def flow_problems(_: Context, all_used: Sequence[UsedMiddleware]) -> Iterator[tu
                     break
 
 
+def repetition_problems(_: Context, all_used: Sequence[UsedMiddleware]) -> Iterator[tuple[UsedMiddleware, str]]:
+    """Each learner that is used again, if no step between the two writes the data that it reads from the context."""
+    for index, used in enumerate(all_used):
+        if used.contract is None or not callable(attribute_behind(used.fn, "data_wanted")):
+            continue
+        first = next((at for at, it in enumerate(all_used[:index]) if it.fn is used.fn and it.scope == used.scope), None)
+        read = _DATA.intersection(used.contract.reads)
+        if first is None or any(_renews(it, field, used.scope) for it in all_used[first + 1 : index] for field in read):
+            continue
+        what = f" on the same ctx.{min(read)}" if read else ""
+        yield (
+            used,
+            f"{used.name} is the same object as {all_used[first].name}{all_used[first].at} before it, so that each iteration "
+            f"would take its gradient steps twice{what}: leave one of them out. The number of gradient steps is a setting, "
+            "such as policy.learn.update_per_collect or policy.learn.epoch_per_collect.",
+        )
+
+
 def _undrawable(used: UsedMiddleware, thing: Any, all_used: Sequence[UsedMiddleware], names: Mapping[int, str]) -> str:
     """Why an empty object stays empty until the step draws from it, or an empty string."""
     fillers = [other for other in all_used if other.contract and _has(other.contract.fills, thing)]

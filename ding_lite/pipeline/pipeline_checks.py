@@ -14,7 +14,14 @@ from ding_lite.basics.optional_attributes import attribute_behind
 from ding_lite.basics.signatures import signature_of
 from ding_lite.pipeline.contexts import Context, declared_fields, fields_at_start, foreign_field_advice, kept_fields
 from ding_lite.pipeline.contracts import Contract
-from ding_lite.pipeline.data_flow import flow_problems, lacking_problems, owner_problems, settings_problems, sharing_problems
+from ding_lite.pipeline.data_flow import (
+    flow_problems,
+    lacking_problems,
+    owner_problems,
+    repetition_problems,
+    settings_problems,
+    sharing_problems,
+)
 from ding_lite.pipeline.entries import Entry
 from ding_lite.pipeline.properties import expand_reads, fields_behind, is_property
 from ding_lite.pipeline.used_middleware import Scope, UsedMiddleware, context_classes_of, maker_of, middleware_of
@@ -399,4 +406,4 @@ def _fields_of(cls: type[Context]) -> set[str]:
     return {f.name for f in dataclasses.fields(cls)} | {name for name in dir(cls) if isinstance(getattr(cls, name), property)}
 
 
-_CHECKS = (_field_problems, settings_problems, flow_problems, lacking_problems, _object_problems)
+_CHECKS = (_field_problems, settings_problems, flow_problems, repetition_problems, lacking_problems, _object_problems)

@@ -154,6 +154,16 @@ class TestReplay:
             "move data_pusher, which does, before it."
         ]
 
+    def test_a_learner_that_is_used_twice_is_refused_with_the_setting_for_more_steps(self, dqn):
+        learn = dqn.learn()
+        (problem,) = problems_of(dqn.explore, dqn.collect, dqn.push, learn, learn)
+        assert problem.startswith("OffPolicyLearner is the same object as OffPolicyLearner (task.use at ")
+        assert problem.endswith("such as policy.learn.update_per_collect or policy.learn.epoch_per_collect.")
+        fetch, train = offpolicy_data_fetcher(dqn.cfg, dqn.buffer), trainer(dqn.cfg, dqn.policy.learn_mode)
+        (problem,) = problems_of(dqn.explore, dqn.collect, dqn.push, fetch, train, train)
+        assert "would take its gradient steps twice on the same ctx.train_data" in problem
+        assert problems_of(dqn.explore, dqn.collect, dqn.push, fetch, train, fetch, train) == []
+
     def test_a_pusher_twice_is_refused(self, dqn):
         again = data_pusher(DQNConfig(), dqn.buffer)
         (problem,) = problems_of(dqn.explore, dqn.collect, dqn.push, again, dqn.learn())
