@@ -19,6 +19,7 @@ from ding_lite.engine import contract, current_task
 from ding_lite.middleware.arguments import policy_settings, require_mode, require_settings, warn_of_other_settings
 from ding_lite.middleware.collected import COLLECTED_TERMS, collected_data, copied_batch
 from ding_lite.middleware.foreign_names import ARGUMENTS
+from ding_lite.middleware.own_runs import own_run
 from ding_lite.policy import LearnMode
 from ding_lite.policy_base import SKIPPED_FRACTION
 from ding_lite.ranks import current_ranks, in_all_ranks
@@ -78,6 +79,7 @@ def replay_fetcher(
 
     fetcher = fetch_by_priority if replay.takes_priorities else fetch
     fetcher.__dict__.update(state_dict=replay.state_dict, load_state_dict=replay.load_state_dict, reads_batch_size=True)
+    fetcher.__dict__.update(end_run=replay.end_run)
     fetcher.__dict__.update(data_lacks={"rollouts": "use an algorithm that learns from transitions, such as DQN or SAC"})
     fetcher.__qualname__ = f"{who}.<locals>.{fetcher.__name__}"  # its name in messages
     return fetcher
@@ -118,7 +120,9 @@ class Replay:
         self._prefetches = send is not None if prefetch is None else prefetch
         self._nstep = getattr(cfg.policy, "nstep", 1)
         self._is_unchecked = self._nstep > 1 and "discount" in (getattr(policy, "columns", None) or ())
-        self._has_warned = False
+        self._has_warned, self._who = False, who
+        self._waits: bool | None = None
+        """Whether learning has not started yet; None before the first iteration."""
         self.takes_priorities = source.takes_priorities
         """Whether `learned` is to be called after each batch."""
         self.terms = drawing(cfg, buffer_)
@@ -160,6 +164,7 @@ class Replay:
 
     def _is_ready(self) -> bool:
         is_ready = self._source.has_enough(self._enough)
+        self._waits = self._waits is not False and not is_ready
         if not is_ready and not self._has_warned and (empty := self._source.waited_for(self._enough)):
             self._has_warned = True
             warnings.warn(
@@ -167,6 +172,16 @@ class Replay:
                 stacklevel=2,
             )
         return is_ready
+
+    def end_run(self, ctx: Any) -> None:
+        """Warn if no batch was taken in a whole run, because there were too few transitions."""
+        if self._waits and not self._has_warned and not own_run().is_cut:
+            self._has_warned = True
+            warnings.warn(
+                f"{self._who} has not begun to learn in this run: its replay holds {sum(map(len, self._source.buffers)):,} "
+                f"transitions, and policy.learn.learning_starts = {self._enough:,}. Lower it, or collect more.",
+                stacklevel=2,
+            )
 
     def state_dict(self) -> dict[str, Any]:
         """The number of rows that each buffer has given, if there are several."""

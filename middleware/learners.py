@@ -267,6 +267,10 @@ class OffPolicyLearner:
         """Warn of settings that were changed after the policy was made. The task calls it."""
         warn_of_later_settings(type(self).__name__, self._policy)
 
+    def end_run(self, ctx: OnlineRLContext) -> None:
+        """Warn if learning has not begun. The task calls it at the end of a run."""
+        self._replay.end_run(ctx)
+
     def __call__(self, ctx: OnlineRLContext) -> None:
         output, num_steps = TrainOutput(), list[Mapping[str, int]]()
         of_rewards: list[Mapping[str, Any]] = []

@@ -472,3 +472,23 @@ def test_asynchronous_runs_by_priority_are_the_run_on_one_thread(max_lag, form, 
 
     assert found == {digest(*expected)}
     assert expected[-1] > 0
+
+
+@pytest.mark.parametrize("kind", [OffPolicyLearner, offpolicy_data_fetcher])
+@pytest.mark.parametrize(("starts", "waits"), [(21, True), (16, False)])
+def test_a_run_in_which_learning_never_begins_says_so_at_its_end(kind, starts, waits):
+    cfg, policy, envs = dqn(learning_starts=starts)
+    cfg.policy.collect.n_sample, buffer_ = 4, ReplayBuffer(100, seed=0)
+    mode = (policy.learn_mode,) if kind is OffPolicyLearner else ()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with Task().start(ctx=OnlineRLContext()) as loop:
+            loop.use(eps_greedy_handler(cfg)).use(StepCollector(cfg, policy.collect_mode, envs)).use(data_pusher(cfg, buffer_))
+            loop.use(kind(cfg, *mode, buffer_))
+            loop.use(lambda ctx: None).run(max_step=5)
+    found = [str(it.message) for it in caught if "has not begun to learn" in str(it.message)]
+    words = (
+        "has not begun to learn in this run: its replay holds 20 transitions, and policy.learn.learning_starts = 21. Lower it"
+    )
+    assert len(found) == waits
+    assert all(text.startswith(f"{kind.__name__} {words}") for text in found)
