@@ -23,7 +23,7 @@ gradient steps; the final weights were not evaluated.'
     """
     found = ""
     if value is not None:
-        found = f" The last evaluation found {value:.1f}"
+        found = f" The last evaluation found {_readable(value)}"
         if evaluated_at is not None and evaluated_at == train_iter:
             found += ", with the final weights"
         elif evaluated_at is not None and train_iter is not None:
@@ -47,9 +47,16 @@ def result_line(env_id: str, value: float, target: float | None, reason: object 
     Example:
         >>> result_line("CartPole-v1", 481.25, 475.0, None, "runs/dqn")
         'CartPole-v1: mean return 481.2 at the last evaluation, stop_value 475 reached. Everything is in runs/dqn/'
+        >>> result_line("Reacher-v5", -0.0431, None, None, None)
+        'Reacher-v5: mean return -0.0431 at the last evaluation.'
     """
-    found = f"mean return {value:.1f} at the last evaluation" if value != -float("inf") else "no evaluation"
+    found = f"mean return {_readable(value)} at the last evaluation" if value != -float("inf") else "no evaluation"
     wanted = "" if target is None else f", stop_value {target:g} {'reached' if value >= target else 'not reached'}"
     why = "" if reason is None else f" The run ended because {reason}."
     where = "" if folder is None else f" Everything is in {folder}/"
     return f"{env_id}: {found}{wanted}.{why}{where}"
+
+
+def _readable(value: float) -> str:
+    """A value with one decimal, or, below 10 and if that would round it, with three significant digits."""
+    return f"{value + 0.0:.1f}" if abs(value) >= 10 or round(value, 1) == value else f"{value:.3g}"
