@@ -5,6 +5,7 @@ A resumed run replays the current episode, and so does a worker process that is 
 
 from __future__ import annotations
 
+import dis
 import functools
 import inspect
 import random
@@ -34,6 +35,8 @@ _GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
 OF_GYMNASIUM = ("_np_random", "_np_random_seed")
 """Attributes that reset(seed=...) sets, in gymnasium.Env."""
 _METHODS = ("step", "reset", "observation", "reward", "action")  # the last three of wrappers of gymnasium
+_READS = ("LOAD_ATTR", "LOAD_METHOD")
+_JUMPS = frozenset((*dis.hasjrel, *dis.hasjabs))
 _SEEDING = ("seed", "manual_seed", "set_state", "setstate", "set_rng_state")
 
 
@@ -140,7 +143,7 @@ def sums_of(kind: Any) -> frozenset[str]:
     names = found - names_not_saved(kind)
     if not names:
         return frozenset()
-    set_anew = {name for fn in _reached_by(kind, "reset") for name in _stored(fn) - _added_up(fn)}
+    set_anew = {name for fn in _reached_by(kind, "reset") for name in (_stored(fn) - _added_up(fn)) | _set_first(fn)}
     return frozenset(names - set_anew)
 
 
@@ -183,6 +186,19 @@ def _stored(fn: FunctionType) -> set[str]:
     return {it.argval for it in instructions_of(fn.__code__) if it.opname == "STORE_ATTR"}
 
 
+def _set_first(fn: FunctionType) -> set[str]:
+    """The attributes that a function always sets before it reads them."""
+    found, seen, skipped_until = set[str](), set[str](), 0
+    for it in instructions_of(fn.__code__):
+        if it.opcode in _JUMPS:
+            skipped_until = max(skipped_until, it.argval)
+        elif it.opname == "STORE_ATTR" and it.argval not in seen and it.offset >= skipped_until:
+            found.add(it.argval)
+        if it.opname in (*_READS, "STORE_ATTR"):
+            seen.add(it.argval)
+    return found
+
+
 def _added_up(fn: FunctionType) -> set[str]:
     """The attributes that one statement of a function reads and sets: `self.n += 1`, `self.best = max(self.best, reward)`.
 
@@ -193,7 +209,7 @@ def _added_up(fn: FunctionType) -> set[str]:
     for it in instructions_of(fn.__code__):
         now = getattr(it, "line_number", it.starts_line)
         line = now if isinstance(now, int) and not isinstance(now, bool) else line
-        if it.opname in ("LOAD_ATTR", "LOAD_METHOD"):
+        if it.opname in _READS:
             read.add((line, it.argval))
         elif it.opname.startswith("STORE_"):
             stored.append((line, it.argval if it.opname == "STORE_ATTR" else ""))

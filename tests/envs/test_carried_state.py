@@ -117,6 +117,28 @@ class Fresh(gymnasium.Wrapper):
         return obs, reward + self.noise.random() + 0 * change, *rest
 
 
+class Corrected(gymnasium.Wrapper):
+    """`reset` sets its goal, and corrects it in one statement that reads and sets it."""
+
+    def reset(self, *, seed=None, options=None):
+        obs, info = self.env.reset(seed=seed, options=options)
+        self.goal = int(np.random.default_rng(seed).integers(7))
+        self.goal = min(self.goal, 5)
+        return obs, info
+
+
+class Wrapping(gymnasium.Wrapper):
+    """`reset` sets its counter only sometimes."""
+
+    count = 0
+
+    def reset(self, *, seed=None, options=None):
+        if self.env.unwrapped.np_random is None:
+            self.count = 0
+        self.count += 1
+        return self.env.reset(seed=seed, options=options)
+
+
 class Levels(gymnasium.Wrapper):
     """A method that the script calls changes it: such calls are repeated in a replay."""
 
@@ -146,6 +168,7 @@ def told(wrapper, steps, saves=1, change=None, count=2):
     [
         (OfEpisodes, "OfEpisodes.episodes is carried from one episode to the next"),
         (OfSteps, "OfSteps.count is carried from one episode to the next"),
+        (Wrapping, "Wrapping.count is carried from one episode to the next"),
         (OfRewards, "OfRewards.sums is carried from one episode to the next"),
         (OwnGenerator, "OwnGenerator.noise is carried from one episode to the next"),
         (GlobalRandom, "GlobalRandom draw from the global random generator of random, with random.random"),
@@ -158,7 +181,9 @@ def test_what_a_wrapper_carries_is_named_once_when_the_run_is_saved(wrapper, wor
     assert words in found
 
 
-@pytest.mark.parametrize("wrapper", [Fresh, NotSaved, Saved, gymnasium.wrappers.RecordEpisodeStatistics, gymnasium.Wrapper])
+@pytest.mark.parametrize(
+    "wrapper", [Fresh, Corrected, NotSaved, Saved, gymnasium.wrappers.RecordEpisodeStatistics, gymnasium.Wrapper]
+)
 def test_wrappers_that_a_replay_restores_are_not_named(wrapper):
     assert told(wrapper, 12) == []
 
