@@ -10,7 +10,7 @@ from typing import Any
 from ding_lite.engine.edges import EdgeEnds
 from ding_lite.engine.lanes import Lane
 from ding_lite.engine.plans import Plan
-from ding_lite.engine.steps import LEARN, Edge
+from ding_lite.engine.steps import LEARN, TAKING, Edge
 from ding_lite.pipeline.contexts import Context, factories_of, is_scalar, with_own_values
 from ding_lite.pipeline.contracts import LANES
 from ding_lite.pipeline.pipeline_checks import PipelineError
@@ -53,11 +53,7 @@ class LaneStates:
         """
         mine, theirs = [str(edge) for edge in self._plan.edges], [saved["edge"] for saved in state["edges"]]
         if mine != theirs:
-            other = next((edge for edge in (*theirs, *mine) if edge not in mine or edge not in theirs), "their order")
-            raise ValueError(
-                f"the saved state belongs to a pipeline in which middleware depend on each other in another way ({other}): "
-                "resume with the same middleware, contracts and lag."
-            )
+            raise ValueError(_difference(mine, theirs))
         leaders = self._leaders()
         snapshots = [leaders[saved["leader"]].snapshot_from(saved["state"]) for saved in state["snapshots"]]
         for edge, saved in zip(self._plan.edges, state["edges"]):
@@ -115,3 +111,25 @@ def copy_for_lane(ctx: Context, plan: Plan, lane: int) -> Context:
     """
     touched = frozenset[str]().union(*(step.reads | step.writes for step in plan.lanes[lane]))
     return with_own_values(ctx, touched, LANES[lane])
+
+
+def _difference(mine: Sequence[str], theirs: Sequence[str]) -> str:
+    """How the edges of a saved state differ from those of this pipeline, and the fix.
+
+    Args:
+        mine, theirs: the edges here and in the state, as text.
+    """
+    here, there = ([edge for edge in edges if TAKING in edge] for edges in (mine, theirs))
+    if bool(here) != bool(there):
+        name = (here or there)[0].partition(f" {TAKING}")[0].rpartition(" ")[2]
+        was, now = ("processes of their own", "its process") if there else ("its process", "processes of their own")
+        return (
+            f"the saved run stepped the environments of {name} in {was}, and this one steps them in {now}: make them with the "
+            "same backend and number of workers, such as make_envs(..., workers=1, backend="
+            f'"{"process" if there else "local"}").'
+        )
+    other = next((edge for edge in (*theirs, *mine) if edge not in mine or edge not in theirs), "their order")
+    return (
+        f"the saved state belongs to a pipeline in which middleware depend on each other in another way ({other}): resume with "
+        "the same middleware, contracts and lag."
+    )

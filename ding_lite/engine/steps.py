@@ -12,6 +12,8 @@ from ding_lite.pipeline.entries import Entry
 from ding_lite.pipeline.generators import may_yield
 from ding_lite.pipeline.guards import FIRST, LATE, SECOND, step_fields
 
+TAKING = "(taking)"
+"""In the name of a step that takes pending work."""
 PROCESS, LEARN = LANES.index("process"), LANES.index("learn")
 
 
@@ -68,7 +70,7 @@ class MiddlewareStep:
         if self.entry is None:
             return "end of iteration"
         if self.is_late:
-            return f"{self.entry.name} (taking)"
+            return f"{self.entry.name} {TAKING}"
         return f"{self.entry.name} (second half)" if self.is_second else self.entry.name
 
     def is_user_of(self, thing: object) -> bool:

@@ -381,3 +381,23 @@ def test_classes_derived_from_ours_that_touch_more_give_equal_results_on_threads
     assert (steps, losses) == derived_run(async_mode=True, max_lag=1)
     assert losses[0] is None
     assert losses[-1] > 0
+
+
+@pytest.mark.parametrize("was", ["process", "local"])
+def test_a_run_that_goes_on_with_another_backend_says_so(was):
+    def loop_of(backend):
+        cfg = PPOConfig().override({"policy.collect.n_sample": 8, "policy.learn.epoch_per_collect": 1})
+        envs = make_envs("CartPole-v1", 2, seed=0, backend=backend, workers=1)
+        policy = PPOPolicy(cfg.policy, envs.single_observation_space, envs.single_action_space)
+        loop = Task().start(max_lag=1, ctx=OnlineRLContext()).use(StepCollector(cfg, policy.collect_mode, envs))
+        return loop.use(gae_estimator(cfg, policy.collect_mode)).use(multistep_trainer(cfg, policy.learn_mode))
+
+    with loop_of(was) as loop:
+        loop.run(2, final=False)
+        state = loop.state_dict()
+    place = "processes of their own" if was == "process" else "its process"
+    words = rf'StepCollector in {place}, and this one steps them in .*workers=1, backend="{was}"'
+    with loop_of("local" if was == "process" else "process") as loop:
+        loop.load_state_dict(state)
+        with pytest.raises(ValueError, match=words):
+            loop.run(4)
