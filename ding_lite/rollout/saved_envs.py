@@ -50,7 +50,10 @@ def factory_of(record: Mapping[str, Any], env: str | Callable[..., Any] | None, 
     if env is not None:
         return _given_factory(env)
     known = _environments(record)
-    fix = "name the environment: --env ID, or --env module:function for a function that makes it"
+    fix = (
+        "name the environment by its id or a function that makes it: in Python env=make_env, on the command line --env ID or "
+        "--env module:function"
+    )
     if known is None:
         raise ReportError(f"{Path(run) / _RECORD} does not say which environments the run had: {fix}.")
     if isinstance(known["recipe"], str):

@@ -173,7 +173,7 @@ def test_what_cannot_be_imported_is_named_with_the_option_that_names_it(lines, t
         pass
 
     train_dqn(tmp_path / "run", lambda: lines.make_line(), Local)
-    with pytest.raises(ReportError, match=r"Line cannot be made here, because .*<lambda>.*--env module:function"):
+    with pytest.raises(ReportError, match=r"Line cannot be made here, because .*<lambda>.*env=make_env.*--env module:function"):
         evaluate_run(tmp_path / "run", 2)
 
     assert main(["eval", str(tmp_path / "run"), "--env", "saved_lines:make_line", "--episodes", "2"]) == 2
