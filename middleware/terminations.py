@@ -7,6 +7,7 @@ import numbers
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from ding_lite.basics import foreign_arguments
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
 from ding_lite.engine import EndReason, contract, current_task
 from ding_lite.middleware.own_runs import own_run
@@ -30,6 +31,7 @@ def finish_if_reached(ctx: OnlineRLContext | OfflineRLContext, stop_value: float
     return True
 
 
+@foreign_arguments({})
 def termination_checker(
     max_env_step: int | None = None, max_train_iter: int | None = None
 ) -> Callable[[OnlineRLContext], None]:
@@ -64,6 +66,7 @@ def termination_checker(
     return check
 
 
+@foreign_arguments({})
 def ddp_termination_checker(
     max_env_step: int | None = None, max_train_iter: int | None = None, rank: int | None = None
 ) -> DDPTerminationChecker:

@@ -396,6 +396,8 @@ def test_arguments_that_nobody_knows_are_refused_by_python():
     assert (paint(), paint("red"), paint(ink="red")) == ("blue", "red", "red")
     with pytest.raises(TypeError, match="unexpected keyword argument 'size'"):
         paint(size=3)
+    with pytest.raises(TypeError, match=r"paint\(\) has no argument 'inks': did you mean 'ink'\?"):
+        paint(inks="red")
 
 
 @pytest.mark.parametrize("kind", [ReplayBuffer, PrioritizedReplayBuffer])

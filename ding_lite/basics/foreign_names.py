@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any, TypeVar
 
+from ding_lite.basics.messages import did_you_mean
+
 Class = TypeVar("Class", bound=type)
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -113,7 +115,8 @@ class _ForeignAttribute:
 
 
 def foreign_arguments(advice: Mapping[str, str], counts_positional: bool = True) -> Callable[[Function], Function]:
-    """A decorator of a function or an `__init__` that refuses arguments of other libraries, or of earlier versions.
+    """A decorator of a function or an `__init__` that refuses arguments of other libraries, or of earlier versions, and gives
+    the nearest name for other unknown ones.
 
     Args:
         advice: the arguments with what to write instead.
@@ -131,7 +134,9 @@ def foreign_arguments(advice: Mapping[str, str], counts_positional: bool = True)
     def decorate(fn: Function) -> Function:
         name = fn.__qualname__.removesuffix(".__init__")
         positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        room = sum(it.kind in positional for it in inspect.signature(fn).parameters.values())
+        known = inspect.signature(fn).parameters
+        room = sum(it.kind in positional for it in known.values())
+        takes_any = any(it.kind is inspect.Parameter.VAR_KEYWORD for it in known.values())
 
         @functools.wraps(fn)
         def called(*args: Any, **kwargs: Any) -> Any:
@@ -139,6 +144,9 @@ def foreign_arguments(advice: Mapping[str, str], counts_positional: bool = True)
                 for argument in (*kwargs, *[*advice][: max(len(args) - room, 0) if counts_positional else 0]):
                     if argument in advice:
                         raise TypeError(f"{name}() has no argument {argument!r}: {advice[argument]}")
+                    near = "" if takes_any or argument in known else did_you_mean(argument, known)
+                    if near.endswith("?"):  # else Python's own error is as good
+                        raise TypeError(f"{name}() has no argument {argument!r}{near}")
             return fn(*args, **kwargs)
 
         return called  # type: ignore[return-value]

@@ -135,8 +135,13 @@ class RunFiles:
 
     def _missing(self) -> str:
         run = self.folder.parent
+        of_run = (it for it in [*run.parents][:2] if (it / self.folder.name / self._manifest.name).exists())
+        outer = next(of_run, None)
+        fix = "Give the folder of the run." if outer is None else f"Give the folder of the run, {outer}."
         if run.is_file():
-            return f"there is no run to resume in {run}: it is a file. Give the folder of the run."
+            return f"there is no run to resume in {run}: it is a file. {fix}"
+        if outer is not None:
+            return f"there is no run to resume in {run}: it is inside the folder of a run. {fix}"
         if not run.is_dir():
             return (
                 f"there is no run to resume in {run}: there is no such folder. Check the path; it is relative to {Path.cwd()}."

@@ -12,7 +12,7 @@ from os import PathLike
 from types import TracebackType
 from typing import Any, SupportsIndex, TypeVar
 
-from ding_lite.basics.foreign_names import foreign_attributes
+from ding_lite.basics.foreign_names import foreign_arguments, foreign_attributes
 from ding_lite.basics.messages import add_note, did_you_mean
 from ding_lite.basics.optional_attributes import attribute_of
 from ding_lite.basics.origins import is_method_of_ding_lite
@@ -116,6 +116,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
         self._checked: tuple[tuple[object, list[tuple[int, int]]], Checker] | None = None
         self._touches = Touches()
 
+    @foreign_arguments({})
     def start(
         self,
         async_mode: bool = False,
@@ -190,7 +191,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
         self.labels = {"local", "node.0", *([labels] if isinstance(labels, str) else labels)}
         self._finish = self._ended = self._ran = False
         self._end_reason = None
-        caller = sys._getframe(1)
+        caller = sys._getframe(2)  # 1 is the decorator
         self._new_episodes = new_episodes
         self._watchdog_s, self._memory_share = watchdog_s, memory_share
         self.storage = None if storage_path is None else open_storage(storage_path, storage_filesystem)

@@ -93,7 +93,8 @@ class Pieces:
         pieces = pieces_of(state)
         if len(pieces) != len(self.hosts):
             raise ValueError(
-                f"the state of environments in {len(pieces)} pieces does not fit {len(self.hosts)}: make them with "
+                f"the state of environments in {len(pieces)} piece{'s' if len(pieces) > 1 else ''} does not fit "
+                f"{len(self.hosts)}: make them with "
                 f"workers={len(pieces)}."
             )
         return pieces

@@ -202,7 +202,10 @@ def detached(value: Any, what: str) -> Any:
     """
     if hasattr(value, "detach"):
         if value.numel() != 1:
-            raise ValueError(f"{what} wants numbers, got a tensor of shape {tuple(value.shape)}: reduce it before logging.")
+            raise ValueError(
+                f"{what} wants numbers, got a tensor of shape {tuple(value.shape)}: reduce it before logging, or log all its "
+                "numbers with log_values()."
+            )
         if not value.is_cpu and not value.is_complex():
             return value.detach().reshape(()).clone()
     try:
@@ -211,9 +214,10 @@ def detached(value: Any, what: str) -> Any:
             raise TypeError("text is no number")  # float() would read it
         return held(number) if type(number) in (int, float) else float(number)
     except (TypeError, ValueError) as error:
+        several = ", or several numbers with log_values()" if hasattr(value, "__len__") and not isinstance(value, str) else ""
         raise TypeError(
-            f"{what} wants numbers, got {value!r} of type {type(value).__name__}: log it with reduce='item' or 'item_series'"
-            f"{', or several numbers with log_values()' if isinstance(value, (list, tuple)) else ''}."
+            f"{what} wants numbers, got {value!r} of type {type(value).__name__}: log it with reduce='item' or "
+            f"'item_series'{several}."
         ) from error
     except OverflowError:  # a fraction, say
         return math.inf if number > 0 else -math.inf

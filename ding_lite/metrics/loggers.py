@@ -515,6 +515,8 @@ class MetricsLogger:
     def _kind(self, path: Path, kind: str) -> type[StatsBase]:
         if not isinstance(kind, str) or kind not in self._lookup:
             hint = did_you_mean(str(kind), self._lookup)
+            if kind in ("median", "quantile") and "percentiles" in self._lookup:
+                hint = ": a median is reduce='percentiles', percentiles=[50]."
             raise ValueError(f"{path!r}: unknown reduce={kind!r}{hint} Use one of {', '.join(self._lookup)}.")
         return self._lookup[kind]
 
@@ -524,6 +526,10 @@ class MetricsLogger:
         try:
             stats = cls(**settings)
         except TypeError as error:
+            if lacking := sorted(getattr(cls, "__abstractmethods__", ())):
+                raise TypeError(
+                    f"{path!r}: reduce={kind!r} is a {cls.__name__}, which lacks {', '.join(lacking)}: define these methods."
+                ) from None
             raise ValueError(f"{path!r}: reduce={kind!r} does not accept the settings {settings!r}: {error}") from error
         stats.owner = self.owner
         return self._placed(stats)

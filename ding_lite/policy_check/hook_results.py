@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
-from ding_lite.basics.messages import warn_caller
+from ding_lite.basics.messages import warn_caller, with_article
 from ding_lite.basics.signatures import passed_signature_of
 from ding_lite.data import Spec, flatten
 from ding_lite.data.trees import is_tree
@@ -84,7 +84,7 @@ def require_optimizer(hook: str, params: Sequence[nn.Parameter], optimizer: Any,
     Raises:
         TypeError: it is not an optimizer, needs a closure that computes the loss, or has weights outside of the model.
     """
-    found = f"{hook} returns a {type(optimizer).__name__}"
+    found = f"{hook} returns {with_article(type(optimizer).__name__)}"
     if not isinstance(optimizer, Optimizer):
         raise TypeError(f"{found}: return one torch.optim.Optimizer, with several parameter groups if learning rates differ.")
     taken = {id(param) for group in optimizer.param_groups for param in group["params"]}
@@ -109,15 +109,17 @@ def warn_of_unlearned(hook: str, params: Sequence[nn.Parameter], optimizer: Opti
     taken = {id(param) for group in groups for param in group["params"]}
     if any(param.requires_grad and id(param) not in taken for param in params):
         warn_caller(
-            f"{hook} returns a {type(optimizer).__name__} without some of the model's weights, which will not learn: add them, "
-            "or set requires_grad of them to False."
+            f"{hook} returns {with_article(type(optimizer).__name__)} without some of the model's weights, which will not "
+            "learn: add them, or set requires_grad of them to False."
         )
 
 
 def require_batch(hook: str, batch: Any) -> None:
     """Raise HookError if a hook did not return a batch."""
     if not is_tree(batch):
-        raise HookError(f"{hook} returns a {type(batch).__name__}: return a batch, such as with_leaves(batch, ...).")
+        raise HookError(
+            f"{hook} returns {with_article(type(batch).__name__)}: return a batch, such as with_leaves(batch, ...)."
+        )
 
 
 def require_mapping(hook: str, given: Any) -> dict[str, Any]:
@@ -129,7 +131,7 @@ def require_mapping(hook: str, given: Any) -> dict[str, Any]:
     if given is None:
         return {}
     if not isinstance(given, Mapping):
-        raise HookError(f"{hook} returns a {type(given).__name__}: return a dict of values to log, or None.")
+        raise HookError(f"{hook} returns {with_article(type(given).__name__)}: return a dict of values to log, or None.")
     return dict(given)
 
 

@@ -182,7 +182,8 @@ class PieceWorkers:
             pieces = [state]
         if len(pieces) != len(hosts):
             raise ValueError(
-                f"the state of {len(pieces)} workers does not fit {len(hosts)}: make the environments with "
+                f"the state of {len(pieces)} worker{'s' if len(pieces) > 1 else ''} does not fit {len(hosts)}: make the "
+                "environments with "
                 f"workers={len(pieces)}."
             )
         before = [host.state(self._name) for host in hosts]

@@ -44,6 +44,9 @@ class SinkGroup:
     Args:
         sinks: the sinks, which get each row in this order.
 
+    Raises:
+        TypeError: a sink lacks a method.
+
     Example:
         >>> class Total:
         ...     def write(self, row):
@@ -59,6 +62,13 @@ class SinkGroup:
 
     def __init__(self, sinks: Sequence[Sink]) -> None:
         self.sinks = list(sinks)
+        for sink in self.sinks:
+            lacking = [name for name in ("write", "close") if not callable(getattr(sink, name, None))]
+            if lacking:
+                raise TypeError(
+                    f"{sink!r:.80} of type {type(sink).__name__} is no sink, because it has no {' and no '.join(lacking)}(): a "
+                    "sink has write(row) and close(), which may do nothing."
+                )
         self._rows = 0
         self._left_out: set[str] = set()
         self._failing: set[int] = set()  # indices of failing sinks

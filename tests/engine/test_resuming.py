@@ -535,3 +535,16 @@ class TestInTheMiddleOfARun:
 def test_what_is_no_folder_of_a_run_is_named(run, error, words):
     with pytest.raises(error, match=words), Task().start(resume=run):
         pass
+
+
+@pytest.mark.parametrize("inside", ["run", "ckpt/final.pt", "run/latest.pt"])
+def test_a_path_inside_the_folder_of_a_run_is_named_with_the_folder(inside, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / RunFiles(tmp_path)._manifest.name).write_text("")
+    (tmp_path / "ckpt").mkdir()
+    (tmp_path / "ckpt/final.pt").write_text("")
+    with (
+        pytest.raises(CheckpointError, match=rf"Give the folder of the run, {tmp_path}\."),
+        Task().start(resume=tmp_path / inside),
+    ):
+        pass

@@ -391,3 +391,8 @@ class TestBuildingForAnotherTask:
         assert pickle.loads(pickle.dumps(task)) is task
         with pytest.raises(TypeError, match="a Task cannot be pickled: make one in the other process"):
             pickle.dumps(Task())
+
+
+def test_a_misspelt_argument_of_start_is_refused_with_the_nearest_one():
+    with pytest.raises(TypeError, match=r"Task\.start\(\) has no argument 'asyncmode': did you mean 'async_mode'\?"):
+        Task().start(asyncmode=True)

@@ -728,3 +728,30 @@ def test_a_group_with_the_name_of_a_throughput_stays():
     found = root.compile()
     assert (found["a"], found["a_throughput"]) == (1, {"x": 5.0})
     assert found["b_throughput"] > 0
+
+
+def test_a_median_is_a_percentile():
+    with pytest.raises(ValueError, match=r"unknown reduce='median': a median is reduce='percentiles', percentiles=\[50\]"):
+        MetricsLogger().log_value("x", 1.0, reduce="median")
+    logger = MetricsLogger()
+    logger.log_values("x", [1.0, 2.0, 9.0], reduce="percentiles", percentiles=[50])
+    assert logger.peek("x") == {50: 2.0}
+
+
+def test_a_kind_without_a_method_names_it():
+    class Half(StatsBase):
+        def push(self, value): ...
+
+        def peek(self, compile=True): ...
+
+        def clear(self): ...
+
+    logger = MetricsLogger(stats_cls_lookup={"half": Half})
+    with pytest.raises(TypeError, match="reduce='half' is a Half, which lacks merge: define these methods"):
+        logger.log_value("x", 1.0, reduce="half")
+
+
+@pytest.mark.parametrize("several", [np.ones(3), torch.ones(3)])
+def test_several_numbers_are_for_log_values(several):
+    with pytest.raises((TypeError, ValueError), match=r"log_values\(\)"):
+        MetricsLogger().log_value("x", several)

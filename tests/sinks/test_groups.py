@@ -230,3 +230,11 @@ def test_what_a_sink_does_with_its_row_is_no_affair_of_the_others():
     assert shown == expected
     assert not image.any()
     assert row["counts"] == [1, 2]
+
+
+def test_a_sink_without_close_is_refused_at_once():
+    class Half:
+        def write(self, row): ...
+
+    with pytest.raises(TypeError, match=r"of type Half is no sink, because it has no close\(\): a sink has write\(row\) and"):
+        SinkGroup([Half()])
