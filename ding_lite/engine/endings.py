@@ -175,9 +175,9 @@ class EndingMixin:
                 add_note(error, f"and note_error of {name} raised {type(failed).__name__}: {failed}")
 
 
-def where_set() -> str:
-    """`NAME (file:line)` of the caller of the function that calls this."""
-    frame = sys._getframe(2)
+def where_set(above: int = 0) -> str:
+    """`NAME (file:line)` of the caller of the function that calls this, or of one so many frames above it."""
+    frame = sys._getframe(2 + above)
     return f"{frame.f_code.co_name} ({frame.f_code.co_filename}:{frame.f_lineno})"
 
 

@@ -686,7 +686,8 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
 
     @finish.setter
     def finish(self, value: bool) -> None:
-        self._ask(EndReason("finish", f"task.finish was set in {where_set()}") if value else None)
+        where = where_set(above=1) if value else ""  # above __setattr__
+        self._ask(EndReason("finish", f"task.finish was set in {where}") if value else None)
 
     def finish_because(self, words: str) -> None:
         """Set `finish`, and say why.

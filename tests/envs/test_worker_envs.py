@@ -176,7 +176,7 @@ def test_one_worker_and_none_go_on_from_each_others_state_and_two_do_not(made):
     for envs in (plain, one):
         with pytest.raises(ValueError, match=r"the state of environments in 2 pieces does not fit .*workers=2"):
             envs.load_state_dict(two.state_dict())
-        with pytest.raises(ValueError, match=r"the state of environments in 1 pieces does not fit 2: .*workers=1"):
+        with pytest.raises(ValueError, match=r"the state of environments in 1 piece does not fit 2: .*workers=1"):
             two.load_state_dict(envs.state_dict())
 
 

@@ -319,7 +319,7 @@ def test_a_middleware_that_holds_what_the_learner_changes_names_it_or_is_warned(
     things = {"policy": policy, **{name: getattr(policy, name) for name in ("model", "collect_mode", "learn_mode")}}
     thing = things[held]
 
-    @contract(reads=("trajectories",), writes=("trajectories",), uses=tuple(things[it] for it in named), stage="process")
+    @contract(reads=("trajectories",), writes=("trajectories",), uses=[things[name] for name in named], stage="process")
     def bonus(ctx):
         ctx.trajectories = thing and ctx.trajectories
 

@@ -327,11 +327,6 @@ class TestExtendedContracts:
         [
             ({"reads": "more"}, TypeError, r"extend_contract\(reads='more'\) wants several names"),
             ({"uses": 3}, TypeError, r"extend_contract\(uses=...\) wants several objects, got one int: write uses=\(it,\)"),
-            (
-                {"uses": []},
-                TypeError,
-                r"got an empty list, which names no object: write uses=\(it,\) if this list is the object",
-            ),
             ({"needs": ("more.eps",)}, ValueError, r"refers to ctx.more: add 'more' to reads"),
             ({"writes": ("total_step",)}, ValueError, "the task counts iterations there"),
         ],
@@ -339,6 +334,16 @@ class TestExtendedContracts:
     def test_wrong_terms_are_refused_as_those_of_a_contract(self, terms, error, match):
         with pytest.raises(error, match=match):
             Derived([], **terms)
+
+
+def test_an_empty_list_that_the_middleware_holds_is_the_object_that_was_meant():
+    log, rows = [], []
+    words = r"contract\(uses=\.\.\.\) got the empty list that \S+ holds, and so names no object: write uses=\(it,\)"
+    with pytest.raises(TypeError, match=words):
+        contract(uses=log)(lambda ctx: log.append(ctx))
+    with pytest.raises(TypeError, match=r"extend_contract.*the empty list that Derived holds"):
+        Derived(rows, uses=rows)
+    assert contract_of(contract(uses=list(log))(lambda ctx: log.append(ctx))).uses == ()
 
 
 class TestReplacedContracts:

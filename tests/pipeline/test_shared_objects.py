@@ -123,7 +123,7 @@ class TestObjectsThatShareState:
     def warnings_of(held, named, mode):
         learner = Learner(Holder(0))
         things = {"model": learner._model, "learner": learner, "follower": learner.follower}
-        thing, uses = things[held], tuple(things[name] for name in named)
+        thing, uses = things[held], [things[name] for name in named]
 
         @contract(writes=("batch",), uses=uses, stage="collect")
         def collects(ctx):

@@ -354,9 +354,9 @@ def test_an_optimizer_of_weights_beside_the_model_is_refused_and_one_that_lacks_
         def make_optimizer(self, params):
             return torch.optim.Adam(params[:2])
 
-    with pytest.raises(TypeError, match="of Beside returns a Adam with weights that are not in self.model.*make_model"):
+    with pytest.raises(TypeError, match="of Beside returns an Adam with weights that are not in self.model.*make_model"):
         Beside(None, BOX, DISCRETE)
-    with pytest.warns(UserWarning, match="of Lacking returns a Adam without some of the model's weights"):
+    with pytest.warns(UserWarning, match="of Lacking returns an Adam without some of the model's weights"):
         Lacking(None, BOX, DISCRETE)
 
 
