@@ -35,7 +35,7 @@ _OF_OPTIMIZER = (
     "learn.optimizer",
     "learn.rmsprop",
 )  # parts of the names of settings
-_MAY_DIFFER = tuple(f"cfg.policy.{name}" for name in ("model.", "eval.", "learners.", "device"))  # networks are compared apart
+_MAY_DIFFER = tuple(f"cfg.policy.{name}" for name in ("model.", "eval.", "learners.", "learn.compile", "device"))  # model: compared apart
 
 
 class LoadableMode(Protocol):
