@@ -18,7 +18,6 @@ from ding_lite.metrics.outputs import append_metrics
 from ding_lite.middleware.acting_settings import ActingSettings
 from ding_lite.middleware.arguments import (
     RUN_CONFIG,
-    SettingsReadOnce,
     require,
     require_count,
     require_info_columns,
@@ -27,8 +26,8 @@ from ding_lite.middleware.arguments import (
     warn_of_normalizers,
     warn_of_other_settings,
 )
+from ding_lite.middleware.collector_checks import CollectorChecks
 from ding_lite.middleware.foreign_names import ARGUMENTS
-from ding_lite.middleware.own_runs import IdleCollectorCheck, SharedModeCheck
 from ding_lite.policy import CollectMode
 from ding_lite.ranks import total
 from ding_lite.rollout import (
@@ -149,14 +148,13 @@ class StepCollector:
         warn_of_other_settings("StepCollector", cfg, policy, "collect.n_sample")
         require_info_columns("StepCollector", cfg, env)
         require_count("StepCollector", "random_collect_size", random_collect_size, low=0)
-        self._check_policies = IdleCollectorCheck("StepCollector", [policy])
         self._settings = ActingSettings("StepCollector", [policy], collect_kwargs)
         warn_of_normalizers("StepCollector", env)
         self._acting: Acting[LocalWorker, SplitWorker] = Acting(make_worker(env, policy))
-        self.shared_modes = SharedModeCheck("StepCollector", [policy], isinstance(self._acting.worker, SplitWorker))
+        in_pieces = isinstance(self._acting.worker, SplitWorker)
+        self.checks = CollectorChecks("StepCollector", cfg, "collect.n_sample", [policy], in_pieces)
         self._num_envs: int = env.num_envs
         self._num_steps = math.ceil(cfg.policy.collect.n_sample / env.num_envs)
-        self._check_settings = SettingsReadOnce("StepCollector", cfg, "collect.n_sample")
         self._random_steps = math.ceil(random_collect_size / env.num_envs)
         self._has_collected = False
         asks = self._acting.elsewhere is not None
@@ -173,11 +171,9 @@ class StepCollector:
         )(self)
 
     def begin_run(self) -> None:
-        """Warn of settings without effect, and in the first run, if collectors act only with policies that it does not train.
-        The task calls it."""
-        self._check_settings()
-        self._check_policies()
-        self.shared_modes()
+        """Warn of settings without effect, of policies that the run does not train, and of modes that two collectors share. The
+        task calls it."""
+        self.checks()
 
     def __call__(self, ctx: OnlineRLContext) -> PendingWork | None:
         random = not self._has_collected and ctx.env_step < self._random_steps * self._num_envs
@@ -264,13 +260,12 @@ class EpisodeCollector:
         require_same_algorithm("EpisodeCollector", cfg, policy)
         warn_of_other_settings("EpisodeCollector", cfg, policy, f"collect.{setting}")
         require_info_columns("EpisodeCollector", cfg, env)
-        self._check_policies = IdleCollectorCheck("EpisodeCollector", [policy])
         self._settings = ActingSettings("EpisodeCollector", [policy], collect_kwargs)
         warn_of_normalizers("EpisodeCollector", env)
         self._acting: Acting[LocalWorker, SplitWorker] = Acting(make_worker(env, policy))
-        self.shared_modes = SharedModeCheck("EpisodeCollector", [policy], isinstance(self._acting.worker, SplitWorker))
+        in_pieces = isinstance(self._acting.worker, SplitWorker)
+        self.checks = CollectorChecks("EpisodeCollector", cfg, f"collect.{setting}", [policy], in_pieces)
         self._count: int = getattr(cfg.policy.collect, setting)
-        self._check_settings = SettingsReadOnce("EpisodeCollector", cfg, f"collect.{setting}")
         self._unit: EpisodeUnit = unit
         asks = self._acting.elsewhere is not None
         contract(
@@ -286,11 +281,9 @@ class EpisodeCollector:
         )(self)
 
     def begin_run(self) -> None:
-        """Warn of settings without effect, and in the first run, if collectors act only with policies that it does not train.
-        The task calls it."""
-        self._check_settings()
-        self._check_policies()
-        self.shared_modes()
+        """Warn of settings without effect, of policies that the run does not train, and of modes that two collectors share. The
+        task calls it."""
+        self.checks()
 
     def __call__(self, ctx: OnlineRLContext) -> PendingWork | None:
         kwargs = self._settings.at(ctx)

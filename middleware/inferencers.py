@@ -18,9 +18,9 @@ from ding_lite.metrics import MetricsLogger
 from ding_lite.metrics.outputs import append_metrics
 from ding_lite.middleware.acting_settings import ActingSettings
 from ding_lite.middleware.arguments import require_mode
+from ding_lite.middleware.collector_checks import IdleCollectorCheck
 from ding_lite.middleware.collectors import ROLLOUT_DATA, total_steps, write_rollout
 from ding_lite.middleware.foreign_names import ARGUMENTS
-from ding_lite.middleware.own_runs import IdleCollectorCheck
 from ding_lite.policy import CollectMode
 from ding_lite.rollout import LocalWorker
 

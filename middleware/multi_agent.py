@@ -17,15 +17,14 @@ from ding_lite.metrics.sums import mean_of
 from ding_lite.middleware.acting_settings import ActingSettings
 from ding_lite.middleware.arguments import (
     RUN_CONFIG,
-    SettingsReadOnce,
     require,
     require_evaluations,
     require_info_columns,
     require_modes,
 )
+from ding_lite.middleware.collector_checks import CollectorChecks
 from ding_lite.middleware.collectors import Acting, total_steps
 from ding_lite.middleware.evaluators import InteractionEvaluator, mean_return
-from ding_lite.middleware.own_runs import IdleCollectorCheck, SharedModeCheck
 from ding_lite.policy import CollectMode, EvalMode
 from ding_lite.rollout import AgentRollout, AgentWorker, SplitAgentWorker, make_agent_worker
 
@@ -74,14 +73,12 @@ class AgentsCollector:
         require("AgentsCollector", cfg, "policy.collect.n_sample", RUN_CONFIG)
         require_modes("AgentsCollector", policies, "collect_mode")
         require_info_columns("AgentsCollector", cfg, env)
-        self._check_policies = IdleCollectorCheck("AgentsCollector", tuple(policies.values()))
         self._settings = ActingSettings("AgentsCollector", policies.values(), collect_kwargs)
         self._acting: Acting[AgentWorker, SplitAgentWorker] = Acting(make_agent_worker(env, policies, policy_of))
         in_pieces = isinstance(self._acting.worker, SplitAgentWorker)
-        self.shared_modes = SharedModeCheck("AgentsCollector", tuple(policies.values()), in_pieces)
+        self.checks = CollectorChecks("AgentsCollector", cfg, "collect.n_sample", tuple(policies.values()), in_pieces)
         self._num_envs, self._names = env.num_envs, tuple(policies)
         self._num_steps = math.ceil(cfg.policy.collect.n_sample / env.num_envs)
-        self._check_settings = SettingsReadOnce("AgentsCollector", cfg, "collect.n_sample")
         asks = self._acting.elsewhere is not None
         contract(
             reads=("collect_kwargs", "env_step", "env_episode"),
@@ -97,11 +94,9 @@ class AgentsCollector:
         )(self)
 
     def begin_run(self) -> None:
-        """Warn of settings without effect, and in the first run, if collectors act only with policies that it does not train.
-        The task calls it."""
-        self._check_settings()
-        self._check_policies()
-        self.shared_modes()
+        """Warn of settings without effect, of policies that the run does not train, and of modes that two collectors share. The
+        task calls it."""
+        self.checks()
 
     def __call__(self, ctx: AgentsContext) -> PendingWork | None:
         kwargs, num_steps = self._settings.at(ctx), self._num_steps

@@ -35,7 +35,8 @@ _OF_OPTIMIZER = (
     "learn.optimizer",
     "learn.rmsprop",
 )  # parts of the names of settings
-_MAY_DIFFER = tuple(f"cfg.policy.{name}" for name in ("model.", "eval.", "learners.", "learn.compile", "device"))  # model: compared apart
+_MAY_DIFFER = tuple(f"cfg.policy.{name}" for name in ("model.", "eval.", "learners.", "learn.compile", "device"))
+"""Beginnings of the names of settings that may differ from those of a saved state; networks are compared apart."""
 
 
 class LoadableMode(Protocol):
