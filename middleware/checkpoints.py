@@ -258,6 +258,7 @@ class CkptSaver:
             self._record.begin(continued, done, describe_run(own_run()))
 
     def _begin(self) -> None:
+        self._require_own_folder()  # again, because a saver that a function calls has no begin_run
         run_folder, resumed = self._folder.parent, own_run().resumed_from
         savers = [it for it in own_run().middleware_objects() if isinstance(it, CkptSaver)]
         folders = [os.path.realpath(it._folder.parent) for it in (self, *savers)]

@@ -67,7 +67,7 @@ def reward_estimator(
     outputs = Outputs(metrics)
 
     def estimated(batch: Tree, ctx: Any) -> Tree:
-        batch, output = estimate_rewards(reward_model, batch, "reward_estimator")
+        batch, output = estimate_rewards(reward_model, batch, "reward_estimator", cfg)
         if output:
             outputs.log([output])
             append_metrics(ctx, "learn_metrics", [metrics.reduce()])
@@ -121,18 +121,20 @@ def require_reward_model(middleware: str, reward_model: Any) -> None:
     require(middleware, reward_model, "estimate", "a reward model, with estimate(batch) -> batch")
 
 
-def estimate_rewards(reward_model: Any, batch: Any, who: str) -> tuple[Tree, Mapping[str, Any]]:
+def estimate_rewards(reward_model: Any, batch: Any, who: str, cfg: RunConfig) -> tuple[Tree, Mapping[str, Any]]:
     """The batch with the model's rewards, after the model has learned from it, and the values of its learning to log.
 
     Args:
         who: the middleware that calls, for the message.
+        cfg: the configuration of the run.
 
     Raises:
         RuntimeError: rewards are sums of several steps, and the model has not learned.
         TypeError, ValueError: the model returns something else than `reward_estimator` requires.
         ColumnError: it reads a column that the batch does not have.
     """
-    if is_tree(batch):
+    nstep = getattr(getattr(cfg, "policy", None), "nstep", 1)
+    if is_tree(batch) and nstep > 1:  # with 1, nstep_reward_enhancer changes no reward
         require_single_steps(batch, who, _SINGLE_STEPS)
     model, before = type(reward_model).__name__, _shapes_of_rewards(batch)
     output = _called(reward_model, "learn", batch) if hasattr(reward_model, "learn") else None

@@ -142,6 +142,8 @@ def as_flags(who: str, name: str, column: np.ndarray[Any, Any], shape: tuple[int
         raise ValueError(f"{who} got {name} of shape {column.shape}, expected one flag for each step, {shape}.{fix}")
     if column.dtype == np.bool_:
         return column
+    if column.dtype == object and all(isinstance(flag, (bool, np.bool_)) for flag in column.flat):
+        return column.astype(np.bool_)
     if (place := first_without_flag(column)) is not None:
         raise ValueError(
             f"{who} got {name} = {column[place]!r} at {list(map(int, place))}, expected True or False, or numbers 0 and 1: "

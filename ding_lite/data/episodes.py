@@ -75,7 +75,7 @@ class Episodes(TreeSequence):
         last: Any = self._ends - 1 if self._rows is not None else (self.lengths - 1, np.arange(len(self)))
         if not columns.keys() >= set(FLAGS):
             return self
-        is_open = ~(columns["terminated"][last] | columns["truncated"][last])
+        is_open = (columns["terminated"][last] == 0) & (columns["truncated"][last] == 0)
         if not is_open.any():
             return self
         rows = self.rows()
@@ -133,8 +133,10 @@ class Episodes(TreeSequence):
         index = self._number(index)
         end, length = self._ends[index], self.lengths[index]
         if self._rows is not None:
-            return view(map_leaves(lambda leaf: leaf[end - length : end], self._rows), "episodes", limits=self.limits)
-        return view(map_leaves(lambda leaf: leaf[:length, index], self.columns), "episodes", limits=self.limits)
+            leaves = map_leaves(lambda leaf: leaf[end - length : end], self._rows)
+        else:
+            leaves = map_leaves(lambda leaf: leaf[:length, index], self.columns)
+        return view(leaves, "episodes", limits=self.limits, steps=int(length))
 
 
 def cut_episodes(rollout: Trajectories, counts: Sequence[int]) -> Episodes:

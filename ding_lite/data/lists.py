@@ -15,8 +15,21 @@ from ding_lite.data.column_arrays import as_array, rows_differ, stack_rows
 from ding_lite.data.column_names import FLAGS, STATE_IN
 from ding_lite.data.episodes import Episodes
 from ding_lite.data.rollouts import Trajectories
-from ding_lite.data.trees import Tree, cast_numbers, flatten, holds_objects, is_tree, limits_of, map_leaves, nested, place_of
+from ding_lite.data.trees import (
+    Tree,
+    cast_numbers,
+    flatten,
+    holds_objects,
+    is_episode,
+    is_tree,
+    limits_of,
+    map_leaves,
+    nested,
+    place_of,
+)
 
+_NUMBERS = ("reward", *FLAGS)
+"""Columns that always have numbers."""
 _Place: TypeAlias = tuple[Any, int, int]
 """(rollout, environment, step) of a transition."""
 
@@ -94,9 +107,10 @@ def rollout_from_list(transitions: Sequence[Tree | Mapping[str, Any]], who: str)
 def episodes_from_list(episodes: Sequence[Any], who: str) -> Episodes:
     """A list of episodes as Episodes. Copies.
 
-    An element is cut where a step does not follow the one before, so that its parts are episodes. This is known of a list of
-    transitions that all come from rollouts. In all others, a step follows if its obs is the next_obs of the one before. If the
-    last step of an episode is neither terminated nor truncated, it is marked as truncated.
+    An element is cut where a step does not follow the one before, so that its parts are episodes. This is known of whole
+    episodes of `ctx.episodes`, and of a list of transitions that all come from rollouts. In all others, a step follows if its
+    obs is the next_obs of the one before. If the last step of an episode is neither terminated nor truncated, it is marked as
+    truncated.
 
     Args:
         episodes: each a tree or mapping of arrays [T_i, ...], or a list of transitions.
@@ -126,16 +140,17 @@ def episodes_from_list(episodes: Sequence[Any], who: str) -> Episodes:
                     "rollout, write it to ctx.trajectories."
                 )
         count = of_leaves.pop()[0]
-        gaps = _jumps(part) if places is None else _gaps(places)
-        if places is None:
+        is_whole = is_episode(one, count)
+        gaps = [] if is_whole else _jumps(part) if places is None else _gaps(places)
+        if places is None and not is_whole:
             compared, jumped = compared + count - 1, jumped + len(gaps)
         parts.append(part)
         lengths += np.diff([0, *gaps, count]).tolist()
     if 1 < compared == jumped:
         warn_caller(
             f"{who}: no step in a list of episodes has the obs that was the next_obs of the step before, so each step is an "
-            "episode of its own. If you have changed the observations, change obs and next_obs alike, or set whole columns, "
-            "ctx.episodes = ctx.episodes.with_columns(obs=...)."
+            "episode of its own. If you have changed the observations, change obs and next_obs alike, or change those of whole "
+            "episodes, episode.obs = ... or with_leaves(episode, obs=...)."
         )
     joined = {path: _concatenated(path, [part[path] for part in parts], who) for path in (parts[0] if parts else ())}
     limits = [limits_of(one) for one in episodes] or [None]
@@ -174,6 +189,8 @@ def _in_their_dtypes(rows: dict[str, Any], places: list[_Place], who: str) -> di
         name = f"{who}: {'/'.join(path)} of a list of transitions"
         if holds_objects(leaf):
             raise TypeError(f"{name} is {leaf.flat[0]!r:.60}, and {dtype} in the rollout: give numbers.")
+        if path == ("reward",) and dtype.kind != "f" and leaf.dtype.kind == "f":
+            return leaf.astype(np.float32)  # as reward models do
         return cast_numbers(leaf, dtype, f"{name} is {dtype} in the rollout")
 
     return unflatten({path: cast(path, leaf) for path, leaf in flatten(rows)})  # type: ignore[no-any-return]
@@ -217,7 +234,7 @@ def _is_object(leaf: Any) -> bool:
 
 def _stacked(path: tuple[str, ...], leaves: list[Any], who: str) -> np.ndarray[Any, Any]:
     has_numbers = [isinstance(leaf, np.ndarray) and leaf.dtype.kind in "biufc" for leaf in leaves]
-    if any(has_numbers) and not all(has_numbers):
+    if path[0] in _NUMBERS and any(has_numbers) and not all(has_numbers):
         place = has_numbers.index(not has_numbers[0])
         raise TypeError(
             f"{who}: {'/'.join(path)} of transition {place} of a list is {leaves[place]!r:.60}, and {leaves[0]!r:.60} in the "

@@ -320,11 +320,13 @@ class Trajectories(TreeSequence):
         """The same transitions with these columns added or replaced. Nothing is copied.
 
         Args:
-            **columns: arrays or CPU tensors [T, B, ...], nested like the spaces.
+            **columns: arrays or CPU tensors [T, B, ...], nested like the spaces. `valid` may be given as it is in `batch`.
 
         Raises:
             ValueError: a column does not have T steps of B environments, or as for the constructor.
         """
+        if self.valid is not None and VALID in columns and np.array_equal(columns[VALID], self.valid):
+            del columns[VALID]
         for name, column in columns.items():
             for path, leaf in flatten(column):
                 if tuple(np.shape(leaf)[:2]) != (self.num_steps, self.num_envs):

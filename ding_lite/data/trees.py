@@ -184,6 +184,7 @@ class View(Row):
 _OF, _PLACE = "_of", "_place_of"  # description of the viewed object; origin of a transition
 _IS_ONE = "_is_one"  # whether it is a single step, to which values must have the exact shape
 _LIMITS = "_limits"  # minimum and maximum of leaves with limits
+_STEPS = "_steps"  # number of steps of an episode
 
 
 def view(
@@ -191,6 +192,7 @@ def view(
     of: str,
     place: tuple[Any, int, int] | None = None,
     limits: Mapping[str, Any] | None = None,
+    steps: int | None = None,
 ) -> View:
     """A view of these leaves.
 
@@ -199,15 +201,21 @@ def view(
         of: name of the viewed object for messages: "a rollout" or "episodes".
         place: (rollout, environment, step) of a transition.
         limits: minimum and maximum by name, nested like the leaves.
+        steps: number of steps of a whole episode.
     """
     made = View(create_storage(_tensors(leaves)))
-    made.__dict__.update({_OF: of, _PLACE: place, _IS_ONE: place is not None, _LIMITS: limits})
+    made.__dict__.update({_OF: of, _PLACE: place, _IS_ONE: place is not None, _LIMITS: limits, _STEPS: steps})
     return made
 
 
 def place_of(transition: Any) -> tuple[Any, int, int] | None:
     """The (rollout, environment, step) of a transition, also after `with_leaves`."""
     return vars(transition).get(_PLACE) if isinstance(transition, Tree) else None
+
+
+def is_episode(one: Any, steps: int) -> bool:
+    """Whether it is a whole episode of `ctx.episodes` with so many steps, also after `with_leaves`."""
+    return isinstance(one, Tree) and vars(one).get(_STEPS) == steps
 
 
 def limits_of(one: Any) -> Any:
@@ -402,11 +410,9 @@ def with_leaves(batch: Tree | Mapping[str, Any], **leaves: Any) -> Tree:
     """
     if isinstance(batch, Tree):
         leaves = {**dict(Tree._detach(batch).iter_items()), **leaves}
-        place = place_of(batch)
-        if place is None:
-            return tree(leaves)
-        made = _row(leaves)
-        made.__dict__[_PLACE] = place
+        known = {name: it for name in (_PLACE, _STEPS) if (it := vars(batch).get(name)) is not None}
+        made = _row(leaves) if _PLACE in known else tree(leaves)
+        made.__dict__.update(known)
         return made
     return tree({**_required(batch, "with_leaves"), **leaves})
 

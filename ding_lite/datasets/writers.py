@@ -411,6 +411,13 @@ def _storable(found: Trajectories | Episodes) -> dict[str, Any]:
     """
     if isinstance(found, Episodes):
         return storable(found.rows(), int(found.lengths.sum()))
+    shape = found.num_steps, found.num_envs
+    for path, leaf in flatten(found.columns):
+        if leaf.shape[:2] != shape:
+            raise DatasetError(
+                f"a rollout for a dataset: the column {'/'.join(map(str, path))!r} has the shape {leaf.shape}, expected {shape}"
+                " first: all columns have the same steps and environments."
+            )
     rows = map_leaves(merge_leading_dims, found.columns)
     if found.valid is not None:
         is_step = found.valid.reshape(-1)

@@ -33,7 +33,8 @@ class MLP(nn.Module):
     The function is that of an `nn.Sequential` of the layers. For a few dozen rows, most of the time of `nn.Sequential` is
     torch's overhead, which this class reduces. It uses the layers' weights without calling the layers, in about half the time.
     In `torch.inference_mode` on the CPU, it computes small batches with numpy on the same memory, in about a third of the time;
-    results differ from torch's by rounding only. A layer with hooks or parametrizations is called as usual.
+    results differ from torch's by rounding only. A layer with hooks or parametrizations, or one of another class that you put
+    in its place, is called as usual.
 
     The output is `from_features(encode(x))`.
 
@@ -139,9 +140,12 @@ def _linear(x: Tensor, layer: nn.Linear) -> Tensor:
 
 
 def _is_plain(layer: nn.Linear) -> bool:
-    """Whether calling the layer would only multiply by its parameters: it has no hooks, and nothing computes its weights."""
+    """Whether calling the layer would only multiply by its parameters: it has no hooks and no `forward` of its own, and nothing
+    computes its weights."""
     return (
-        len(layer._parameters) == 2
+        type(layer) is nn.Linear
+        and "forward" not in layer.__dict__
+        and len(layer._parameters) == 2
         and "weight" in layer._parameters
         and not (layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks)
     )

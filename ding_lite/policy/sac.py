@@ -143,7 +143,8 @@ class SACPolicy(BoxActing, TargetNetwork, ScheduledLearningRate, Policy):
 
     def set_weights(self, weights: Mapping[str, Any]) -> None:
         """Load weights that `get_weights` returned. Without `cfg.learn.auto_alpha`, the temperature stays as it is."""
-        if self.being_loaded is None and not self.cfg.learn.auto_alpha and isinstance(weights, Mapping):
+        is_of_settings = self.being_loaded is not None and "made_with" in self.being_loaded  # then `state_settings` decides
+        if not is_of_settings and not self.cfg.learn.auto_alpha and isinstance(weights, Mapping):
             weights = with_own_values(weights, {"log_alpha": self.model.log_alpha}, ["log_alpha"])
         super().set_weights(weights)
 

@@ -156,8 +156,8 @@ class ActMode:
         self._given: WeightsSnapshot | None = None
         self._held: WeightsSnapshot | None = None
         """The weights of a block of `acting_with`."""
-        self._copied: ActingPolicy | WeightsSnapshot = policy
-        """What the weights of the acting copy are from."""
+        self._copied: ActingPolicy | WeightsSnapshot | None = policy
+        """What the weights of the acting copy are from; None if it is to be copied again."""
         self._remote: Any = None
         self._loaded: list[Any] = []  # random states of worker copies that do not exist yet
         self.env_action = clipper(policy.action_space)
@@ -292,6 +292,13 @@ class ActMode:
             yield
         finally:
             self._held = before
+            if self._copied is weights:
+                self._copied = None  # so that these weights can be freed
+
+    def renew(self) -> None:
+        """Copy the weights of the policy to the acting copy, also if the version is the same."""
+        self.actor.copy_weights(self._policy)
+        self._copied = self._policy
 
     def snapshot(self) -> WeightsSnapshot:
         """The weights of this iteration, also in a block of `acting_with`."""

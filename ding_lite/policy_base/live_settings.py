@@ -52,23 +52,32 @@ class LivePolicy(Protocol):
         """Raise FixedSettingError if a change has no effect."""
 
 
-def settings_of(cfg: Config, prefix: str = "") -> Iterator[tuple[str, bool, str]]:
-    """Each setting of a configuration: its dotted name, whether it can be changed in a run, and when or why not."""
+def settings_of(cfg: Config, prefix: str = "", by_values: bool = True) -> Iterator[tuple[str, bool, str]]:
+    """Each setting of a configuration: its dotted name, whether it can be changed in a run, and when or why not.
+
+    Args:
+        cfg: the configuration.
+        prefix: of the names.
+        by_values: whether the values of other settings count, see `Config.liveness`.
+    """
     for name in vars(cfg):
         value = getattr(cfg, name)
         if isinstance(value, Config):
-            yield from settings_of(value, f"{prefix}{name}.")
+            yield from settings_of(value, f"{prefix}{name}.", by_values)
         elif not name.startswith("_"):
-            yield (f"{prefix}{name}", *cfg.liveness(name))
+            yield (f"{prefix}{name}", *(cfg.liveness(name) if by_values else Config.liveness(cfg, name)))
 
 
-def live_changes(cfg: Config, values: Mapping[str, Any], made: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def live_changes(
+    cfg: Config, values: Mapping[str, Any], made: Mapping[str, Any] | None = None, is_restored: bool = False
+) -> dict[str, Any]:
     """The changes that `values` make to a configuration, by dotted name, as it would store them.
 
     Args:
         cfg: the configuration; it is not changed.
         values: by dotted name, by short name such as "lr", or as nested mappings.
         made: the values that the policy follows, if they may be others than those of the configuration.
+        is_restored: whether an earlier run has made these changes; earlier versions allowed more of them.
 
     Raises:
         ConfigError: a name does not exist, or a value is out of range or of the wrong type.
@@ -79,7 +88,7 @@ def live_changes(cfg: Config, values: Mapping[str, Any], made: Mapping[str, Any]
     trial = cfg.trial()
     for name, value in values.items():
         trial.override({place_of(cfg, name): value})
-    table = {name: (is_live, words) for name, is_live, words in settings_of(cfg)}
+    table = {name: (is_live, words) for name, is_live, words in settings_of(cfg, by_values=not is_restored)}
     before, after = (all_values(one) for one in (cfg, trial))
     changes = {name: after[name] for name in after if after[name] != before[name]}
     for name in unfollowed_changes(cfg, made or {}):
@@ -175,7 +184,7 @@ def restored_settings(cfg: Config, saved: Any, first: Mapping[str, Any]) -> tupl
     try:
         if not isinstance(saved, Mapping):
             raise TypeError("it is not a mapping")
-        changes = live_changes(cfg, {**first, **saved})
+        changes = live_changes(cfg, {**first, **saved}, is_restored=True)
         known = {**values_of(cfg, saved), **first}
     except (TypeError, ValueError, LookupError) as error:
         raise StateError(f'state["settings"] is {saved!r:.80}, which does not fit: {error}') from None

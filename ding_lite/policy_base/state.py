@@ -444,7 +444,7 @@ class PolicyState(PolicyWeights):
         self._snapshot = None
         for mode in (vars(self).get(name) for name in ("collect_mode", "eval_mode", "predict_mode")):
             if mode is not None:
-                mode.actor.copy_weights(self)
+                mode.renew()
 
     def make_generators(self, role: str, index: int = 0) -> None:
         """Create the random generators of a role from `rank_seed`.

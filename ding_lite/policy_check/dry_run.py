@@ -330,8 +330,8 @@ def _learned(policy: DryRunPolicy, columns: dict[str, Any], outputs_of_acting: S
     by_loss = columns_read(for_loss)
     passed_on = {name for name in by_loss | columns_read(for_stats) if name in columns}
     collected = tuple(name for name in columns if name in read | passed_on)
-    added = {*policy.derived, *outputs_of_acting}
-    shapes = element_shapes(policy.observation_space, policy.action_space, {name: columns[name] for name in collected}, added)
+    added = {name for name in (*policy.derived, *outputs_of_acting) if name.partition(".")[0] in collected}
+    shapes = element_shapes(policy.observation_space, policy.action_space, columns, added)
     return HookReads(collected, tuple(name for name in rows if name in by_loss), shapes=shapes)
 
 

@@ -38,7 +38,7 @@ class ParamGroupsMixin(Base):
         groups: dict[float, list[nn.Parameter]] = {}
         part_of: dict[nn.Parameter, str] = {}
         for part, (part_params, lr) in self.param_groups().items():
-            own = [*part_params]
+            own = list(dict.fromkeys(part_params))
             shared = [param for param in own if param in part_of and param.requires_grad]
             if shared:
                 raise TypeError(self._in_two_parts(shared[0], part_of[shared[0]], part))

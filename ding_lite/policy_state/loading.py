@@ -398,8 +398,12 @@ def with_own_values(state: Mapping[str, Any], own: Mapping[str, Any], names: Ite
     result = dict(state)
     for name in names:
         entry, _, inner = name.partition("/")
-        if entry in own and entry in state:
-            result[entry] = with_own_values(result[entry], own[entry], [inner]) if inner else own[entry]
+        if entry not in own or entry not in state:
+            continue
+        if not inner:
+            result[entry] = own[entry]
+        elif isinstance(result[entry], Mapping):  # a policy may have weights of another kind
+            result[entry] = with_own_values(result[entry], own[entry], [inner])
     return result
 
 

@@ -133,11 +133,11 @@ WRONG = {
     "other leaves": ([{"x": 1}, {"y": 1}], ValueError, r"transition 1 of a list has the leaves \['y'\], the first has \['x'\]"),
     "other shapes": ([{"x": [1, 2]}, {"x": [1]}], ValueError, r"test: x of a list of .* has the shapes \[\(1,\), \(2,\)\]"),
     "no numbers": (
-        [{"x": 1}, {"x": None}],
+        [{"reward": 1}, {"reward": None}],
         TypeError,
-        r"test: x of transition 1 of a list is None, and array\(1\) in the first",
+        r"test: reward of transition 1 of a list is None, and array\(1\) in the first",
     ),
-    "text": ([{"x": 1}, {"x": 2}, {"x": "a"}], TypeError, "test: x of transition 2 of a list is 'a', and array"),
+    "text": ([{"reward": 1}, {"reward": "a"}], TypeError, "test: reward of transition 1 of a list is 'a', and array"),
     "rows of other shapes": (
         [{"x": [[1], [1, 2]]}],
         ValueError,
@@ -199,6 +199,29 @@ def test_an_episode_with_gaps_is_as_many_episodes(kept, form):
     assert listed.lengths.tolist() == 2 * lengths
     assert listed.rows()["reward"].tolist() == 2 * kept
     assert [one.truncated.tolist() for one in listed] == 2 * [[False] * (length - 1) + [True] for length in lengths]
+
+
+@pytest.mark.filterwarnings("error")
+def test_whole_episodes_stay_whole_whatever_changes_in_them():
+    rows = {**steps(0, 5), "next_obs": {"x": np.arange(1.0, 6.0)[:, None]}, "terminated": np.zeros(5, bool)}
+    made = Episodes({**rows, "truncated": np.arange(5) == 2}, [3, 2])
+    for _ in range(2):  # stored by rows, and padded
+        one, other = made
+        one.obs.x[1] += 9
+        listed = episodes_from_list([with_leaves(other, obs={"x": np.full((2, 1), 7.0)}), one], "test")
+        assert listed.lengths.tolist() == [2, 3]
+        assert made.batch is not None
+    parts = episodes_from_list([other, one[np.array([0, 2])], one[1:]], "test")  # these two are no whole episodes
+    assert parts.lengths.tolist() == [2, 1, 1, 2]
+
+
+def test_a_reward_of_a_list_may_become_a_fraction():
+    one = Trajectories({"reward": np.arange(4).reshape(2, 2), "action": np.ones((2, 2), np.int64)})
+    listed = rollout_from_list([with_leaves(step, reward=step.reward + 0.5) for step in one], "test")
+
+    assert (listed.columns["reward"].dtype, listed.columns["reward"].tolist()) == (np.float32, [[0.5, 1.5], [2.5, 3.5]])
+    with pytest.raises(ValueError, match=r"action of a list of transitions is int64 in the rollout, which cannot hold 0\.5"):
+        rollout_from_list([with_leaves(step, action=0.5) for step in one], "test")
 
 
 def test_observations_of_sums_of_several_steps_say_nothing_about_gaps():

@@ -389,6 +389,15 @@ def test_steps_beyond_those_that_were_marked_are_real():
 # Columns beside the others.
 
 
+def test_with_columns_takes_the_columns_of_the_batch():
+    valid = np.array([[True, False], [True, True]])
+    before = Trajectories({"reward": np.arange(4.0).reshape(2, 2)}, valid)
+    after = before.with_columns(**nested(before.batch))
+    assert (after.valid.tolist(), len(after)) == (valid.tolist(), 3)
+    with pytest.raises(ValueError, match="got a column 'valid'.*To leave steps out, choose the others"):
+        before.with_columns(valid=~valid)
+
+
 @masks
 def test_with_columns_puts_columns_beside_or_in_place_of_others_and_copies_nothing(valid):
     before = Trajectories(columns(), valid)

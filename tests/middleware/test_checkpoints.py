@@ -556,6 +556,17 @@ def test_two_savers_with_the_same_folder_are_refused_before_anything_is_saved(tm
     assert names(tmp_path) == left
 
 
+@pytest.mark.filterwarnings("ignore:.*calls neither its begin_run")
+def test_a_saver_in_a_function_with_the_folder_of_another_one_is_refused(tmp_path):
+    one, hidden = weight_of(1.0), CkptSaver(weight_of(2.0), tmp_path)
+
+    def save(ctx):
+        yield from hidden(ctx)
+
+    with pytest.raises(ValueError, match="two CkptSavers of one pipeline write to"):
+        run([fitting(one), CkptSaver(one, tmp_path), save], 3)
+
+
 @pytest.mark.few
 @pytest.mark.parametrize("mode", [{}, {"max_lag": 1}, {"async_mode": True, "max_lag": 2}], ids=["plain", "lag", "threads"])
 def test_a_save_of_the_run_writes_only_new_transitions_of_replay_buffers(tmp_path, mode, monkeypatch):

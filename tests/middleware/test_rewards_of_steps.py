@@ -98,6 +98,17 @@ def test_reward_models_are_given_rewards_of_single_steps(of, collector):
     assert model.learned == 1
 
 
+@pytest.mark.parametrize("of", ["train_data", "trajectories"])
+def test_reward_models_take_single_steps_that_the_enhancer_has_left_as_they_are(of):
+    cfg, envs, policy = made(DQNPolicy, DQNConfig, **{"policy.learn.learning_starts": 8, "policy.learn.batch_size": 8})
+    buffer, model, collect = ReplayBuffer(1000), Model(), StepCollector(cfg, policy.collect_mode, envs)
+    enhance, estimate = nstep_reward_enhancer(cfg), reward_estimator(cfg, model, of=of)
+    fetch = offpolicy_data_fetcher(cfg, buffer, policy.learn_mode, model)
+    chain = [enhance, data_pusher(cfg, buffer), fetch] if of == "train_data" else [enhance]
+    run(collect, *chain, estimate)
+    assert (cfg.policy.nstep, model.learned) == (1, 1)
+
+
 def test_rewards_are_not_scaled_where_that_changes_nothing_or_twice_or_when_they_are_sums():
     cfg, envs, policy = made()
     collect, normalize = StepCollector(cfg, policy.collect_mode, envs), reward_normalizer(cfg, policy.learn_mode)

@@ -74,9 +74,9 @@ def test_layer_normalization_comes_before_each_activation(activation, activate_l
     with torch.random.fork_rng():
         torch.manual_seed(0)
         mlp = MLP(SIZES, activation, activate_last, layer_norm=True)
-    for norm in mlp.norms:
-        nn.init.uniform_(norm.weight, 0.5, 2.0)
-        nn.init.uniform_(norm.bias, -1.0, 1.0)
+        for norm in mlp.norms:
+            nn.init.uniform_(norm.weight, 0.5, 2.0)
+            nn.init.uniform_(norm.bias, -1.0, 1.0)
     x = expected = inputs(7)
     for k, layer in enumerate(mlp.layers):
         expected = layer(expected)
@@ -312,6 +312,32 @@ def test_a_layer_with_hooks_or_computed_weights_is_called_as_usual(change, index
     torch.testing.assert_close(mlp(x), expected)
     with torch.inference_mode():
         torch.testing.assert_close(mlp(x), expected)
+
+
+class Doubled(nn.Linear):
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+@pytest.mark.parametrize("index", [0, -1])
+@pytest.mark.parametrize("change", ["class", "method"])
+def test_a_layer_with_a_forward_of_its_own_is_called(index, change):
+    mlp, x = made(), inputs(4)
+    layer = mlp.layers[index]
+    expected = sequential(mlp)
+    with torch.no_grad():
+        expected[2 * range(len(mlp.layers))[index]].weight.mul_(2)
+        expected[2 * range(len(mlp.layers))[index]].bias.mul_(2)
+    if change == "class":
+        mlp.layers[index] = Doubled(layer.in_features, layer.out_features)
+        mlp.layers[index].load_state_dict(layer.state_dict())
+    else:
+        plain = layer.forward
+        layer.forward = lambda x: 2 * plain(x)
+
+    torch.testing.assert_close(mlp(x), expected(x))
+    with torch.inference_mode():
+        torch.testing.assert_close(mlp(x), expected(x))
 
 
 def test_backward_hooks_of_a_layer_are_called():

@@ -307,6 +307,13 @@ def test_the_discount_factor_of_stored_sums_of_rewards_stays(kind, is_live):
     assert policy.cfg.discount_factor == (0.5 if is_live else Rig(KINDS[kind]).policy.cfg.discount_factor)
 
 
+def test_a_discount_factor_that_an_earlier_version_has_changed_is_loaded():
+    saved, policy = Rig(KINDS["DQN"]).policy, Rig(KINDS["DQN"], nstep=3).policy
+    saved.reset_config({"discount_factor": 0.5})
+    policy.load_state_dict(saved.state_dict())
+    assert policy.cfg.discount_factor == 0.5
+
+
 @pytest.mark.few
 @EACH
 def test_any_other_change_is_refused_by_name_and_changes_nothing(kind):

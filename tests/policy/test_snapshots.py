@@ -1,7 +1,9 @@
 """Snapshots of weights: what they hold never changes, and a mode acts with the one that it is given."""
 
 import copy
+import gc
 import pickle
+import weakref
 
 import cloudpickle
 import numpy as np
@@ -127,6 +129,34 @@ def test_a_held_mode_acts_with_the_weights_of_that_moment_whatever_is_learned_or
         assert other.version == policy.version
     mode.forward(obs)
     assert mode.version == policy.version
+
+
+@each
+def test_loading_a_state_does_not_replace_the_weights_that_a_mode_was_given(kind, same):
+    policy, other, obs = made(kind), made(kind, 5), observations()
+    mode, given = policy.collect_mode, policy.snapshot()
+    mode.load_snapshot(given)
+    mode.forward(obs)
+    policy.load_state_dict(other.state_dict())
+    mode.forward(obs)
+    assert same(list(mode.actor.weights), given.values)
+    mode.load_snapshot(None)
+    mode.forward(obs)
+    assert same(mode.get_weights(), other.get_weights())
+
+
+def test_weights_of_a_block_are_freed_after_it():
+    policy = made("dqn")
+    held = policy.snapshot()
+    with policy.eval_mode.acting_with(held):
+        policy.eval_mode.forward(observations())
+    learn(policy)
+    tensor = weakref.ref(held.values[0])
+    policy.snapshot()
+    del held
+    gc.collect()
+
+    assert tensor() is None
 
 
 @each

@@ -9,7 +9,7 @@ import torch
 from gymnasium import spaces
 
 from ding_lite.data import ReplayBuffer, tree
-from ding_lite.policy import BCPolicy, DiscreteCQLPolicy, DQNPolicy, PPOPolicy, TD3BCPolicy, build_policy
+from ding_lite.policy import BCPolicy, DiscreteCQLPolicy, DQNPolicy, Policy, PPOPolicy, TD3BCPolicy, build_policy
 from ding_lite.policy_check import ColumnError
 
 OBS, TWO = spaces.Box(-8, 8, (3,), np.float32), spaces.Box(-2, 2, (2,), np.float32)
@@ -201,6 +201,28 @@ def test_a_column_with_other_elements_than_declared_is_refused_before_learning(c
         policy.learn_mode.forward(distilled(**columns))
     torch.testing.assert_close(policy.get_weights(), before, rtol=0, atol=0)
     policy.learn_mode.forward(distilled())
+
+
+class OfOutputs(Policy):
+    """Learns from an output of acting alone."""
+
+    learns_from = "transitions"
+
+    def compute_actions(self, obs, state=None, *, explore=True, **kwargs):
+        return super().compute_actions(obs, state, explore=explore)[0], state, {"logit": obs[:, :2]}
+
+    def loss(self, batch):
+        return sum(it.sum() for it in self.model.parameters()) * batch.logit.mean()
+
+
+def test_shapes_are_not_checked_where_nothing_says_which_dimensions_are_rows():
+    policy = made(OfOutputs, CHOICE)
+    policy.dry_run()
+    policy.learn_mode.forward(tree({"logit": torch.zeros(4, 2)}))
+    other = made(OfOutputs, CHOICE)
+    other.dry_run()
+    with pytest.raises(ValueError, match=r"batch.logit is float32 \[8, 3\], expected \[8, 2\], because acting returns it so"):
+        other.learn_mode.forward(distilled(logit=torch.zeros(ROWS, 3)))
 
 
 @pytest.mark.parametrize("lstm", [None, 4])

@@ -266,7 +266,21 @@ def test_a_constant_temperature_stays_that_of_the_configuration_and_a_warning_na
     torch.testing.assert_close(others, learned, rtol=0, atol=0)
     other.set_weights(saved.get_weights())
     other.load_learned_state(saved.learned_state())
+    other.load_state_dict({"model": saved.get_weights()})
     assert other.model.log_alpha.exp().item() == pytest.approx(0.0625)
+
+
+def test_a_constant_temperature_is_looked_for_in_weights_by_name_alone():
+    class Listed(SACPolicy):
+        def get_weights(self):
+            return [*super().get_weights().values()]
+
+        def set_weights(self, weights):
+            super().set_weights(dict(zip(super().get_weights(), weights, strict=True)))
+
+    saved, other = made(Listed, **{**CONSTANT, "learn.alpha": 0.25}), made(Listed, **CONSTANT)
+    loaded(other, saved.state_dict())
+    torch.testing.assert_close(other.get_weights(), saved.get_weights(), rtol=0, atol=0)
 
 
 def test_a_constant_temperature_is_not_one_that_was_learned_and_the_other_way_round_it_is_learned_on():
