@@ -263,7 +263,7 @@ class SettingsReadOnce:
             shown = ", ".join(f"policy.{name} = {it!r} (made with {self._read[name]!r})" for name, it in found.items())
             warnings.warn(
                 f"{self._middleware} was made before its configuration was changed, and does not follow the change: {shown}. "
-                f"Make {self._middleware} after the change.",
+                f"Make {self._middleware} after the change, or give it a configuration of its own, copy.deepcopy(cfg).",
                 stacklevel=2,
             )
 

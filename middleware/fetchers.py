@@ -179,7 +179,8 @@ class Replay:
             self._has_warned = True
             warnings.warn(
                 f"{self._who} has not begun to learn in this run: its replay holds {sum(map(len, self._source.buffers)):,} "
-                f"transitions, and policy.learn.learning_starts = {self._enough:,}. Lower it, or collect more.",
+                f"transitions, and policy.learn.learning_starts = {self._enough:,}. If no run follows, lower it, or collect "
+                "more.",
                 stacklevel=2,
             )
 

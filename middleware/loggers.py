@@ -141,13 +141,13 @@ def _checked_sinks(name: str, sinks: Any) -> tuple[Sink, ...]:
     """The given sinks.
 
     Raises:
-        TypeError: it is one sink instead of several, or one of them has no method `write`.
+        TypeError: it is one sink instead of several, or one of them has no method `write` or `close`.
     """
     if has_attribute(sinks, "write") or not isinstance(sinks, Iterable):
         raise TypeError(f"{name}(sinks={sinks!r:.60}) wants several sinks, got one {type(sinks).__name__}: write sinks=[it].")
     given = tuple(sinks)
     for one in given:
-        if isinstance(one, type) or not callable(attribute_of(one, "write")):
+        if isinstance(one, type) or not all(callable(attribute_of(one, name)) for name in ("write", "close")):
             raise TypeError(
                 f"{name}(sinks=[...]) got {one!r:.60} of type {type(one).__name__}, which is no sink: pass an object with the "
                 "methods write(row) and close()."

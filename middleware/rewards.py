@@ -133,8 +133,7 @@ def estimate_rewards(reward_model: Any, batch: Any, who: str, cfg: RunConfig) ->
         TypeError, ValueError: the model returns something else than `reward_estimator` requires.
         ColumnError: it reads a column that the batch does not have.
     """
-    nstep = getattr(getattr(cfg, "policy", None), "nstep", 1)
-    if is_tree(batch) and nstep > 1:  # with 1, nstep_reward_enhancer changes no reward
+    if is_tree(batch) and not _has_single_steps(batch, cfg):
         require_single_steps(batch, who, _SINGLE_STEPS)
     model, before = type(reward_model).__name__, _shapes_of_rewards(batch)
     output = _called(reward_model, "learn", batch) if hasattr(reward_model, "learn") else None
@@ -189,6 +188,15 @@ def _shapes_of_rewards(batch: Any) -> dict[str, tuple[int, ...]]:
         return {"reward": tuple(batch.reward.shape)}
     parts = {name: batch[name] for name in batch.keys()}  # noqa: SIM118  iterating over a tree is over rows
     return {f"{name}.{inner}": shape for name, part in parts.items() for inner, shape in _shapes_of_rewards(part).items()}
+
+
+def _has_single_steps(batch: Tree, cfg: Any) -> bool:
+    """Whether the discount of each row is that of a single step, as nstep_reward_enhancer writes it with `nstep=1`."""
+    gamma = getattr(getattr(cfg, "policy", None), "discount_factor", None)
+    if gamma is None or not has_leaf(batch, "discount"):
+        return False
+    discount = torch.as_tensor(batch.discount, dtype=torch.float64)
+    return bool(torch.isclose(discount, torch.tensor(gamma, dtype=torch.float64), rtol=1e-5, atol=0.0).all())
 
 
 def _with_rewards(rollout: Trajectories, estimated: Callable[[Tree], Tree]) -> Trajectories:

@@ -409,8 +409,10 @@ def with_leaves(batch: Tree | Mapping[str, Any], **leaves: Any) -> Tree:
         TypeError: `batch` is neither a tree nor a mapping.
     """
     if isinstance(batch, Tree):
-        leaves = {**dict(Tree._detach(batch).iter_items()), **leaves}
         known = {name: it for name in (_PLACE, _STEPS) if (it := vars(batch).get(name)) is not None}
+        if {"obs", "next_obs"} <= leaves.keys():
+            known.pop(_STEPS, None)  # the two tell the order, which may be another one
+        leaves = {**dict(Tree._detach(batch).iter_items()), **leaves}
         made = _row(leaves) if _PLACE in known else tree(leaves)
         made.__dict__.update(known)
         return made

@@ -190,6 +190,8 @@ def _set_first(fn: FunctionType) -> set[str]:
     """The attributes that a function always sets before it reads them."""
     found, seen, skipped_until = set[str](), set[str](), 0
     for it in instructions_of(fn.__code__):
+        if it.opname.startswith("RETURN"):
+            return found  # what follows may be left out
         if it.opcode in _JUMPS:
             skipped_until = max(skipped_until, it.argval)
         elif it.opname == "STORE_ATTR" and it.argval not in seen and it.offset >= skipped_until:

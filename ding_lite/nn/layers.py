@@ -143,8 +143,7 @@ def _is_plain(layer: nn.Linear) -> bool:
     """Whether calling the layer would only multiply by its parameters: it has no hooks and no `forward` of its own, and nothing
     computes its weights."""
     return (
-        type(layer) is nn.Linear
-        and "forward" not in layer.__dict__
+        getattr(layer.forward, "__func__", None) is nn.Linear.forward
         and len(layer._parameters) == 2
         and "weight" in layer._parameters
         and not (layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks)

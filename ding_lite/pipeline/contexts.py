@@ -97,6 +97,7 @@ def _refuse_near_misses(cls: type[Context], fields: Sequence[dataclasses.Field[A
     """Raise an error if the metadata of a field has a flag that may be a misspelling of "kept"."""
     for field in fields:
         flags = [key for key, value in field.metadata.items() if isinstance(key, str) and isinstance(value, bool)]
+        flags = [key for key in flags if key.lower().removeprefix("is_").startswith("k")]
         near = [] if "kept" in flags else difflib.get_close_matches("kept", flags, n=1, cutoff=0.66)
         if near:
             raise TypeError(

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any, TypeVar
 
-from ding_lite.basics.closures import closure_of, globals_in
 from ding_lite.basics.foreign_names import foreign_arguments
-from ding_lite.basics.messages import call_of, name_of
+from ding_lite.basics.messages import call_of
 from ding_lite.basics.optional_attributes import attribute_of, has_attribute
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -181,13 +180,12 @@ def contract(
         raise TypeError(f"@contract above {name} has no terms: write @contract(reads=..., writes=..., uses=..., stage=...).")
     if stage is not None and stage not in STAGES:
         raise ValueError(f"contract(stage={stage!r}): there is no such stage, use one of {', '.join(STAGES)}.")
-    objects = {"uses": uses, "fills": fills, "draws": draws, "exclusive": exclusive}
     terms = _terms(
         "contract",
         stage,
         {"reads": reads, "may_read": may_read, "reads_after": reads_after},
         {"writes": writes, "writes_after": writes_after, "writes_late": writes_late, "may_write": may_write},
-        objects,
+        {"uses": uses, "fills": fills, "draws": draws, "exclusive": exclusive},
         {"needs": needs, "provides": provides},
         creates,
         hints,
@@ -200,7 +198,6 @@ def contract(
             raise TypeError(f"contract(...) decorates a middleware, a callable, got {found}.")
         if not isinstance(fn, _NOT_OBJECTS):
             _require_what_it_has(fn, terms)
-        _require_meant("contract", fn, objects)
         _attach(fn, terms)
         return fn
 
@@ -268,14 +265,12 @@ def extend_contract(
             f"extend_contract({name}): it has no contract yet. Call it behind super().__init__(...), as the last line of "
             "__init__; where no parent class has a contract either, write contract(...)(self) instead."
         )
-    objects = {"uses": uses, "fills": fills, "draws": draws, "exclusive": exclusive}
-    _require_meant("extend_contract", middleware, objects)
     added = _terms(
         "extend_contract",
         None,
         {"reads": reads, "may_read": may_read, "reads_after": reads_after},
         {"writes": writes, "writes_after": writes_after, "writes_late": writes_late, "may_write": may_write},
-        objects,
+        {"uses": uses, "fills": fills, "draws": draws, "exclusive": exclusive},
         {"needs": needs, "provides": provides},
         creates,
         hints,
@@ -450,23 +445,6 @@ def _objects(term: str, things: Iterable[Any]) -> tuple[Any, ...]:
             f"{term}...) wants several objects, got one {type(things).__name__}: write {term.partition('(')[2]}(it,)."
         )
     return tuple(things)
-
-
-def _require_meant(call: str, fn: Any, objects: Mapping[str, Iterable[Any]]) -> None:
-    """Refuse an empty container of objects that the middleware itself holds, so that it is the object that was meant."""
-    empty = {term: it for term, it in objects.items() if isinstance(it, Sized) and not isinstance(it, tuple) and not len(it)}
-    if not empty:
-        return
-    held = [*attribute_of(fn, "__dict__", {}).values()]
-    if isinstance(fn, FunctionType):
-        held += [*dict(closure_of(fn)).values(), *map(fn.__globals__.get, globals_in(fn.__code__))]
-    for term, thing in empty.items():
-        if any(thing is it for it in held):
-            kind = type(thing).__name__
-            raise TypeError(
-                f"{call}({term}=...) got the empty {kind} that {name_of(fn)} holds, and so names no object: write "
-                f"{term}=(it,), because this {kind} is the object."
-            )
 
 
 def _contexts(call: str, things: Iterable[NestedContext]) -> tuple[NestedContext, ...]:

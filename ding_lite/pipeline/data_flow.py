@@ -63,7 +63,12 @@ def repetition_problems(_: Context, all_used: Sequence[UsedMiddleware]) -> Itera
             continue
         first = next((at for at, it in enumerate(all_used[:index]) if it.fn is used.fn and it.scope == used.scope), None)
         read = _DATA.intersection(used.contract.reads)
-        if first is None or any(_renews(it, field, used.scope) for it in all_used[first + 1 : index] for field in read):
+        if first is None:
+            continue
+        between = all_used[first + 1 : index]
+        if any(_renews(it, field, used.scope) for it in between for field in read):
+            continue
+        if any(it.is_opaque or _may_fill(it, used, thing) for it in between for thing in used.contract.draws):
             continue
         what = f" on the same ctx.{min(read)}" if read else ""
         yield (

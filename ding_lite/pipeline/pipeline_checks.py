@@ -23,6 +23,7 @@ from ding_lite.pipeline.data_flow import (
     sharing_problems,
 )
 from ding_lite.pipeline.entries import Entry
+from ding_lite.pipeline.generators import may_yield
 from ding_lite.pipeline.properties import expand_reads, fields_behind, is_property
 from ding_lite.pipeline.used_middleware import Scope, UsedMiddleware, context_classes_of, maker_of, middleware_of
 
@@ -146,9 +147,9 @@ def _late_changes(ctx: Context, all_used: Sequence[UsedMiddleware]) -> Iterator[
             if readers and not _may_look_later(cls, all_used, used, name):
                 last = readers[-1]
                 yield (
-                    f"{used.name}{used.at} changes ctx.{name}, and no middleware behind it reads it, so that the change has no "
-                    f"effect: {last.name}{last.at} has read it before. Put {used.name} before {last.name}; or, if it does not "
-                    "change the field, leave it out of writes."
+                    f"{used.name}{used.at} changes ctx.{name}, and no middleware behind it reads it: {last.name}{last.at} has "
+                    f"read it before. If the change is for {last.name}, put {used.name} before {last.name}. If it is for you, "
+                    "in task.ctx, or frees memory, name the field in may_write instead of writes."
                 )
 
 
@@ -161,7 +162,9 @@ def _may_look_later(cls: type[Context], all_used: Sequence[UsedMiddleware], used
 
 def _looks_at_end(used: UsedMiddleware, name: str) -> bool:
     """Whether a middleware may read a field after the first halves of all others."""
-    return used.contract is None or _reads_at_end(used) or name in used.contract.reads_after
+    if used.contract is None or _reads_at_end(used) or name in used.contract.reads_after:
+        return True
+    return name in used.contract.reads and may_yield(used.fn)
 
 
 def _is_read(ctx: Context, all_used: Sequence[UsedMiddleware], place: int, name: str, first: UsedMiddleware) -> bool:

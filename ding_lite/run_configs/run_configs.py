@@ -55,7 +55,8 @@ class RunConfig(Config):
 
     seed: int = seed_field(0)
     """Random seed of the run, from 0 to 2**63 - 1. Setting it also sets policy.seed, and so does `dataclasses.replace`, except
-    for a policy.seed that was set to another value."""
+    for a policy.seed that was set to another value, and for a policy section that is replaced too. With another seed, it makes
+    a copy of the policy section; otherwise both configurations share it."""
 
     max_step: int = ranged_field(100_000, low=1)
     """Maximum number of iterations."""
@@ -110,10 +111,10 @@ class RunConfig(Config):
         """Let policy.seed follow the seed of the run, unless the user has set it.
 
         Args:
-            is_made: whether this configuration is being made. A policy section of another one is copied then.
+            is_made: whether this configuration is being made. A policy section of a run with another seed is copied then.
         """
         followed = _run_seed_of(self.policy)
-        if is_made and followed is not None:
+        if is_made and followed not in (None, self.seed):
             own = copy.deepcopy(self.policy)
             own.seed = None if own.seed == followed else own.seed
             super().__setattr__("policy", own)

@@ -59,4 +59,5 @@ def result_line(env_id: str, value: float, target: float | None, reason: object 
 
 def _readable(value: float) -> str:
     """A value with one decimal, or, below 10 and if that would round it, with three significant digits."""
+    value = float(value)
     return f"{value + 0.0:.1f}" if abs(value) >= 10 or round(value, 1) == value else f"{value:.3g}"

@@ -213,6 +213,8 @@ def test_whole_episodes_stay_whole_whatever_changes_in_them():
         assert made.batch is not None
     parts = episodes_from_list([other, one[np.array([0, 2])], one[1:]], "test")  # these two are no whole episodes
     assert parts.lengths.tolist() == [2, 1, 1, 2]
+    swapped = with_leaves(other, **{name: map_leaves(lambda leaf: leaf.flip(0), nested(other)[name]) for name in other})
+    assert episodes_from_list([other, swapped], "test").lengths.tolist() == [2, 1, 1]
 
 
 def test_a_reward_of_a_list_may_become_a_fraction():

@@ -163,6 +163,8 @@ class TestReplay:
         (problem,) = problems_of(dqn.explore, dqn.collect, dqn.push, fetch, train, train)
         assert "would take its gradient steps twice on the same ctx.train_data" in problem
         assert problems_of(dqn.explore, dqn.collect, dqn.push, fetch, train, fetch, train) == []
+        again = StepCollector(dqn.cfg, dqn.policy.collect_mode, make_envs("CartPole-v1", 2, seed=1))
+        assert problems_of(dqn.explore, dqn.collect, dqn.push, learn, again, dqn.push, learn) == []
 
     def test_a_pusher_twice_is_refused(self, dqn):
         again = data_pusher(DQNConfig(), dqn.buffer)

@@ -488,7 +488,8 @@ def test_a_run_in_which_learning_never_begins_says_so_at_its_end(kind, starts, w
             loop.use(lambda ctx: None).run(max_step=5)
     found = [str(it.message) for it in caught if "has not begun to learn" in str(it.message)]
     words = (
-        "has not begun to learn in this run: its replay holds 20 transitions, and policy.learn.learning_starts = 21. Lower it"
+        "has not begun to learn in this run: its replay holds 20 transitions, and policy.learn.learning_starts = 21. If no "
+        "run follows, lower it"
     )
     assert len(found) == waits
     assert all(text.startswith(f"{kind.__name__} {words}") for text in found)

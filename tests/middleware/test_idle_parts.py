@@ -291,7 +291,7 @@ def test_a_setting_that_a_middleware_reads_once_is_named_if_it_changes_later(tmp
     found = [text for text in run(small(tmp_path), parts) if LATER in text]
     assert [text.partition(" was")[0] for text in found] == ["StepCollector", "nstep_reward_enhancer"]
     assert "does not follow the change: policy.collect.n_sample = 8 (made with" in found[0]
-    assert "policy.nstep = 3 (made with 1). Make nstep_reward_enhancer after the change." in found[1]
+    assert "policy.nstep = 3 (made with 1). Make nstep_reward_enhancer after the change, or give" in found[1]
 
 
 def test_reset_config_is_the_fix_also_after_the_change(tmp_path):

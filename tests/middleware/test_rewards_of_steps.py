@@ -98,6 +98,17 @@ def test_reward_models_are_given_rewards_of_single_steps(of, collector):
     assert model.learned == 1
 
 
+def test_sums_that_were_collected_with_another_configuration_are_refused_too():
+    small = {"policy.learn.learning_starts": 8, "policy.learn.batch_size": 8}
+    cfg, envs, policy = made(DQNPolicy, DQNConfig, **small, **{"policy.nstep": 3})
+    buffer, model, other = ReplayBuffer(1000), Model(), DQNConfig().override(small)
+    run(StepCollector(cfg, policy.collect_mode, envs), nstep_reward_enhancer(cfg), data_pusher(cfg, buffer))
+    learner = DQNPolicy(other.policy, envs.single_observation_space, envs.single_action_space).learn_mode
+    with pytest.raises(RuntimeError, match="OffPolicyLearner " + FOUND):
+        run(OffPolicyLearner(other, learner, buffer, reward_model=model))
+    assert not model.learned
+
+
 @pytest.mark.parametrize("of", ["train_data", "trajectories"])
 def test_reward_models_take_single_steps_that_the_enhancer_has_left_as_they_are(of):
     cfg, envs, policy = made(DQNPolicy, DQNConfig, **{"policy.learn.learning_starts": 8, "policy.learn.batch_size": 8})

@@ -336,16 +336,6 @@ class TestExtendedContracts:
             Derived([], **terms)
 
 
-def test_an_empty_list_that_the_middleware_holds_is_the_object_that_was_meant():
-    log, rows = [], []
-    words = r"contract\(uses=\.\.\.\) got the empty list that \S+ holds, and so names no object: write uses=\(it,\)"
-    with pytest.raises(TypeError, match=words):
-        contract(uses=log)(lambda ctx: log.append(ctx))
-    with pytest.raises(TypeError, match=r"extend_contract.*the empty list that Derived holds"):
-        Derived(rows, uses=rows)
-    assert contract_of(contract(uses=list(log))(lambda ctx: log.append(ctx))).uses == ()
-
-
 class TestReplacedContracts:
     """contract(...)(self) in a class whose parent has put a contract on the object."""
 

@@ -406,8 +406,23 @@ LATE = "changes ctx.data, and no middleware behind it reads it"
 def test_a_change_after_the_last_reader_is_named_with_its_place():
     first, reads = middleware("collect", writes=("data",)), middleware("estimate", reads=("data",), writes=("result",))
     change, later = middleware("scale", reads=("data",), writes=("data",)), middleware("train", reads=("result",))
-    with pytest.warns(UserWarning, match=rf"^scale .*{LATE}.*: estimate .* has read it before. Put scale before estimate"):
+    words = rf"^scale .*{LATE}: estimate .* has read it before. If the change is for estimate, put scale before estimate"
+    with pytest.warns(UserWarning, match=words):
         run_of(first, reads, change, later)
+
+
+def test_a_change_that_a_second_half_reads_is_not_named():
+    seen = []
+
+    @contract(reads=("data",), uses=(seen,), stage="record")
+    def note(ctx):
+        yield
+        seen.append(ctx.data)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run_of(middleware("collect", writes=("data",)), note, middleware("scale", reads=("data",), writes=("data",)))
+    assert seen
 
 
 @pytest.mark.parametrize(
