@@ -249,12 +249,12 @@ def keep(results: Results) -> None:
         "",
         "Written by `python benchmarks/offline_learning.py`. Each number is the mean return of the policy after its last",
         "gradient step, without exploration: mean and standard deviation over seeds, and in brackets the number of seeds.",
-        "`data` is the mean return of the episodes in the dataset, and its highest one. `mixed` datasets have half of their",
-        "transitions from the medium and half from the expert policy; see `benchmarks/collect_datasets.py`.",
+        "`data` is the mean return of the finished episodes in the dataset, and the highest one. `mixed` datasets have half of",
+        "their transitions from the medium and half from the expert policy; see `benchmarks/collect_datasets.py`.",
         "",
-        "Imitation alone can be behind its data: on replay and mixed datasets, behaviour cloning averages the actions of",
-        "several policies; and the best tenth of the episodes of Pendulum-v1 are those that begin upright, which do not show",
-        "how to swing up. The seeds of Hopper-v5 differ much: a policy that falls a little earlier has half the return.",
+        "Imitation alone can be behind its data: the best tenth of the expert's episodes of Pendulum-v1 are those that begin",
+        "upright, which do not show how to swing up. A clone of a few lines of torch, with the mean squared error, reached",
+        "-1,318 with them.",
         "",
         "On Hopper-v5, CQL has settings of its own on each dataset, and IQL and AWAC on replay. On medium, with those of",
         "replay, two seeds of CQL reached 1,386 and 881, one of IQL 1,243, and one of AWAC 913; on replay, with those of the",
@@ -318,7 +318,8 @@ def returns_in(dataset: str) -> tuple[float, float]:
     path = KEPT.with_name("offline_datasets.json")
     known = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     if (DATASETS / dataset).exists():
-        returns = OfflineDataset(DATASETS / dataset).returns
+        data = OfflineDataset(DATASETS / dataset)
+        returns = data.returns[data.finished]  # those of others are parts of what they would have been
         known[dataset] = [round(float(returns.mean()), 1), round(float(returns.max()), 1)]
         path.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n", encoding="utf-8")
     mean, highest = known[dataset]

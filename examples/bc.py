@@ -21,7 +21,9 @@ def main(cfg: BCConfig) -> float:
     env = cfg.env
     evaluator_env = make_envs(env.id, env.evaluator_env_num, seed=cfg.seed + 1, **env.options())
     policy = BCPolicy(cfg.policy, evaluator_env.single_observation_space, evaluator_env.single_action_space)
-    dataset = open_dataset(cfg.dataset).best(cfg.best_share)
+    dataset = open_dataset(cfg.dataset)
+    if cfg.best_share < 1:
+        dataset = dataset.best(cfg.best_share)  # of the finished episodes
 
     with task.start(
         async_mode=cfg.async_mode, max_lag=cfg.max_lag, resume=cfg.resume, watchdog_s=cfg.watchdog_s, ctx=OfflineRLContext()

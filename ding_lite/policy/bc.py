@@ -62,7 +62,7 @@ class BCConfig(OfflineRunConfig):
     """Folder of the run, for metrics, configuration and checkpoints."""
 
     best_share: float = ranged_field(1.0, low=1e-6, high=1)
-    """Share of the episodes to learn from, those with the highest returns."""
+    """Share of the finished episodes to learn from, those with the highest returns; 1 for all data, unfinished episodes too."""
 
     policy: BCPolicyConfig = dataclasses.field(default_factory=BCPolicyConfig)
     """The algorithm."""
