@@ -42,7 +42,7 @@ def stack_transitions(transitions: Sequence[Tree | Mapping[str, Any]], who: str)
         who: the caller, for messages, such as "push()".
 
     Raises:
-        TypeError: a transition is neither a tree nor a mapping; or a leaf is a number in some transitions and not in others.
+        TypeError: a transition is neither a tree nor a mapping; or its reward, or a flag, is no number, and others are.
         ValueError: the leaves or shapes of a transition differ from the first; or it has several steps.
 
     Example:
@@ -238,7 +238,7 @@ def _stacked(path: tuple[str, ...], leaves: list[Any], who: str) -> np.ndarray[A
         place = has_numbers.index(not has_numbers[0])
         raise TypeError(
             f"{who}: {'/'.join(path)} of transition {place} of a list is {leaves[place]!r:.60}, and {leaves[0]!r:.60} in the "
-            "first one: give numbers in each, or in none."
+            "first one: give numbers in each."
         )
     shapes = {leaf.shape for leaf in leaves} if all(has_numbers) else set()
     if len(shapes) > 1:

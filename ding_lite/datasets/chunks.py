@@ -21,7 +21,7 @@ import numpy as np
 from ding_lite.basics import unflatten, write_atomically
 from ding_lite.data import Episodes, LeafSpec, flatten
 from ding_lite.data.column_arrays import first_without_flag, rows_differ
-from ding_lite.data.column_names import LENGTHS, RESERVED
+from ding_lite.data.column_names import FLAGS, LENGTHS, RESERVED
 from ding_lite.data.trees import holds_objects
 
 """Name of the array with the steps of each episode."""
@@ -254,7 +254,7 @@ def storable(rows: Mapping[str, Any], count: int, where: str = "transitions for 
     for name in SCALARS:
         if name in made:
             require_vector(where, name, made[name], count)
-    for name in ("terminated", "truncated"):
+    for name in FLAGS:
         made[name] = flags(where, name, made[name], count)
     _require_next_obs(where, made)
     return made

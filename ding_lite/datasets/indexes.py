@@ -15,7 +15,7 @@ import numpy as np
 
 from ding_lite.basics import json_ready, write_atomically
 from ding_lite.data import LeafSpec
-from ding_lite.data.column_names import LENGTHS
+from ding_lite.data.column_names import FLAGS, LENGTHS
 from ding_lite.datasets.chunks import NEEDED, SCALARS, Chunk, DatasetError, damaged, path_of
 from ding_lite.envs.space_records import recorded_space, space_from
 
@@ -155,7 +155,7 @@ def _problem_with_columns(index: Index) -> str | None:
             return f"it has the column {name!r}, and parts of it"
         if name in SCALARS and spec.shape:
             return f"it has the column {name!r} with rows of the shape {spec.shape}"
-        if name in ("terminated", "truncated") and spec.dtype != np.bool_:
+        if name in FLAGS and spec.dtype != np.bool_:
             return f"it has the column {name!r} of {spec.dtype}"
     names = {path[0] for path in paths} | {"next_obs"}
     missing = [name for name in NEEDED if name not in names]

@@ -12,6 +12,7 @@ import numpy as np
 
 from ding_lite.basics import unflatten
 from ding_lite.data import Episodes, flatten
+from ding_lite.data.column_names import FLAGS
 from ding_lite.datasets.chunks import SCALARS, STACK_ROWS, DatasetError, as_column, flags, require_names, squeezed
 from ding_lite.datasets.hdf5 import d4rl_episodes, read_d4rl
 from ding_lite.datasets.indexes import INDEX
@@ -163,7 +164,7 @@ def _episodes_of(rows: Mapping[str, Any]) -> Episodes:
     for path, leaf in flatten(columns):
         if leaf.shape[:1] != (count,):
             raise DatasetError(f"the column {'/'.join(path)} has the shape {leaf.shape}, and terminated has {count} rows.")
-    for name in ("terminated", "truncated"):
+    for name in FLAGS:
         columns[name] = flags(where, name, columns[name], count)
     ends = np.flatnonzero(columns["terminated"] | columns["truncated"])
     borders = np.unique([*(ends + 1), count]) if count else np.zeros(0, np.int64)

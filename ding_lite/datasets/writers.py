@@ -16,7 +16,7 @@ import numpy as np
 from ding_lite.basics import RunLock, arrays, base_state, json_ready, plain, remove_leftovers, require_writable, unflatten
 from ding_lite.data import Episodes, LeafSpec, Trajectories, flatten
 from ding_lite.data.column_arrays import spec_like
-from ding_lite.data.column_names import LENGTHS
+from ding_lite.data.column_names import FLAGS, LENGTHS
 from ding_lite.data.episodes import cut_episodes
 from ding_lite.data.restoring import require_integer, require_state, state_error
 from ding_lite.data.trees import map_leaves, merge_leading_dims
@@ -204,7 +204,7 @@ class DatasetWriter:
         if is_rest.any():
             ends = valid & (rollout.columns["terminated"] | rollout.columns["truncated"])
             valid = valid & ((np.cumsum(ends, 0) > ends) | ~is_rest)
-            for flag in ("terminated", "truncated"):
+            for flag in FLAGS:
                 rollout.columns[flag] &= valid
             rollout = Trajectories(rollout.columns, valid)
             self._warn_of_rests(int(is_rest.sum()), len(is_rest))
@@ -317,7 +317,7 @@ class DatasetWriter:
             return finished, None
         left = left[steps[0] :]
         rest = map_leaves(lambda leaf: leaf[steps[0] :].copy(), joined.columns)
-        for flag in ("terminated", "truncated"):
+        for flag in FLAGS:
             rest[flag] &= left  # the ends of finished episodes are not in it
         return finished, Trajectories(rest, left)
 

@@ -32,6 +32,7 @@ _LEARNER = "learner"
 """Name of the learner among the objects of its host."""
 
 _ATTACHED = "attached"
+"""Entry of a state with the objects that are attached to the policy."""
 
 
 class Recipe(NamedTuple):
@@ -176,10 +177,10 @@ class Learner:
         attached objects."""
         policy = self.policy
         if not self._is_first:
-            return _on_cpu({"learn": policy.generator_state(), "attached": policy.attached_states()})  # type: ignore[no-any-return]
+            return _on_cpu({"learn": policy.generator_state(), _ATTACHED: policy.attached_states()})  # type: ignore[no-any-return]
         state = policy.state_dict()
         own = {name: part for name, part in state.items() if name not in _OF_SCRIPT}
-        return _on_cpu({**own, "attached": {name: state["attached"][name] for name in policy.attachments}})  # type: ignore[no-any-return]
+        return _on_cpu({**own, _ATTACHED: {name: state[_ATTACHED][name] for name in policy.attachments}})  # type: ignore[no-any-return]
 
     def load(self, state: Mapping[str, Any], own: Mapping[str, Any] | None) -> None:
         """Load the state of the policy of the script.
@@ -192,7 +193,7 @@ class Learner:
         if not self._is_first:
             generators = dict(own or self.policy.generator_state())
             attached = generators.pop(_ATTACHED, {})
-            state = {**state, "learn": generators, "attached": {**state["attached"], **attached}}
+            state = {**state, "learn": generators, _ATTACHED: {**state[_ATTACHED], **attached}}
         with _shown_in_script():
             self.policy.load_state_dict(state)
         self._settings = plain_settings(self.policy.cfg)

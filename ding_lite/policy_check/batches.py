@@ -15,6 +15,7 @@ from torch import Tensor
 from ding_lite.basics import add_note
 from ding_lite.basics.origins import is_of_ding_lite
 from ding_lite.data import LeafSpec, Tree, flatten, nested
+from ding_lite.data.column_names import FLAGS
 from ding_lite.data.trees import has_leaf
 from ding_lite.envs.arrays import describe_shapes
 from ding_lite.envs.spaces import space_spec, subspaces
@@ -280,7 +281,7 @@ def require_known_shapes(policy: LearningPolicy, batch: Any, known: Mapping[str,
 
 def _wrong_flags(batch: Any) -> str | None:
     """Which of terminated and truncated is not bool."""
-    for name in ("terminated", "truncated"):
+    for name in FLAGS:
         leaf = batch[name] if has_leaf(batch, name) else None
         if isinstance(leaf, (np.ndarray, Tensor)) and _kind(leaf) != "b":
             return f"batch.{name} is {describe_leaf(leaf)}, expected bool: batch.{name} > 0."

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
 from ding_lite.data import Tree, flatten, nested, tree
+from ding_lite.data.column_names import FLAGS
 from ding_lite.data.foreign_columns import column_advice
 from ding_lite.data.trees import has_leaf
 
@@ -119,7 +120,7 @@ def explain_missing(
     advice, hint = column_advice(name, has) if known is None else ".", ""
     if fix is not None:
         advice, hint = (".", f" {fix}") if advice == "." else (advice, "")
-    elif name in ("terminated", "truncated"):
+    elif name in FLAGS:
         hint = _ABOUT_FLAGS + _ABOUT_REPLAY
     elif advice == ".":
         hint = f"{_ABOUT_ADDED} dataset.with_columns({name}=...) adds it to a dataset.{_ABOUT_REPLAY}"
