@@ -3,7 +3,8 @@
 evaluator -> data_fetcher -> trainer -> ckpt_saver
 
 `python benchmarks/collect_datasets.py --only cartpole` collects the dataset; --dataset names another one.
---best-share 0.1 learns from the best tenth of the episodes.
+--best-share 0.1 learns from the best tenth of the episodes; add --best-relative-to-start where returns depend on the start,
+as on Pendulum-v1.
 """
 
 import sys
@@ -22,8 +23,8 @@ def main(cfg: BCConfig) -> float:
     evaluator_env = make_envs(env.id, env.evaluator_env_num, seed=cfg.seed + 1, **env.options())
     policy = BCPolicy(cfg.policy, evaluator_env.single_observation_space, evaluator_env.single_action_space)
     dataset = open_dataset(cfg.dataset)
-    if cfg.best_share < 1:
-        dataset = dataset.best(cfg.best_share)  # of the finished episodes
+    if cfg.best_share < 1 or cfg.best_relative_to_start:
+        dataset = dataset.best(cfg.best_share, cfg.best_relative_to_start)  # of the finished episodes
 
     with task.start(
         async_mode=cfg.async_mode, max_lag=cfg.max_lag, resume=cfg.resume, watchdog_s=cfg.watchdog_s, ctx=OfflineRLContext()

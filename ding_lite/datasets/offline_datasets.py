@@ -37,6 +37,7 @@ from ding_lite.datasets.chunks import (
 from ding_lite.datasets.concatenations import JoinedColumns, joined_index, joined_name
 from ding_lite.datasets.indexes import Index
 from ding_lite.datasets.space_checks import find_space_mismatch, misfit_in_numbers
+from ding_lite.datasets.start_returns import returns_from_near_starts
 from ding_lite.datasets.stored_columns import Checksum, opened
 from ding_lite.envs.action_masks import ACTION_MASK, action_masks
 from ding_lite.envs.space_records import same_elements
@@ -615,21 +616,30 @@ class OfflineDataset:
             f"{-self.num_episodes} to {self.num_episodes - 1}, or one bool for each episode."
         )
 
-    def best(self, share: float) -> OfflineDataset:
+    def best(self, share: float, relative_to_start: bool = False) -> OfflineDataset:
         """The finished episodes with the highest returns, as for behaviour cloning of the best tenth, `dataset.best(0.1)`.
 
-        Unfinished episodes are left out, because their returns are parts of what they would have been.
+        Unfinished episodes are left out, because their returns are parts of what they would have been. Where the return
+        depends on the start more than on the actions, as on Pendulum-v1, the highest returns are those of the luckiest starts,
+        and show nothing of the others: `relative_to_start` compares each episode with those that begin nearly alike.
 
         Args:
             share: share of the finished episodes, above 0 and at most 1; at least one episode is chosen.
+            relative_to_start: choose by the return minus the mean return of the ten finished episodes with the nearest first
+                observations. Distances are Euclidean, after each number is divided by its standard deviation.
 
         Raises:
-            ValueError: another share, or no episode is finished.
-            DatasetError: a reward is NaN or infinite, or there are no episodes.
+            ValueError: another share, or no episode is finished; or `relative_to_start` with a share of 1.
+            DatasetError: a reward, or a first observation that is compared, is NaN or infinite; or there are no episodes.
         """
         if not _is_share(share) or not 0 < share <= 1:
             raise ValueError(
                 f"best(share={share!r:.60}): expected a share of the episodes above 0, and at most 1, as a number."
+            )
+        if share == 1 and relative_to_start:
+            raise ValueError(
+                "best(share=1, relative_to_start=True) compares returns, and then takes all of them: pass a share below 1, "
+                "such as 0.1, or leave relative_to_start out."
             )
         if not self.num_episodes:
             raise DatasetError(f"best(share={share!r}): the dataset {self.name} has no episodes.")
@@ -639,8 +649,21 @@ class OfflineDataset:
                 f"best(share={share!r}): none of the {self.num_episodes} episodes in {self.name} is finished. If a time limit "
                 "cut them, the data must say so in `truncated`."
             )
+        values = self.returns[finished]
+        if relative_to_start:
+            values = values - returns_from_near_starts(self._starts(finished), values)
         count = max(1, round(share * len(finished)))
-        return self.select(np.sort(finished[np.argsort(-self.returns[finished], kind="stable")[:count]]))
+        return self.select(np.sort(finished[np.argsort(-values, kind="stable")[:count]]))
+
+    def _starts(self, episodes: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """[n, D] float64, the first observations of these episodes, their parts side by side."""
+        rows = self._begins[episodes]
+        leaves = [leaf for _, leaf in flatten(self._taken(rows, (OBS,)))]
+        found = np.concatenate([leaf.reshape(len(rows), -1).astype(np.float64) for leaf in leaves], axis=1)
+        if len(wrong := np.argwhere(~np.isfinite(found))):
+            row, value, count = int(rows[wrong[0, 0]]), found[tuple(wrong[0])], len(np.unique(wrong[:, 0]))
+            raise DatasetError(self._not_finite(OBS, row, value, f"{count:,}", "starts"))
+        return found
 
     def split(self, share: float, seed: int = 0) -> tuple[OfflineDataset, OfflineDataset]:
         """Two datasets of randomly chosen whole episodes, to learn from one and to evaluate on the other. Nothing is copied.

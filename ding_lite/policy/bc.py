@@ -64,6 +64,9 @@ class BCConfig(OfflineRunConfig):
     best_share: float = ranged_field(1.0, low=1e-6, high=1)
     """Share of the finished episodes to learn from, those with the highest returns; 1 for all data, unfinished episodes too."""
 
+    best_relative_to_start: bool = False
+    """Whether the best episodes are those with the highest returns in comparison to others that begin nearly alike."""
+
     policy: BCPolicyConfig = dataclasses.field(default_factory=BCPolicyConfig)
     """The algorithm."""
 

@@ -96,6 +96,81 @@ def test_the_best_episodes(share, tmp_path):
         dataset.select(~dataset.finished).best(0.5)
 
 
+def episodes_of_two_steps(starts, returns, finished=True):
+    """A dataset in memory: first observations [E, ...], perhaps in a dict, and a return for each."""
+    count = len(returns)
+    obs = tree_map(lambda leaf: np.repeat(leaf, 2, axis=0), starts)
+    reward = np.stack([np.zeros(count), returns], 1).reshape(-1)
+    ends = np.tile([False, True], count) & np.repeat(np.broadcast_to(finished, count), 2)
+    rows = {"obs": obs, "next_obs": tree_map(np.copy, obs), "action": np.zeros((2 * count, 1), np.float32), "reward": reward}
+    return open_dataset({**rows, "terminated": ends, "truncated": ends & False})
+
+
+def tree_map(function, leaves):
+    return {key: function(leaf) for key, leaf in leaves.items()} if isinstance(leaves, dict) else function(leaves)
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 11, 12, 300])
+def test_returns_are_compared_with_those_of_the_ten_nearest_starts(count):
+    rng = np.random.default_rng(count)
+    starts = {
+        "position": rng.normal(size=(count, 2)) * (1, 1000),
+        "camera": rng.integers(0, 256, (count, 2, 2)).astype(np.uint8),
+    }
+    starts["position"][:, 1] += 5000  # scales and offsets do not matter
+    returns = rng.normal(size=count)
+    dataset = episodes_of_two_steps(starts, returns)
+
+    numbers = np.concatenate([starts["camera"].reshape(count, -1), starts["position"]], axis=1)
+    advantages = np.zeros(count)
+    for one in range(count):
+        distances = {}
+        for other in range(count):
+            if other != one:
+                parts = [(numbers[one, i] - numbers[other, i]) / np.std(numbers[:, i]) for i in range(numbers.shape[1])]
+                distances[other] = sum(part**2 for part in parts)
+        near = sorted(distances, key=distances.get)[:10]
+        advantages[one] = returns[one] - np.mean([returns[it] for it in near] or returns[one])
+    for share in (0.1, 0.5, 0.9):
+        chosen = np.sort(np.argsort(-advantages)[: max(1, round(share * count))])
+        np.testing.assert_allclose(dataset.best(share, relative_to_start=True).returns, returns[chosen])
+
+
+def test_lucky_starts_are_not_the_best_ones_if_returns_are_relative_to_the_start():
+    rng = np.random.default_rng(0)
+    starts = rng.uniform(-1, 1, 200)
+    skill = np.arange(200) >= 180  # the last tenth acts better, from whatever start
+    dataset = episodes_of_two_steps(starts[:, None], 1000 * starts + 100 * skill)
+    assert dataset.best(0.1).returns.min() > 800  # lucky ones
+    found = dataset.best(0.1, relative_to_start=True)
+    skilled = np.isin(found.rows(("obs",))["obs"][::2, 0], starts[skill])
+    assert skilled.mean() > 0.8
+
+
+def test_equal_starts_do_not_change_the_order_of_returns():
+    dataset = episodes_of_two_steps(np.full((40, 3), 7.0), np.random.default_rng(1).permutation(40).astype(float))
+    assert sorted(dataset.best(0.25, relative_to_start=True).returns) == sorted(dataset.best(0.25).returns)
+
+
+def test_unfinished_episodes_are_no_neighbours_either():
+    finished = np.arange(20) % 2 == 0
+    starts = np.repeat(np.arange(10.0), 2)[:, None]  # each finished episode beside an unfinished one of the same start
+    returns = np.where(finished, np.arange(20.0), 1e6)
+    with pytest.warns(UserWarning, match="the first parts count as unfinished"):
+        dataset = episodes_of_two_steps(starts, returns, finished)
+    alone = episodes_of_two_steps(starts[finished], returns[finished])
+    assert (dataset.best(0.3, True).returns == alone.best(0.3, True).returns).all()
+
+
+def test_starts_that_cannot_be_compared_are_named():
+    starts = np.zeros((12, 2))
+    starts[7, 1] = np.nan
+    with pytest.raises(DatasetError, match="column obs .* value nan in row 14, which is step 0 of episode 7; 1 of 12"):
+        episodes_of_two_steps(starts, np.arange(12.0)).best(0.1, relative_to_start=True)
+    with pytest.raises(ValueError, match="takes all of them: pass a share below 1"):
+        episodes_of_two_steps(starts, np.arange(12.0)).best(1.0, relative_to_start=True)
+
+
 @pytest.mark.parametrize("column", ["obs", "next_obs", "action"])
 @pytest.mark.parametrize("value", [np.nan, -np.inf])
 def test_observations_and_actions_that_are_not_finite_are_named(value, column, monkeypatch):
