@@ -67,7 +67,7 @@ def reward_estimator(
     outputs = Outputs(metrics)
 
     def estimated(batch: Tree, ctx: Any) -> Tree:
-        batch, output = estimate_rewards(reward_model, batch, "reward_estimator", cfg)
+        batch, output = estimate_rewards(reward_model, batch, "reward_estimator")
         if output:
             outputs.log([output])
             append_metrics(ctx, "learn_metrics", [metrics.reduce()])
@@ -121,20 +121,19 @@ def require_reward_model(middleware: str, reward_model: Any) -> None:
     require(middleware, reward_model, "estimate", "a reward model, with estimate(batch) -> batch")
 
 
-def estimate_rewards(reward_model: Any, batch: Any, who: str, cfg: RunConfig) -> tuple[Tree, Mapping[str, Any]]:
+def estimate_rewards(reward_model: Any, batch: Any, who: str) -> tuple[Tree, Mapping[str, Any]]:
     """The batch with the model's rewards, after the model has learned from it, and the values of its learning to log.
 
     Args:
         who: the middleware that calls, for the message.
-        cfg: the configuration of the run.
 
     Raises:
         RuntimeError: rewards are sums of several steps, and the model has not learned.
         TypeError, ValueError: the model returns something else than `reward_estimator` requires.
         ColumnError: it reads a column that the batch does not have.
     """
-    if is_tree(batch) and not _has_single_steps(batch, cfg):
-        require_single_steps(batch, who, _SINGLE_STEPS)
+    for part in _parts_with_rewards(batch).values():
+        require_single_steps(part, who, _SINGLE_STEPS)
     model, before = type(reward_model).__name__, _shapes_of_rewards(batch)
     output = _called(reward_model, "learn", batch) if hasattr(reward_model, "learn") else None
     if output is not None and not isinstance(output, Mapping):
@@ -182,21 +181,17 @@ def _require_no_estimates(batch: Any) -> None:
 
 def _shapes_of_rewards(batch: Any) -> dict[str, tuple[int, ...]]:
     """The shape of `reward`, or of `name.reward` of each batch in a dict of batches."""
+    return {f"{name}reward": tuple(part.reward.shape) for name, part in _parts_with_rewards(batch).items()}
+
+
+def _parts_with_rewards(batch: Any, name: str = "") -> dict[str, Tree]:
+    """The batch, if it has rewards, or each batch in a dict of batches that has, by its name and a point."""
     if not is_tree(batch):
         return {}
     if has_leaf(batch, "reward"):
-        return {"reward": tuple(batch.reward.shape)}
-    parts = {name: batch[name] for name in batch.keys()}  # noqa: SIM118  iterating over a tree is over rows
-    return {f"{name}.{inner}": shape for name, part in parts.items() for inner, shape in _shapes_of_rewards(part).items()}
-
-
-def _has_single_steps(batch: Tree, cfg: Any) -> bool:
-    """Whether the discount of each row is that of a single step, as nstep_reward_enhancer writes it with `nstep=1`."""
-    gamma = getattr(getattr(cfg, "policy", None), "discount_factor", None)
-    if gamma is None or not has_leaf(batch, "discount"):
-        return False
-    discount = torch.as_tensor(batch.discount, dtype=torch.float64)
-    return bool(torch.isclose(discount, torch.tensor(gamma, dtype=torch.float64), rtol=1e-5, atol=0.0).all())
+        return {name: batch}
+    parts = {inner: batch[inner] for inner in batch.keys()}  # noqa: SIM118  iterating over a tree is over rows
+    return {it: found for inner, part in parts.items() for it, found in _parts_with_rewards(part, f"{name}{inner}.").items()}
 
 
 def _with_rewards(rollout: Trajectories, estimated: Callable[[Tree], Tree]) -> Trajectories:

@@ -214,7 +214,7 @@ def place_of(transition: Any) -> tuple[Any, int, int] | None:
 
 
 def is_episode(one: Any, steps: int) -> bool:
-    """Whether it is a whole episode of `ctx.episodes` with so many steps, also after `with_leaves`."""
+    """Whether it is a whole episode of `ctx.episodes` with so many steps, also after `with_leaves` with other observations."""
     return isinstance(one, Tree) and vars(one).get(_STEPS) == steps
 
 
@@ -410,9 +410,10 @@ def with_leaves(batch: Tree | Mapping[str, Any], **leaves: Any) -> Tree:
     """
     if isinstance(batch, Tree):
         known = {name: it for name in (_PLACE, _STEPS) if (it := vars(batch).get(name)) is not None}
-        if {"obs", "next_obs"} <= leaves.keys():
-            known.pop(_STEPS, None)  # the two tell the order, which may be another one
-        leaves = {**dict(Tree._detach(batch).iter_items()), **leaves}
+        kept = dict(Tree._detach(batch).iter_items())
+        if kept.keys() <= leaves.keys():
+            known.pop(_STEPS, None)  # with all leaves replaced, steps may be in another order
+        leaves = {**kept, **leaves}
         made = _row(leaves) if _PLACE in known else tree(leaves)
         made.__dict__.update(known)
         return made

@@ -190,7 +190,7 @@ def _set_first(fn: FunctionType) -> set[str]:
     """The attributes that a function always sets before it reads them."""
     found, seen, skipped_until = set[str](), set[str](), 0
     for it in instructions_of(fn.__code__):
-        if it.opname.startswith("RETURN"):
+        if it.opname.startswith("RETURN") and it.opname != "RETURN_GENERATOR":
             return found  # what follows may be left out
         if it.opcode in _JUMPS:
             skipped_until = max(skipped_until, it.argval)

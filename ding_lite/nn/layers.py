@@ -140,10 +140,11 @@ def _linear(x: Tensor, layer: nn.Linear) -> Tensor:
 
 
 def _is_plain(layer: nn.Linear) -> bool:
-    """Whether calling the layer would only multiply by its parameters: it has no hooks and no `forward` of its own, and nothing
-    computes its weights."""
+    """Whether calling the layer would only multiply by its parameters: its class is torch's, it has no hooks and no `forward`
+    of its own, and nothing computes its weights."""
     return (
-        getattr(layer.forward, "__func__", None) is nn.Linear.forward
+        type(layer) is nn.Linear
+        and getattr(layer.forward, "__func__", None) is nn.Linear.forward
         and len(layer._parameters) == 2
         and "weight" in layer._parameters
         and not (layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks)

@@ -97,12 +97,13 @@ def _refuse_near_misses(cls: type[Context], fields: Sequence[dataclasses.Field[A
     """Raise an error if the metadata of a field has a flag that may be a misspelling of "kept"."""
     for field in fields:
         flags = [key for key, value in field.metadata.items() if isinstance(key, str) and isinstance(value, bool)]
-        flags = [key for key in flags if key.lower().removeprefix("is_").startswith("k")]
-        near = [] if "kept" in flags else difflib.get_close_matches("kept", flags, n=1, cutoff=0.66)
+        names = {key.lower().strip("_").removeprefix("is").removeprefix("was").strip("_"): key for key in flags}
+        likely = [name for name in names if name.startswith("k")]
+        near = [] if "kept" in flags else difflib.get_close_matches("kept", likely, n=1, cutoff=0.66)
         if near:
             raise TypeError(
-                f"the field {cls.__name__}.{field.name} has {near[0]!r} in its metadata, which has no effect: for a field that "
-                'is kept from iteration to iteration, write field(..., metadata={"kept": True}).'
+                f"the field {cls.__name__}.{field.name} has {names[near[0]]!r} in its metadata, which has no effect: for a "
+                'field that is kept from iteration to iteration, write field(..., metadata={"kept": True}).'
             )
 
 

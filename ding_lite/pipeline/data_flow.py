@@ -68,7 +68,9 @@ def repetition_problems(_: Context, all_used: Sequence[UsedMiddleware]) -> Itera
         between = all_used[first + 1 : index]
         if any(_renews(it, field, used.scope) for it in between for field in read):
             continue
-        if any(it.is_opaque or _may_fill(it, used, thing) for it in between for thing in used.contract.draws):
+        if any(
+            it.is_opaque or _fills(it, thing) or _may_fill(it, used, thing) for it in between for thing in used.contract.draws
+        ):
             continue
         what = f" on the same ctx.{min(read)}" if read else ""
         yield (
@@ -81,7 +83,7 @@ def repetition_problems(_: Context, all_used: Sequence[UsedMiddleware]) -> Itera
 
 def _undrawable(used: UsedMiddleware, thing: Any, all_used: Sequence[UsedMiddleware], names: Mapping[int, str]) -> str:
     """Why an empty object stays empty until the step draws from it, or an empty string."""
-    fillers = [other for other in all_used if other.contract and _has(other.contract.fills, thing)]
+    fillers = [other for other in all_used if _fills(other, thing)]
     if used in fillers or any(other.is_opaque or other in fillers for other in used.earlier):
         return ""
     start = f"{used.name} draws from the {names[id(thing)]}, which is empty"
@@ -100,6 +102,11 @@ def _undrawable(used: UsedMiddleware, thing: Any, all_used: Sequence[UsedMiddlew
         return f"{start}add one that does before it, with fills=(...,) in its contract."
     found = maker_of(used.scope, used.earlier)
     return f"{start}add task.use({found[1].call.replace('...', usual) if found else usual}) before it."
+
+
+def _fills(used: UsedMiddleware, thing: Any) -> bool:
+    """Whether a middleware says that it fills the object."""
+    return used.contract is not None and _has(used.contract.fills, thing)
 
 
 def _may_fill(other: UsedMiddleware, used: UsedMiddleware, thing: Any) -> bool:

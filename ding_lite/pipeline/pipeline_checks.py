@@ -156,15 +156,14 @@ def _late_changes(ctx: Context, all_used: Sequence[UsedMiddleware]) -> Iterator[
 def _may_look_later(cls: type[Context], all_used: Sequence[UsedMiddleware], used: UsedMiddleware, name: str) -> bool:
     """Whether a middleware may read a field after `used` has set it."""
     behind = [other for other in all_used if other is not used and other not in used.earlier]
-    at_end = [other for other in used.earlier if _looks_at_end(other, name)]
+    at_end = [other for other in used.earlier if _looks_at_end(other)]
     return any(_may_look_at(cls, other, name) for other in (*behind, *at_end))
 
 
-def _looks_at_end(used: UsedMiddleware, name: str) -> bool:
-    """Whether a middleware may read a field after the first halves of all others."""
-    if used.contract is None or _reads_at_end(used) or name in used.contract.reads_after:
-        return True
-    return name in used.contract.reads and may_yield(used.fn)
+def _looks_at_end(used: UsedMiddleware) -> bool:
+    """Whether a middleware may read fields after the first halves of all others."""
+    terms = used.contract
+    return terms is None or _reads_at_end(used) or bool(terms.reads_after) or may_yield(used.fn)
 
 
 def _is_read(ctx: Context, all_used: Sequence[UsedMiddleware], place: int, name: str, first: UsedMiddleware) -> bool:

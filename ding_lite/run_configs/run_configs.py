@@ -7,7 +7,7 @@ import dataclasses
 import os
 import weakref
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 from ding_lite.basics import Config, ConfigError, di_engine_settings, offline_settings, ranged_field, seed_field, show
 from ding_lite.engine import current_task
@@ -55,8 +55,9 @@ class RunConfig(Config):
 
     seed: int = seed_field(0)
     """Random seed of the run, from 0 to 2**63 - 1. Setting it also sets policy.seed, and so does `dataclasses.replace`, except
-    for a policy.seed that was set to another value, and for a policy section that is replaced too. With another seed, it makes
-    a copy of the policy section; otherwise both configurations share it."""
+    for a policy.seed that was set to another value, or that a policy section of its own has. As after any
+    `dataclasses.replace`, both configurations share the policy section, until their seeds differ: then the one whose seed was
+    changed has a copy."""
 
     max_step: int = ranged_field(100_000, low=1)
     """Maximum number of iterations."""
@@ -98,14 +99,16 @@ class RunConfig(Config):
         is_made = "policy" not in self.__dict__
         super().__setattr__(name, value)
         if name == "seed" and not is_made:
+            if _run_seed_of(self.policy) != self.seed and _others(self.policy, self):
+                super().__setattr__("policy", copy.deepcopy(self.policy))
             self.policy.seed = self.seed
-            _note_run(self.policy, self.seed)
+            _note_run(self.policy, self)
         if name == "policy":
             self._follow(is_made)
 
     def __setstate__(self, state: dict[str, Any]) -> None:  # of copies and pickles
         self.__dict__.update(state)
-        _note_run(self.policy, self.seed)
+        _note_run(self.policy, self)
 
     def _follow(self, is_made: bool) -> None:
         """Let policy.seed follow the seed of the run, unless the user has set it.
@@ -120,8 +123,7 @@ class RunConfig(Config):
             super().__setattr__("policy", own)
         if self.policy.seed is None:
             self.policy.seed = self.seed
-        if is_made or followed is None:
-            _note_run(self.policy, self.seed)
+        _note_run(self.policy, self, is_made or followed is None)
 
     @classmethod
     def from_dict(cls: type[ConfigType], values: Mapping[str, Any]) -> ConfigType:
@@ -149,19 +151,35 @@ class RunConfig(Config):
     verdict = report_and_exit_code  # its name in earlier versions
 
 
-_run_seeds: dict[int, tuple[weakref.ref[PolicyConfig], int]] = {}
-"""By id of a policy section: the section, and the seed of its run. Not an attribute of the section, which has settings only."""
+class _Run(NamedTuple):
+    """What a policy section is a part of. Not an attribute of the section, which has settings only."""
+
+    section: weakref.ref[PolicyConfig]
+    seed: int
+    owners: list[weakref.ref[RunConfig]]
 
 
-def _note_run(section: PolicyConfig, seed: int) -> None:
-    """Note that this policy section belongs to a configuration of a run with this seed."""
-    key = id(section)
-    _run_seeds[key] = weakref.ref(section, lambda _: _run_seeds.pop(key, None)), seed
+_runs: dict[int, _Run] = {}
+"""By id of a policy section."""
+
+
+def _note_run(section: PolicyConfig, owner: RunConfig, has_its_seed: bool = True) -> None:
+    """Note that this policy section belongs to a configuration of a run, and whether it follows its seed."""
+    key, known = id(section), _runs.get(id(section))
+    seed = owner.seed if has_its_seed or known is None else known.seed
+    owners = [*map(weakref.ref, _others(section, owner)), weakref.ref(owner)]
+    _runs[key] = _Run(weakref.ref(section, lambda _: _runs.pop(key, None)), seed, owners)
 
 
 def _run_seed_of(section: PolicyConfig) -> int | None:
     """The seed of the run that a policy section belongs to; None if it belongs to none."""
-    return _run_seeds[id(section)][1] if id(section) in _run_seeds else None
+    return _runs[id(section)].seed if id(section) in _runs else None
+
+
+def _others(section: PolicyConfig, owner: RunConfig) -> list[RunConfig]:
+    """The other configurations that the policy section belongs to."""
+    owners = [it() for it in _runs[id(section)].owners] if id(section) in _runs else []
+    return [it for it in owners if it is not None and it is not owner and it.__dict__.get("policy") is section]
 
 
 def _names_folder(path: str) -> bool:

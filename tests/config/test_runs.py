@@ -81,6 +81,26 @@ def test_a_policy_section_may_be_given_to_several_configurations():
     assert DQNConfig(seed=3, policy=DQNPolicyConfig(seed=8)).policy.seed == 8
 
 
+@pytest.mark.parametrize(
+    "set_seed", [lambda cfg, seed: setattr(cfg, "seed", seed), lambda cfg, seed: cfg.override({"seed": seed})]
+)
+def test_configurations_share_a_policy_section_until_their_seeds_differ(set_seed):
+    base = DQNConfig()
+    cfgs = [dataclasses.replace(base, exp_name=f"runs/{number}") for number in range(3)]
+    assert all(cfg.policy is base.policy for cfg in cfgs)
+    base.policy.learn.batch_size = 7
+    for seed, cfg in enumerate(cfgs):
+        set_seed(cfg, seed)
+    assert [(cfg.seed, cfg.policy.seed) for cfg in (base, *cfgs)] == [(0, 0), (0, 0), (1, 1), (2, 2)]
+    assert [cfg.policy.learn.batch_size for cfg in cfgs] == [7, 7, 7]
+    set_seed(base, 5)  # which still shares it with the first
+    assert (base.policy.seed, cfgs[0].policy.seed) == (5, 0)
+    section, cfgs = cfgs[0].policy, None
+    only = DQNConfig(policy=section)
+    set_seed(only, 9)
+    assert only.policy is section
+
+
 def test_another_environment_brings_its_own_stop_value():
     cfg = DQNConfig()
     assert cfg.env.stop_value == 475

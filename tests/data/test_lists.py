@@ -210,6 +210,8 @@ def test_whole_episodes_stay_whole_whatever_changes_in_them():
         one.obs.x[1] += 9
         listed = episodes_from_list([with_leaves(other, obs={"x": np.full((2, 1), 7.0)}), one], "test")
         assert listed.lengths.tolist() == [2, 3]
+        shifted = with_leaves(one, obs={"x": one.obs.x + 0.5}, next_obs={"x": one.next_obs.x + torch.rand(3, 1)})
+        assert episodes_from_list([other, shifted], "test").lengths.tolist() == [2, 3]
         assert made.batch is not None
     parts = episodes_from_list([other, one[np.array([0, 2])], one[1:]], "test")  # these two are no whole episodes
     assert parts.lengths.tolist() == [2, 1, 1, 2]

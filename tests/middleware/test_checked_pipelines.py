@@ -165,6 +165,8 @@ class TestReplay:
         assert problems_of(dqn.explore, dqn.collect, dqn.push, fetch, train, fetch, train) == []
         again = StepCollector(dqn.cfg, dqn.policy.collect_mode, make_envs("CartPole-v1", 2, seed=1))
         assert problems_of(dqn.explore, dqn.collect, dqn.push, learn, again, dqn.push, learn) == []
+        relabel = contract(draws=(dqn.buffer,), fills=(dqn.buffer,), stage="process")(lambda ctx: None)
+        assert problems_of(dqn.explore, dqn.collect, dqn.push, learn, relabel, learn) == []
 
     def test_a_pusher_twice_is_refused(self, dqn):
         again = data_pusher(DQNConfig(), dqn.buffer)

@@ -109,6 +109,27 @@ def test_sums_that_were_collected_with_another_configuration_are_refused_too():
     assert not model.learned
 
 
+@pytest.mark.parametrize("gamma", [0.99, 1.0])
+def test_sums_are_refused_in_each_part_of_a_batch_and_whatever_the_discount_factor_is(gamma):
+    cfg, envs, policy = made(DQNPolicy, DQNConfig, **{"policy.nstep": 3, "policy.discount_factor": gamma})
+    parts, model = {"own": ReplayBuffer(1000), "demos": ReplayBuffer(1000)}, Model()
+    pushers = [data_pusher(cfg, buffer) for buffer in parts.values()]
+    run(StepCollector(cfg, policy.collect_mode, envs), nstep_reward_enhancer(cfg), *pushers)
+    with pytest.raises(RuntimeError, match="reward_estimator " + FOUND):
+        run(offpolicy_data_fetcher(cfg, parts), reward_estimator(cfg, model))
+    assert not model.learned
+
+
+def test_single_steps_stay_single_steps_after_the_discount_factor_has_changed():
+    cfg, envs, policy = made(DQNPolicy, DQNConfig, **{"policy.learn.learning_starts": 8, "policy.learn.batch_size": 8})
+    buffer, model = ReplayBuffer(1000), Model()
+    collect = [StepCollector(cfg, policy.collect_mode, envs), nstep_reward_enhancer(cfg), data_pusher(cfg, buffer)]
+    run(*collect)
+    policy.reset_config({"discount_factor": 0.9})
+    run(*collect, OffPolicyLearner(cfg, policy.learn_mode, buffer, reward_model=model))
+    assert model.learned
+
+
 @pytest.mark.parametrize("of", ["train_data", "trajectories"])
 def test_reward_models_take_single_steps_that_the_enhancer_has_left_as_they_are(of):
     cfg, envs, policy = made(DQNPolicy, DQNConfig, **{"policy.learn.learning_starts": 8, "policy.learn.batch_size": 8})

@@ -319,6 +319,27 @@ class Doubled(nn.Linear):
         return 2 * super().forward(x)
 
 
+class DoubledCall(nn.Linear):
+    def __call__(self, x):
+        return 2 * super().__call__(x)
+
+
+class UnitRows(nn.Linear):
+    def __getattr__(self, name):
+        found = super().__getattr__(name)
+        return nn.functional.normalize(found, dim=1) if name == "weight" else found
+
+
+@pytest.mark.parametrize("kind", [DoubledCall, UnitRows])
+def test_a_layer_of_another_class_is_called_even_if_it_has_no_forward_of_its_own(kind):
+    mlp, x = made(), inputs(4)
+    mlp.layers[0] = kind(mlp.layers[0].in_features, mlp.layers[0].out_features)
+    expected = sequential(mlp)[1:](mlp.layers[0](x))
+    torch.testing.assert_close(mlp(x), expected)
+    with torch.inference_mode():
+        torch.testing.assert_close(mlp(x), expected)
+
+
 @pytest.mark.parametrize("index", [0, -1])
 @pytest.mark.parametrize("change", ["class", "method"])
 def test_a_layer_with_a_forward_of_its_own_is_called(index, change):

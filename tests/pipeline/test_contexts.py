@@ -233,7 +233,7 @@ class TestKeep:
 
 
 class TestStateOutsideOfFields:
-    @pytest.mark.parametrize("key", ["keep", "keeps", "is_kept"])
+    @pytest.mark.parametrize("key", ["keep", "keeps", "is_kept", "isKept", "was_kept", "_kept", "KEPT"])
     def test_a_misspelling_of_kept_is_refused(self, key):
         @dataclasses.dataclass
         class Missed(Context):

@@ -27,6 +27,10 @@ class Mine(Context):
     def __post_init__(self):
         self.keep("kept")
 
+    @property
+    def double(self):
+        return 2 * self.data
+
 
 def middleware(name, **terms):
     @contract(**terms)
@@ -411,13 +415,16 @@ def test_a_change_after_the_last_reader_is_named_with_its_place():
         run_of(first, reads, change, later)
 
 
-def test_a_change_that_a_second_half_reads_is_not_named():
+@pytest.mark.parametrize(
+    "terms", [{"reads": ("data",)}, {"may_read": ("data",)}, {"reads": ("double",)}, {"reads_after": ("double",)}]
+)
+def test_a_change_that_a_second_half_reads_is_not_named(terms):
     seen = []
 
-    @contract(reads=("data",), uses=(seen,), stage="record")
+    @contract(**terms, uses=(seen,), stage="record")
     def note(ctx):
         yield
-        seen.append(ctx.data)
+        seen.append(ctx.double if "double" in next(iter(terms.values())) else ctx.data)
 
     with warnings.catch_warnings():
         warnings.simplefilter("error")
