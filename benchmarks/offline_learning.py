@@ -72,7 +72,12 @@ class Task:
 
 CLONING = (Algorithm("BC", "bc"), Algorithm("BC-10%", "bc", ("--best-share", "0.1")))
 # Returns of Pendulum-v1 depend on the start: the best tenth of the expert's episodes are those that begin upright.
-RELATIVE_CLONING = (CLONING[0], Algorithm("BC-10%", "bc", ("--best-share", "0.1", "--best-relative-to-start")))
+BEST_FOR_START = ("--best-share", "0.1", "--best-relative-to-start")
+CLONING_TO_0 = ("--policy.learn.lr-schedule", "0", "1e-3", "10000", "0")
+PENDULUM_CLONING = (
+    Algorithm("BC", "bc", CLONING_TO_0, hidden=(128, 128)),
+    Algorithm("BC-10%", "bc", (*CLONING_TO_0, *BEST_FOR_START), hidden=(128, 128)),
+)
 # The expert balances in all its episodes, so that only what is as good as it is not behind it.
 SURE_CQL = (
     "--policy.learn.min-q-weight",
@@ -106,7 +111,7 @@ FAST_CQL = (
     "0.2",
 )
 PENDULUM = (  # returns, and so advantages, are larger than those that beta and awac_lambda are meant for
-    *RELATIVE_CLONING,
+    *PENDULUM_CLONING,
     Algorithm("CQL", "cql_continuous", FAST_CQL, steps=4_000),
     Algorithm("IQL", "iql", (*FAST, "--policy.learn.beta", "0.1")),
     Algorithm("TD3+BC", "td3_bc"),
