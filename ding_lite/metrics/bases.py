@@ -189,6 +189,8 @@ def at_once(values: Any) -> list[Any]:
     if not several or not getattr(several[0], "is_cpu", False):
         return several
     try:
+        if all(value is several[0] for value in several):  # such as the lag, which is the same in all gradient steps
+            return [several[0].item()] * len(several)
         return [value.item() for value in several]
     except (AttributeError, RuntimeError):  # not all of them
         return several
