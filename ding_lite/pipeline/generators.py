@@ -75,8 +75,9 @@ def forward_step(fn: Callable[..., Any], result: object, ctx: Any) -> WaitingGen
             "a `with` around the `yield`."
         )
     if _could_be_middleware(result):
-        is_function = isinstance(result, (FunctionType, MethodType))
-        what = f"the function {result.__qualname__}" if is_function else f"{result!r:.100} of type {type(result).__name__}"
+        what = f"{result!r:.100} of type {type(result).__name__}"
+        if isinstance(result, (FunctionType, MethodType)):
+            what = f"the function {result.__qualname__}"
         raise TypeError(
             f"{describe_call(fn)} returned {what} instead of working on ctx. If it is a factory, call it first: "
             "task.use(factory(...)). Otherwise, let it return nothing."
