@@ -425,8 +425,8 @@ class ActMode:
     def _require_as_many(states: Sequence[Any], count: int) -> None:
         if len(states) != count:
             raise ValueError(
-                f"the state of a policy that acted in {len(states)} workers does not fit {count}: make the environments with "
-                f"workers={len(states)}."
+                f"the state of a policy that acted in {len(states)} worker{'s' if len(states) > 1 else ''} does not fit "
+                f"{count}: make the environments with workers={len(states)}."
             )
 
     def state_dict(self) -> dict[str, Any]:
