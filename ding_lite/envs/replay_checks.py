@@ -112,15 +112,6 @@ def require_same_return(env: int, now: float, then: float, made: Any) -> None:
         )
 
 
-def are_same(one: Any, other: Any) -> bool:
-    """Whether two nested structures of lists, mappings and arrays are equal."""
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return one.keys() == other.keys() and all(are_same(part, other[name]) for name, part in one.items())
-    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
-        return len(one) == len(other) and all(map(are_same, one, other))
-    return bool(np.array_equal(one, other))
-
-
 def sum_of(rewards: Sequence[Any], env: int) -> float:
     """The sum of these rewards in float32, added one by one as in rollouts, because `sum` of the originals rounds
     differently."""

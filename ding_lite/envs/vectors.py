@@ -13,6 +13,7 @@ import gymnasium
 import numpy as np
 
 from ding_lite.basics import add_note, arrays, base_state, plain, seed_of
+from ding_lite.basics.comparisons import same_values
 from ding_lite.data import allocate
 from ding_lite.data.trees import map_leaves
 from ding_lite.envs.action_masks import ACTION_MASK
@@ -27,7 +28,7 @@ from ding_lite.envs.factories import EnvFactory, close_all, made_alike, made_by
 from ding_lite.envs.info_columns import InfoColumns
 from ding_lite.envs.infos import info_of_step, own_info
 from ding_lite.envs.recipes import recipe_of
-from ding_lite.envs.replay_checks import are_same, require_same_obs, require_same_return, sum_of, warn_of_other_envs
+from ding_lite.envs.replay_checks import require_same_obs, require_same_return, sum_of, warn_of_other_envs
 from ding_lite.envs.results import Results, checked, final_obs, write_obs
 from ding_lite.envs.saved_states import ENV_KEYS, only_piece_of, require_action, require_env_state
 from ding_lite.envs.spaces import integer_bounds, is_scalar, splitter, to_gymnasium
@@ -474,7 +475,7 @@ class LocalVectorEnv(SameStepVectorEnv):
                     self._use(index, env)
             self._come_back(error)
             raise
-        if are_same(earlier, self._episodes()):
+        if same_values(earlier, self._episodes()):
             self.last, self.stepped_by = last, stepped_by
         self.action_space.seed(self.run_seed)
 
