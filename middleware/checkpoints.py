@@ -35,6 +35,7 @@ from ding_lite.middleware.run_savers import RunSaver
 from ding_lite.policy import ActMode, LearnMode
 from ding_lite.policy_state.network_copies import detached_copy
 from ding_lite.ranks import current_ranks, is_first_rank
+from ding_lite.rollout.metrics_aggregators import evaluation_of
 
 _COUNTERS = ("env_step", "env_episode", "train_iter", "train_epoch")
 _EVALUATION = ("eval_value", "eval_weights", "last_eval_iter")
@@ -344,7 +345,7 @@ class CkptSaver:
 
     def _note_best(self, ctx: Any) -> None:
         """Note the weights that this iteration evaluated, if they are the best so far."""
-        value = getattr(ctx, "eval_value", None)
+        value = evaluation_of(ctx)
         if value is None or not value > (self._better[0] if self._better else self._best):
             if value is not None and value != value:
                 self._warn_of_value(ctx)

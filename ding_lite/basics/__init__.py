@@ -10,7 +10,7 @@ from ding_lite.basics.checkpoints import (
     plain,
     save_checkpoint,
 )
-from ding_lite.basics.configs import Config, ConfigError, near_fields, ranged_field, seed_field
+from ding_lite.basics.configs import Config, ConfigError, json_copy, near_fields, plain_setting, ranged_field, seed_field
 from ding_lite.basics.configs import bounded as bounded
 from ding_lite.basics.derived_states import base_state
 from ding_lite.basics.files import (
@@ -63,6 +63,7 @@ __all__ = [
     "foreign_names",
     "is_closed",
     "is_uri",
+    "json_copy",
     "json_ready",
     "library_versions",
     "load_checkpoint",
@@ -71,6 +72,7 @@ __all__ = [
     "open_storage",
     "place_in_storage",
     "plain",
+    "plain_setting",
     "printable",
     "ranged_field",
     "refuse_foreign_modules",

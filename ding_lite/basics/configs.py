@@ -5,14 +5,20 @@ from __future__ import annotations
 import copy
 import dataclasses
 import difflib
+import enum
 import functools
+import json
 import math
 import numbers
+import operator
 import os
 import sys
 import types
 import typing
-from collections.abc import Iterable, Mapping, MutableMapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, MutableMapping, MutableSequence, MutableSet, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import suppress
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, Union
 
 from ding_lite.basics.messages import did_you_mean
@@ -25,6 +31,17 @@ _LARGEST = 2**63 - 1  # largest integer of torch and numpy
 
 _INFINITE = {"Infinity": math.inf, "-Infinity": -math.inf}
 """Numbers that JSON does not have, by the text that config.json has for them."""
+
+_WORDS = {"true": True, "True": True, "false": False, "False": False, "null": None, "None": None}
+"""Values by their text as keys of config.json and on the command line."""
+
+_LISTS = dict.fromkeys((list, tuple, Sequence, MutableSequence, Collection, Iterable), (list, tuple))
+_SETS = dict.fromkeys((set, frozenset, AbstractSet, MutableSet), (set, frozenset, list, tuple))
+_CONTAINERS: Mapping[Any, tuple[type, ...]] = {**_LISTS, **_SETS}
+"""The classes of the values that are accepted for a declared class of lists or sets."""
+
+_CONCRETE: Mapping[Any, type] = {MutableSequence: list, AbstractSet: frozenset, MutableSet: set}
+"""What is made of a value of another class, for an abstract class."""
 
 
 class ConfigError(ValueError, TypeError, AttributeError):
@@ -40,14 +57,14 @@ def ranged_field(
     default_factory: Any = dataclasses.MISSING,
     least: int = 0,
 ) -> Any:
-    """A dataclass field whose numbers must be in [low, high], also inside lists and tuples.
+    """A dataclass field whose numbers must be in [low, high], also inside lists, tuples, sets and dicts.
 
     Args:
         default: default of the field.
         low, high: limits; None for no limit. Integers must always fit into 64 bits.
         finite: whether infinite numbers are an error.
         default_factory: function that returns the default, for lists.
-        least: minimum number of values in a list.
+        least: minimum number of values in a list, tuple, set or dict.
 
     Example:
         >>> @dataclasses.dataclass
@@ -77,10 +94,11 @@ class Config:
     """Base of every configuration: a mutable dataclass, each field checked whenever it is set.
 
     Subclasses declare fields with a type, a default and a docstring. An int is accepted for a float, a path for a string, a
-    list for a tuple, and a mapping for another Config.
+    list for a tuple or a set, and a mapping for another Config. An Enum is also set by the value of a member, and a path by its
+    text. config.json can hold every value that is accepted.
 
     Raises:
-        ConfigError: an unknown field, a value of the wrong type, or one out of range.
+        ConfigError: an unknown field, a value of the wrong type, one out of range, or one that config.json cannot hold.
 
     Example:
         >>> @dataclasses.dataclass
@@ -209,8 +227,8 @@ class Config:
         section._set(rest, value)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain nested data: numbers, strings, lists and dicts."""
-        return {f.name: _plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
+        """Plain nested data: numbers, strings, lists and dicts. An Enum is its value, a path its text, a set a list."""
+        return {f.name: plain_setting(getattr(self, f.name)) for f in dataclasses.fields(self)}
 
     @classmethod
     def from_dict(cls: type[ConfigType], values: Mapping[str, Any]) -> ConfigType:
@@ -249,7 +267,9 @@ def _hint(cls: Any, field: dataclasses.Field[Any]) -> Any:
         # As in typing, a name is that of the module first, because a field may have the name of its type.
         return typing.get_type_hints(alone, dict(vars(owner)), module)[field.name]
     except NameError:
-        return Any if field.default_factory is dataclasses.MISSING else type(field.default_factory())
+        default = _default_of(field)
+        is_plain = field.default_factory is dataclasses.MISSING and not isinstance(default, (enum.Enum, PurePath))
+        return Any if is_plain else type(default)
 
 
 @functools.cache
@@ -320,14 +340,50 @@ def _flat(config: Config, values: Mapping[str, Any], prefix: str = "") -> list[t
     return pairs
 
 
-def _plain(value: Any) -> Any:
+def plain_setting(value: Any) -> Any:
+    """A setting as plain data, see `Config.to_dict`."""
+    if isinstance(value, Config):
+        return value.to_dict()
+    if isinstance(value, enum.Enum):
+        return plain_setting(value.value)
+    if isinstance(value, PurePath):
+        return str(value)
+    if isinstance(value, (list, tuple)):
+        return [plain_setting(item) for item in value]
+    if isinstance(value, AbstractSet):  # in an order that is the same in every program
+        items = [plain_setting(item) for item in value]
+        try:
+            return sorted(items)
+        except TypeError:  # of several types
+            return sorted(items, key=repr)
+    if isinstance(value, Mapping):
+        return {plain_setting(key): plain_setting(item) for key, item in value.items()}
+    return value
+
+
+def json_copy(value: Any, where: str) -> Any:
+    """A copy of a value of no declared type, as it comes back from config.json: with lists instead of tuples.
+
+    Args:
+        value: any value.
+        where: its name, for the message.
+
+    Raises:
+        ConfigError: config.json cannot hold it.
+    """
     if isinstance(value, Config):
         return value.to_dict()
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [json_copy(item, f"{where}[{place}]") for place, item in enumerate(value)]
     if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    return value
+        return {_key(Any, key, where): json_copy(item, f"{where}[{key!r}]") for key, item in value.items()}
+    is_endless = isinstance(value, float) and not math.isfinite(value)
+    if value is None or (isinstance(value, (bool, int, float, str)) and not is_endless):
+        return value
+    raise ConfigError(
+        f"{where} = {value!r:.60} is a {type(value).__name__}{' that is not finite' if is_endless else ''}, which config.json "
+        "cannot hold: use finite numbers, text, bools, None, and lists and dicts of them."
+    )
 
 
 def _seed(value: Any, where: str) -> int:
@@ -338,11 +394,11 @@ def _seed(value: Any, where: str) -> int:
 
 
 def _check_numbers(metadata: Mapping[str, Any], value: Any, where: str) -> None:
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, (list, tuple, AbstractSet, Mapping)):
         if len(value) < metadata.get("least", 0):
             raise ConfigError(f"{where} = {value!r} has too few values: give it at least {metadata['least']}.")
-        for position, item in enumerate(value):
-            _check_numbers(metadata, item, f"{where}[{position}]")
+        for place, item in value.items() if isinstance(value, Mapping) else enumerate(value):
+            _check_numbers(metadata, item, f"{where}[{place!r}]")
     elif isinstance(value, numbers.Real) and not isinstance(value, bool):
         if value != value:
             raise ConfigError(f"{where} = {value!r} is not a number.")
@@ -366,42 +422,43 @@ def _spelt_limit(limit: float) -> str:
 def _converted(hint: Any, value: Any, where: str) -> Any:
     """`value` as the declared type, or a ConfigError."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    kind = origin or hint
     if hasattr(value, "item") and hasattr(value, "dtype") and getattr(value, "ndim", 1) == 0:
         value = value.item()  # a numpy or torch scalar
-    if hint is Any:
+    if hint in (Any, object):
+        _json_copy(value, where)
         return value
     if origin in (Union, types.UnionType):
-        if type(value) in arguments:
-            return value
-        for option in arguments:
-            try:
+        own = [option for option in arguments if option is type(value)]
+        for option in (*own, *arguments):
+            with suppress(ConfigError):
                 return _converted(option, value, where)
-            except ConfigError:
-                continue
+        for option in arguments:
+            if option is not int and _is_instance(value, option):  # so that the error says what is wrong in it
+                return _converted(option, value, where)
     elif origin is Literal:
         if isinstance(value, bool) and {"on", "off"} <= set(arguments):  # YAML reads on and off as bools
             return "on" if value else "off"
         if any(value == it and isinstance(value, bool) == isinstance(it, bool) for it in arguments):
             return value
-    elif (origin or hint) in (list, tuple):
-        items = _item_hints(hint, value) if isinstance(value, (list, tuple)) else None
-        if items is not None:
-            converted = (_converted(item, element, f"{where}[{i}]") for i, (item, element) in enumerate(zip(items, value)))
-            return (origin or hint)(converted)
-    elif isinstance(origin, type) and issubclass(origin, Mapping):
-        if isinstance(value, origin):  # keys are not checked, because those of JSON are always strings
-            kind = arguments[1] if len(arguments) == 2 else Any
-            inner = {key: _converted(kind, item, f"{where}[{key!r}]") for key, item in value.items()}
-            if all(inner[key] is item for key, item in value.items()):
-                return value
-            changed = copy.copy(value) if isinstance(value, MutableMapping) else dict(value)
-            changed.update(inner)
-            return changed
+    elif kind in _CONTAINERS and isinstance(value, _CONTAINERS[kind]):
+        return _container(kind, hint, value, where)
+    elif isinstance(kind, type) and issubclass(kind, Mapping) and _is_instance(value, kind):
+        key_hint, item_hint = arguments if len(arguments) == 2 else (Any, Any)
+        return _mapping(key_hint, item_hint, value, where)
     elif isinstance(hint, type) and issubclass(hint, Config):
         if isinstance(value, hint):
             return value
         if isinstance(value, Mapping):
             return hint.from_dict(value)
+    elif isinstance(hint, type) and issubclass(hint, enum.Enum):
+        member = _member(hint, value)
+        if member is not None:
+            _json_copy(plain_setting(member), where)
+            return member
+    elif isinstance(hint, type) and issubclass(hint, PurePath):
+        if isinstance(value, (str, os.PathLike)):
+            return value if isinstance(value, hint) else hint(value)
     elif hint is float:
         if isinstance(value, str) and value in _INFINITE:
             return _INFINITE[value]
@@ -416,9 +473,99 @@ def _converted(hint: Any, value: Any, where: str) -> Any:
     elif hint is str:
         if isinstance(value, (str, os.PathLike)):
             return os.fspath(value)
-    elif isinstance(value, origin or hint):
+    elif _is_instance(value, hint) and _is_instance(_json_copy(value, where), hint):
         return value
     raise ConfigError(f"{where} = {value!r} is a {type(value).__name__}, it is declared {_spelt(hint)}.")
+
+
+def _json_copy(value: Any, where: str) -> Any:
+    try:
+        return json_copy(value, where)
+    except ConfigError as error:
+        raise ConfigError(
+            f"{error} An Enum, a path, a set, an infinite number, and a section derived from Config need a field that is "
+            "declared with their type."
+        ) from None
+
+
+def _is_instance(value: Any, hint: Any) -> bool:
+    try:
+        return isinstance(value, typing.get_origin(hint) or hint)
+    except TypeError:  # a Literal, a TypedDict, or another type of which there are no instances
+        return False
+
+
+def _member(kind: type[enum.Enum], value: Any) -> enum.Enum | None:
+    """The member itself, or the one with this value; None if there is none."""
+    if isinstance(value, kind):
+        return value
+    plain = plain_setting(value)
+    for member in kind:
+        its = plain_setting(member.value)
+        if type(its) is type(plain) and its == plain:
+            return member
+    if issubclass(kind, enum.Flag) and type(plain) is int:
+        with suppress(ValueError):
+            return kind(plain)  # several members
+    return None
+
+
+def _container(kind: Any, hint: Any, value: Any, where: str) -> Any:
+    """A list, tuple or set, with items of the declared types."""
+    hints = _item_hints(hint, value)
+    if hints is None:
+        raise ConfigError(f"{where} = {value!r} has {len(value)} values, it is declared {_spelt(hint)}.")
+    items = [_converted(item, element, f"{where}[{i}]") for i, (item, element) in enumerate(zip(hints, value))]
+    own = next(base for base in (list, tuple, set, frozenset) if isinstance(value, base))
+    try:
+        return (own if issubclass(own, kind) else _CONCRETE.get(kind, kind))(items)
+    except TypeError as error:
+        raise ConfigError(f"{where} = {value!r}: {error}. Declare the type of the items: set[tuple[int, int]].") from error
+
+
+def _mapping(key_hint: Any, hint: Any, value: Mapping[Any, Any], where: str) -> Mapping[Any, Any]:
+    """A mapping with keys and values of the declared types; the same one if it has them."""
+    inner = {_key(key_hint, key, where): _converted(hint, item, f"{where}[{key!r}]") for key, item in value.items()}
+    if len(inner) < len(value):
+        raise ConfigError(f"{where} = {value!r} has a key twice, as {_spelt(key_hint)} and as text.")
+    if all(map(operator.is_, inner, value)) and all(map(operator.is_, inner.values(), value.values())):
+        return value
+    if not isinstance(value, MutableMapping):
+        return inner
+    changed = copy.copy(value)
+    changed.clear()
+    changed.update(inner)
+    return changed
+
+
+def _key(hint: Any, key: Any, where: str) -> Any:
+    """A key of a mapping as the declared type. All keys of config.json are text, which is read here."""
+    found = None
+    for one in (key, *(_readings(key) if isinstance(key, str) else ())):
+        with suppress(ConfigError):
+            found = _converted(hint, one, where)
+            break
+    else:
+        raise ConfigError(f"{where} has the key {key!r} of type {type(key).__name__}, its keys are declared {_spelt(hint)}.")
+    if not isinstance(key, str):
+        with suppress(TypeError):  # keys of other types, such as tuples
+            (text,) = json.loads(json.dumps({plain_setting(found): None}))
+            if _key(hint, text, where) == found:
+                return found
+        raise ConfigError(
+            f"{where} has the key {key!r} of type {type(key).__name__}, which comes back from config.json as text: declare its "
+            "keys as str, int, float, bool or an Enum, such as dict[int, float]."
+        )
+    return found
+
+
+def _readings(text: str) -> Iterator[Any]:
+    """The values that a text may stand for as a key."""
+    if text in _WORDS:
+        yield _WORDS[text]
+    for read in (int, float):
+        with suppress(ValueError):
+            yield read(text)
 
 
 def _item_hints(hint: Any, value: list[Any] | tuple[Any, ...]) -> list[Any] | None:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ding_lite.basics.comparisons import same_values
 from ding_lite.compiling.forms import Form
 from ding_lite.compiling.functional_steps import Moment, Slot
 from ding_lite.compiling.tracing import NotCompiledError, generator_states
@@ -93,7 +94,7 @@ def require_equal(form: Form, before: Saved, reference: Reference, stats: Mappin
         other = reference.stats[name]
         if isinstance(value, Tensor) or isinstance(other, Tensor):
             compare(name, torch.as_tensor(value), torch.as_tensor(other), at_least=1.0)
-        elif not _is_same(value, other):
+        elif not same_values(value, other):
             raise NotCompiledError(f"its {name} is {value!r:.60}, and without compilation {other!r:.60}.")
     sources = [form.step.sources[place] for place in form.held_places]
     gradients = _gradients(sources, reference.tensors, before.before, max(_NOISE, least))
@@ -105,15 +106,6 @@ def require_equal(form: Form, before: Saved, reference: Reference, stats: Mappin
             error = gradients.get(id(source.tensor))
             more = 0.0 if error is None else error * _largest(other - old)
             compare(source.name, tensor, other, 1.0, _OF_WEIGHTS, more)
-
-
-def _is_same(value: Any, other: Any) -> bool:
-    """Whether two statistics that are no tensors are equal, such as numbers, texts, None, and lists and dicts of them."""
-    if isinstance(value, Mapping) and isinstance(other, Mapping):
-        return value.keys() == other.keys() and all(_is_same(it, other[name]) for name, it in value.items())
-    if isinstance(value, (list, tuple)) and isinstance(other, (list, tuple)):
-        return len(value) == len(other) and all(map(_is_same, value, other))
-    return bool(value == other) or (value != value and other != other)
 
 
 def _largest(tensor: Tensor) -> Tensor:

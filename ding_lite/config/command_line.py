@@ -21,6 +21,7 @@ from ding_lite.basics import (
     is_uri,
     open_storage,
     place_in_storage,
+    plain_setting,
     printable,
     require_extra,
     require_usable,
@@ -32,7 +33,6 @@ from ding_lite.basics import (
     without_place,
 )
 from ding_lite.envs.making import registered_spec
-from ding_lite.sinks import read_row
 
 ConfigType = TypeVar("ConfigType", bound=Config)
 
@@ -162,7 +162,10 @@ def _configuration_in(run: str, default: ConfigType, arguments: Sequence[str]) -
     stored = {} if above is None else {"storage_path": above}
     path = Path(folder) / "config.json"
     try:
-        saved = {name: value for name, value in read_row(path.read_bytes()).items() if name != "run"}
+        read = json.loads(path.read_bytes())
+        if not isinstance(read, dict):
+            raise ValueError(f"expected an object, got a {type(read).__name__}")
+        saved = {name: value for name, value in read.items() if name != "run"}
         found: ConfigType = copy.deepcopy(default).override({**saved, "exp_name": folder, "resume": folder, **stored})
     except (OSError, TypeError, ValueError, RecursionError) as error:
         _end(f"--resume {shown_uri(run)}: the configuration of the run, {path}, cannot be read ({error}).")
@@ -210,7 +213,7 @@ def _end(message: str) -> NoReturn:
 
 
 def _changes(before: Config, after: Config, given: Collection[str], prefix: str = "") -> dict[str, Any]:
-    """The values that differ from the defaults or were given, as nested dicts.
+    """The values that differ from the defaults or were given, as nested dicts. A section that has no default is whole.
 
     They are in the order of the fields: setting an environment's id sets its stop_value, so the id must come first.
     """
@@ -218,7 +221,7 @@ def _changes(before: Config, after: Config, given: Collection[str], prefix: str 
     for field in dataclasses.fields(after):
         name = field.name
         value, default = getattr(after, name), getattr(before, name)
-        if isinstance(value, Config):
+        if isinstance(value, Config) and type(value) is type(default):
             inner = _changes(default, value, given, f"{prefix}{name}.")
             if inner:
                 changes[name] = inner
@@ -239,7 +242,7 @@ def _rule_for_dicts(info: Any) -> Any:
         instance_from_str=named_values,
         is_instance=lambda value: isinstance(value, dict),
         str_from_instance=lambda values: [
-            f"{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in values.items()
+            f"{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in plain_setting(values).items()
         ],
     )
 

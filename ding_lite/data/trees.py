@@ -17,6 +17,7 @@ with warnings.catch_warnings():
     import treetensor.torch as treetensor
     from treevalue.tree.common import TreeStorage, create_storage
 
+from ding_lite.basics.comparisons import same_values
 from ding_lite.data.foreign_columns import column_advice
 
 if TYPE_CHECKING:  # treetensor has no types
@@ -237,15 +238,7 @@ def _is_same(one: Tree, other: Tree) -> bool:
 
 
 def _are_equal(leaf: Any, other: Any) -> bool:
-    if isinstance(leaf, torch.Tensor) and isinstance(other, torch.Tensor):
-        if leaf.shape != other.shape:
-            return False
-        same = leaf == other.to(leaf.device)
-        return bool((same | ((leaf != leaf) & (other != other).to(leaf.device))).all())
-    if isinstance(leaf, torch.Tensor) or isinstance(other, torch.Tensor) or np.shape(leaf) != np.shape(other):
-        return False
-    pairs = zip(np.asarray(leaf, object).flat, np.asarray(other, object).flat, strict=True)
-    return all(mine is its or np.array_equal(mine, its) for mine, its in pairs)
+    return isinstance(leaf, torch.Tensor) == isinstance(other, torch.Tensor) and same_values(leaf, other)
 
 
 def _as_view(found: View, parent: View, key: Any) -> View:

@@ -165,7 +165,7 @@ def require_resources(resources: Resources, count: int, caller: str, held: Mappi
         number = "workers" if unit == "worker" else f"num_{unit}s"
         others = f", of which other workers of this program hold {_described(held, short)}" if held else ""
         raise ValueError(
-            f"{caller}() asks for {_described(short, short)} for {count} {unit}s, and the cluster has "
+            f"{caller}() asks for {_described(short, short)} for {count} {unit}{'s' if count > 1 else ''}, and the cluster has "
             f"{_described(total, short)}{others}. Lower {number} or {_settings_of(short, unit)}, or add machines."
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ding_lite.basics.comparisons import same_values
 from ding_lite.basics.optional_attributes import attribute_of, has_attribute
 from ding_lite.basics.origins import is_of_ding_lite, is_of_script
 from ding_lite.engine.run_parts import has_state, network_holder
@@ -87,10 +88,6 @@ def _differences(now: Any, then: Any, place: Place) -> Iterator[tuple[Place, Any
 
 
 def _are_equal(now: Any, then: Any) -> bool:
-    """Whether two values are equal; a NaN is equal to itself, and a tensor to an array."""
-    import numpy as np
-
-    if any(has_attribute(it, "__array__") for it in (now, then)):
-        one, other = (np.asarray(it.detach().cpu() if hasattr(it, "detach") else it) for it in (now, then))
-        return one.shape == other.shape and bool(((one == other) | ((one != one) & (other != other))).all())
-    return bool(now == then) or repr(now) == repr(then)
+    """Whether two values are equal or, unless they are arrays, whose text may be shortened, have the same text."""
+    has_array = any(has_attribute(it, "__array__") for it in (now, then))
+    return same_values(now, then) or (not has_array and repr(now) == repr(then))

@@ -24,7 +24,7 @@ AgentSpaces = tuple[gymnasium.Space[Any], gymnasium.Space[Any]]
 
 _KIND = "vector environment of several agents"
 
-AGENT_ENV_KEYS = ("run_seed", "seats", "episodes", "returns", "changes", "info_columns", "pieces")
+AGENT_ENV_KEYS = ("run_seed", "seats", "episodes", "returns", "changes", "info_columns", "pieces", "made_as")
 """All keys that the state of vector environments of several agents may have."""
 
 
@@ -51,6 +51,8 @@ class AgentVectorBase(ChangeableEnvs):
 
     first_env = 0
     """Index of its first environment, if it is one of several pieces."""
+    made_as: dict[str, Any] | None
+    """What the state says of these environments: see `names.made_as`. None for one of several pieces."""
 
     def __init__(self, num_envs: int, seed: int, spaces: Mapping[Any, AgentSpaces], info_columns: Sequence[str] = ()) -> None:
         self.num_envs, self.run_seed, self.info_columns = num_envs, seed, tuple(info_columns)
@@ -179,13 +181,13 @@ def require_agents_state(state: Any, num_envs: int, rows_of: Mapping[str, tuple[
     Raises:
         TypeError, ValueError: naming the invalid entry.
     """
-    require_state(state, _KIND, ("run_seed", "seats"), ("episodes", "returns", "changes", "info_columns"))
+    require_state(state, _KIND, ("run_seed", "seats"), ("episodes", "returns", "changes", "info_columns", "made_as"))
     require_integer(state, "run_seed", _KIND, 0, 2**63 - 1)
     saved = state["seats"]
     if saved is None:
         require_unbegun(state, num_envs, _KIND)
         return
-    require_state(state, _KIND, ("run_seed", "seats", "episodes"), ("returns", "info_columns"))
+    require_state(state, _KIND, ("run_seed", "seats", "episodes"), ("returns", "info_columns", "made_as"))
     if not isinstance(saved, Mapping) or not all(
         isinstance(one, Mapping) and {"current", "restarted"} <= set(one) for one in saved.values()
     ):

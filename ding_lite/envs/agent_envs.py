@@ -17,7 +17,7 @@ from ding_lite.envs.episode_starts import EpisodeResult, EpisodeStarts
 from ding_lite.envs.error_locations import EnvLocation, ErrorLocation, exit_error, with_location
 from ding_lite.envs.factories import TURNS, takes_turns
 from ding_lite.envs.infos import own_info
-from ding_lite.envs.names import name_of_env
+from ding_lite.envs.names import made_as, name_of_env
 from ding_lite.envs.results import to_rewards
 from ding_lite.envs.spaces import SpaceError, hidden_difference, require_elements, same_layout, space_spec
 
@@ -284,14 +284,14 @@ class AgentTraits:
     """All agents that may take part."""
     spaces: dict[Any, AgentSpaces]
     """Observation space and action space of each agent."""
-    name: str
+    made_as: dict[str, Any]
     spec: Any
 
     @classmethod
     def of(cls, agent_env: AgentEnv) -> AgentTraits:
         """The attributes of this environment."""
-        name, spec = name_of_env(agent_env.env), getattr(agent_env.env, "spec", None)
-        return cls(agent_env.index, agent_env.possible, agent_env.spaces, name, spec)
+        made, spec = made_as(agent_env.env), getattr(agent_env.env, "spec", None)
+        return cls(agent_env.index, agent_env.possible, agent_env.spaces, made, spec)
 
 
 def require_own_envs(agent_envs: Sequence[AgentEnv]) -> None:

@@ -92,7 +92,8 @@ class AtariPreprocessing(gymnasium.Wrapper[Any, Any, Any, Any]):
             )
         self._ale, self._actions = game.ale, list(game._action_set)
         self._frameskip, self._noop_max, self._sticky = frameskip, noop_max, repeat_action_probability
-        self._episodic_life, self._reward_clipping, self._limit = episodic_life, reward_clipping, max_episode_steps
+        self._episodic_life, self._reward_clipping = episodic_life, reward_clipping
+        self.max_episode_steps = max_episode_steps
         self.metadata = {**env.metadata, "is_for_training": episodic_life or reward_clipping}
         meanings = game.get_action_meanings()
         self._fire = meanings.index("FIRE") if use_fire_reset and "FIRE" in meanings else None
@@ -125,7 +126,7 @@ class AtariPreprocessing(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._stack[:-1] = self._stack[1:]
         self._stack[-1] = self._frame()
         terminated, truncated = self._ale.game_over(with_truncation=False), self._ale.game_truncated()
-        if self._limit is not None and self._steps >= self._limit:
+        if self.max_episode_steps is not None and self._steps >= self.max_episode_steps:
             truncated = True
         lives, info = self._ale.lives(), self._info()
         if terminated or truncated:

@@ -23,8 +23,9 @@ from ding_lite.envs.error_locations import with_location
 from ding_lite.envs.factories import close_all
 from ding_lite.envs.info_columns import InfoColumns
 from ding_lite.envs.infos import own_info
-from ding_lite.envs.names import name_of_envs
+from ding_lite.envs.names import made_as, name_of_envs
 from ding_lite.envs.recipes import recipe_of
+from ding_lite.envs.replay_checks import warn_of_other_envs
 from ding_lite.envs.saved_states import only_piece_of
 from ding_lite.envs.steps import RunningEpisode
 from ding_lite.metrics.sums import mean_of
@@ -60,6 +61,7 @@ class AgentVectorEnv(AgentVectorBase):
                 AgentVectorEnv.close(self)  # those that were made
             raise
         super().__init__(len(self.agent_envs), seed, self.agent_envs[0].spaces, info_columns)
+        self.made_as = made_as(self.agent_envs[0].env)
         self._info_columns: dict[str, InfoColumns] = {}
         self._played: Sequence[AgentStepResult] = ()
 
@@ -179,12 +181,13 @@ class AgentVectorEnv(AgentVectorBase):
     def state_dict(self) -> dict[str, Any]:
         """The state of each environment: the start of its episode, the actions since, the current observations, and changes."""
         if not self.is_begun:
-            unbegun: dict[str, Any] = {"run_seed": self.run_seed, "seats": None}
+            unbegun: dict[str, Any] = {"run_seed": self.run_seed, "made_as": self.made_as, "seats": None}
             if any(agent_env.starts.changes for agent_env in self.agent_envs):
                 unbegun["changes"] = [agent_env.starts.changes.state_dict() for agent_env in self.agent_envs]
             return plain(unbegun)  # type: ignore[no-any-return]
         state = {
             "run_seed": self.run_seed,
+            "made_as": self.made_as,
             "seats": {name: slots.state_dict() for name, slots in self.slots_of.items()},
             "episodes": [agent_env.starts.state_dict() for agent_env in self.agent_envs],
             "returns": [agent_env.earned for agent_env in self.agent_envs],
@@ -203,9 +206,11 @@ class AgentVectorEnv(AgentVectorBase):
                 nothing was changed.
             EnvDataError: a replayed environment returns other observations or rewards: it does not depend on its seed alone.
         """
-        state = only_piece_of(base_state(self, state, AGENT_ENV_KEYS))
+        whole = base_state(self, state, AGENT_ENV_KEYS)
+        state = only_piece_of(whole)
         rows = {name: (slots.num_envs, slots.obs_spec) for name, slots in self.slots_of.items()}
         require_agents_state(state, self.num_envs, rows)
+        warn_of_other_envs(whole, self.made_as)
         run_seed, starts = self.run_seed, [agent_env.starts for agent_env in self.agent_envs]
         earlier = {name: (slots.current, slots.restarted, slots.last) for name, slots in self.slots_of.items()}
         before = None

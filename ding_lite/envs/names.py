@@ -1,8 +1,12 @@
-"""Names of environments, and the returns at which gymnasium considers them solved."""
+"""Names of environments, their time limits, and the returns at which gymnasium considers them solved."""
 
 from __future__ import annotations
 
+import numbers
 from typing import Any
+
+_LIMITS = ("_max_episode_steps", "max_episode_steps", "max_cycles")
+"""Attributes with a time limit, of gymnasium's wrapper, of environments, and of those of PettingZoo."""
 
 
 def name_of_envs(env: Any) -> str:
@@ -17,6 +21,16 @@ def name_of_env(env: Any) -> str:
     if spec is not None:
         return str(spec.id)
     return str((getattr(bare, "metadata", None) or {}).get("name") or type(bare).__name__)
+
+
+def made_as(env: Any) -> dict[str, Any]:
+    """The name of this environment, and the steps after which its episodes are truncated, None for no limit."""
+    name, limits = name_of_env(env), list[int]()
+    while env is not None:  # through its wrappers
+        own = getattr(env, "__dict__", {})
+        limits += [int(own[key]) for key in _LIMITS if isinstance(own.get(key), numbers.Integral)]
+        env = own.get("env")
+    return {"name": name, "max_episode_steps": min(limits, default=None)}
 
 
 def threshold_of_envs(env: Any) -> float | None:

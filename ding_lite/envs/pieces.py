@@ -30,6 +30,8 @@ class Pieces:
     hosts: list[Host]
     slices: list[slice]
     """The environments of each piece."""
+    made_as: dict[str, Any] | None
+    """See `SameStepVectorEnv.made_as`."""
 
     def _start(
         self,
@@ -82,7 +84,7 @@ class Pieces:
 
     def state_dict(self) -> dict[str, Any]:
         """The state of each environment, by piece."""
-        return {"pieces": [host.state(ENV)[ENV] for host in self.hosts]}
+        return {"made_as": self.made_as, "pieces": [host.state(ENV)[ENV] for host in self.hosts]}
 
     def _pieces_in(self, state: Any) -> list[Any]:
         """The saved state of each piece.

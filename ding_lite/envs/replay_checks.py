@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from ding_lite.basics import warn_caller
 from ding_lite.data import flatten
+from ding_lite.data.restoring import state_error
 from ding_lite.envs.env_data_checks import EnvDataError
 from ding_lite.envs.results import to_rewards
 from ding_lite.envs.unsaved_env_state import advice_for
@@ -64,6 +66,33 @@ def require_running(env: int, step: int, length: int, is_over: bool) -> None:
         )
 
 
+def warn_of_other_envs(state: Any, made: Mapping[str, Any] | None) -> None:
+    """Warn if the environments of a saved state had another name or another time limit.
+
+    Args:
+        state: the state; those of earlier versions do not say it.
+        made: a result of `made_as` for the environments that load it; None for a piece, whose state does not say it either.
+
+    Raises:
+        ValueError: the entry of the state is invalid.
+    """
+    saved = state.get("made_as") if isinstance(state, Mapping) else None
+    if saved is None or made is None:
+        return
+    if not isinstance(saved, Mapping) or not saved.keys() >= made.keys():
+        raise state_error("vector environment", "made_as", saved, f"a dict of {', '.join(made)}")
+    if any(saved[name] != made[name] for name in made):
+        warn_caller(
+            f"the saved run had the environments {_described(saved)}, and goes on with {_described(made)}: make the former "
+            "ones to go on as before, or begin a new run."
+        )
+
+
+def _described(made: Mapping[str, Any]) -> str:
+    limit = made["max_episode_steps"]
+    return f"{made['name']} {'without a time limit' if limit is None else f'with at most {limit} steps an episode'}"
+
+
 def require_same_return(env: int, now: float, then: float, made: Any) -> None:
     """Raise an error if the replayed return of an environment differs from the saved one.
 
@@ -81,15 +110,6 @@ def require_same_return(env: int, now: float, then: float, made: Any) -> None:
             f"{now}, before it was {then}, so a saved run cannot continue in it.{advice_for(made)}",
             env,
         )
-
-
-def are_same(one: Any, other: Any) -> bool:
-    """Whether two nested structures of lists, mappings and arrays are equal."""
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return one.keys() == other.keys() and all(are_same(part, other[name]) for name, part in one.items())
-    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
-        return len(one) == len(other) and all(map(are_same, one, other))
-    return bool(np.array_equal(one, other))
 
 
 def sum_of(rewards: Sequence[Any], env: int) -> float:

@@ -16,7 +16,7 @@ from ding_lite.envs.env_data_checks import is_number
 
 _KIND = "vector environment"
 _KEYS = ("run_seed", "current", "restarted", "episodes", "returns", "lengths")
-ENV_KEYS = (*_KEYS, "changes", "info_columns", "pieces")
+ENV_KEYS = (*_KEYS, "changes", "info_columns", "pieces", "made_as")
 """All keys that the state of vector environments may have."""
 
 _EPISODE_KEYS = ("number", "start", "actions")
@@ -29,7 +29,7 @@ def pieces_of(state: Any) -> list[Any]:
         TypeError, ValueError: not a state of environments in pieces.
     """
     if isinstance(state, Mapping) and "pieces" in state:
-        require_state(state, _KIND, ("pieces",))
+        require_state(state, _KIND, ("pieces",), ("made_as",))
         if not isinstance(state["pieces"], (list, tuple)) or not state["pieces"]:
             raise state_error(_KIND, "pieces", state["pieces"], "a list with a state for each piece")
         return list(state["pieces"])
@@ -56,12 +56,12 @@ def require_env_state(state: Any, num_envs: int, obs_spec: Spec) -> None:
     Raises:
         TypeError, ValueError: naming the invalid entry.
     """
-    require_state(state, _KIND, _KEYS[:2], (*_KEYS[2:], "changes", "info_columns"))
+    require_state(state, _KIND, _KEYS[:2], (*_KEYS[2:], "changes", "info_columns", "made_as"))
     require_integer(state, "run_seed", _KIND, 0, 2**63 - 1)
     if state["current"] is None:
         require_unbegun(state, num_envs, _KIND)
         return
-    require_state(state, _KIND, _KEYS, ("info_columns",))
+    require_state(state, _KIND, _KEYS, ("info_columns", "made_as"))
     require_episodes(state["episodes"], _KIND)
     if (saved := len(state["episodes"])) != num_envs:
         raise ValueError(f"the state of {saved} environments does not fit {num_envs}: make {saved} environments.")

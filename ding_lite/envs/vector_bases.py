@@ -15,7 +15,7 @@ from ding_lite.basics import foreign_attributes
 from ding_lite.data import allocate
 from ding_lite.envs.changes import ChangeableEnvs
 from ding_lite.envs.foreign_names import ATTRIBUTES
-from ding_lite.envs.names import name_of_env
+from ding_lite.envs.names import made_as
 from ding_lite.envs.spaces import space_spec, to_gymnasium, to_nested
 from ding_lite.envs.steps import Step
 
@@ -29,11 +29,13 @@ class Traits(NamedTuple):
     metadata: dict[str, Any]
     render_mode: str | None
     name: str
+    made_as: dict[str, Any]
 
     @classmethod
     def of(cls, env: gymnasium.Env[Any, Any]) -> Traits:
         """The attributes of this environment."""
-        return cls(env.observation_space, env.action_space, env.spec, dict(env.metadata), env.render_mode, name_of_env(env))
+        spaces, made = (env.observation_space, env.action_space), made_as(env)
+        return cls(*spaces, env.spec, dict(env.metadata), env.render_mode, made["name"], made)
 
 
 @foreign_attributes(ATTRIBUTES)
@@ -51,12 +53,15 @@ class SameStepVectorEnv(VectorEnv[Any, Any, Any], ChangeableEnvs, abc.ABC):
     """Index of its first environment, if it is one of several pieces."""
     idle: np.ndarray[Any, Any] | None = None
     """Always None: all environments take every action. See `Stepper.idle`."""
+    made_as: dict[str, Any] | None
+    """What the state says of these environments: see `names.made_as`. None for one of several pieces."""
     _info: tuple[dict[str, Any], ...]
     """Info of each environment from the last step or reset."""
 
     def _describe(self, num_envs: int, traits: Traits) -> None:
         self.num_envs = num_envs
         self.spec, self.render_mode, self.env_name = traits.spec, traits.render_mode, traits.name
+        self.made_as = traits.made_as
         self.metadata = {**traits.metadata, **type(self).metadata}
         self.single_observation_space, self.single_action_space = traits.observation_space, traits.action_space
         self.observation_space = batch_space(traits.observation_space, num_envs)

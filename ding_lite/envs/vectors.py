@@ -13,6 +13,7 @@ import gymnasium
 import numpy as np
 
 from ding_lite.basics import add_note, arrays, base_state, plain, seed_of
+from ding_lite.basics.comparisons import same_values
 from ding_lite.data import allocate
 from ding_lite.data.trees import map_leaves
 from ding_lite.envs.action_masks import ACTION_MASK
@@ -27,7 +28,7 @@ from ding_lite.envs.factories import EnvFactory, close_all, made_alike, made_by
 from ding_lite.envs.info_columns import InfoColumns
 from ding_lite.envs.infos import info_of_step, own_info
 from ding_lite.envs.recipes import recipe_of
-from ding_lite.envs.replay_checks import are_same, require_same_obs, require_same_return, sum_of
+from ding_lite.envs.replay_checks import require_same_obs, require_same_return, sum_of, warn_of_other_envs
 from ding_lite.envs.results import Results, checked, final_obs, write_obs
 from ding_lite.envs.saved_states import ENV_KEYS, only_piece_of, require_action, require_env_state
 from ding_lite.envs.spaces import integer_bounds, is_scalar, splitter, to_gymnasium
@@ -428,13 +429,14 @@ class LocalVectorEnv(SameStepVectorEnv):
     def state_dict(self) -> dict[str, Any]:
         """The state of each environment: the start of its episode, the actions since, the episode's statistics, and changes."""
         if self.current is None:
-            unbegun: dict[str, Any] = {"run_seed": self.run_seed, "current": None}
+            unbegun: dict[str, Any] = {"run_seed": self.run_seed, "made_as": self.made_as, "current": None}
             if any(start.changes for start in self.starts):
                 unbegun["changes"] = [start.changes.state_dict() for start in self.starts]
             return plain(unbegun)  # type: ignore[no-any-return]
         warn_of_carried([start.carried for start in self.starts], self._carried_reported)
         state = {
             "run_seed": self.run_seed,
+            "made_as": self.made_as,
             "current": map_leaves(np.copy, self.current),
             "restarted": self.restarted,
             "episodes": [start.state_dict() for start in self.starts],
@@ -455,8 +457,10 @@ class LocalVectorEnv(SameStepVectorEnv):
             TypeError, ValueError: not a state of such environments, or their number differs; nothing was changed.
             EnvDataError: a replayed environment returns other observations or rewards: it does not depend on its seed alone.
         """
-        state = only_piece_of(base_state(self, state, ENV_KEYS))
+        whole = base_state(self, state, ENV_KEYS)
+        state = only_piece_of(whole)
         require_env_state(state, self.num_envs, self._obs_spec)
+        warn_of_other_envs(whole, self.made_as)
         self._batch.release()
         before = {name: copy(value) if isinstance(value, (list, dict)) else value for name, value in vars(self).items()}
         earlier, last, stepped_by = self._episodes(), self.last, self.stepped_by
@@ -471,7 +475,7 @@ class LocalVectorEnv(SameStepVectorEnv):
                     self._use(index, env)
             self._come_back(error)
             raise
-        if are_same(earlier, self._episodes()):
+        if same_values(earlier, self._episodes()):
             self.last, self.stepped_by = last, stepped_by
         self.action_space.seed(self.run_seed)
 

@@ -21,6 +21,7 @@ from ding_lite.envs.info_columns import require_same_columns
 from ding_lite.envs.multi_agent import AgentEnvFactory, AgentVectorEnv
 from ding_lite.envs.pieces import ENV, MakeHost, Pieces, len_of
 from ding_lite.envs.recipes import recipe_of
+from ding_lite.envs.replay_checks import warn_of_other_envs
 from ding_lite.envs.steps import RunningEpisode, Step
 from ding_lite.processes import Copied, gather_results, release_hosts
 
@@ -59,7 +60,7 @@ class SplitAgentVectorEnv(Pieces, AgentVectorBase):
         )
         super().__init__(self.num_envs, seed, first.spaces, names)
         self._columns: Sequence[Mapping[str, dict[str, np.ndarray[Any, Any]]]] = ()
-        self.env_name, self.spec = first.name, first.spec
+        self.env_name, self.made_as, self.spec = first.made_as["name"], first.made_as, first.spec
         self.recipe = recipe_of(factories[0])
         """How one of its environments is made, as plain data; or a text that says why another program cannot make it."""
 
@@ -149,10 +150,12 @@ class SplitAgentVectorEnv(Pieces, AgentVectorBase):
                 the agents differ; nothing was changed.
             EnvDataError: a replayed environment returns other observations or rewards: it does not depend on its seed alone.
         """
-        pieces = self._pieces_in(base_state(self, state, AGENT_ENV_KEYS))
+        state = base_state(self, state, AGENT_ENV_KEYS)
+        pieces = self._pieces_in(state)
         for piece, own in zip(self.slices, pieces):
             rows = {name: (len_of(rows_of(piece, slots)), slots.obs_spec) for name, slots in self.slots_of.items()}
             require_agents_state(own, len_of(piece), rows)
+        warn_of_other_envs(state, self.made_as)
         self._load_pieces(pieces)
         self.run_seed = int(pieces[0]["run_seed"])
         found = self.ask(_current)
@@ -185,7 +188,7 @@ def _make(
         else ProgressAgentVectorEnv(factories, seed, first_env, progress, info_columns)
     )
     objects[ENV] = env
-    traits = AgentTraits.of(env.agent_envs[0])
+    traits, env.made_as = AgentTraits.of(env.agent_envs[0]), None
     try:
         cloudpickle.dumps(traits.spec)
     except Exception:  # noqa: BLE001  only for its reward threshold

@@ -18,6 +18,7 @@ from ding_lite.envs.info_columns import require_same_columns
 from ding_lite.envs.pieces import ENV, MakeHost, Pieces, len_of
 from ding_lite.envs.progress import ProgressVectorEnv
 from ding_lite.envs.recipes import recipe_of
+from ding_lite.envs.replay_checks import warn_of_other_envs
 from ding_lite.envs.saved_states import ENV_KEYS, require_env_state
 from ding_lite.envs.spaces import SpaceError, hidden_difference, same_layout
 from ding_lite.envs.steps import RunningEpisode, Step
@@ -158,9 +159,11 @@ class SplitVectorEnv(Pieces, SameStepVectorEnv):
                 was changed.
             EnvDataError: a replayed environment returns other observations or rewards: it does not depend on its seed alone.
         """
-        pieces = self._pieces_in(base_state(self, state, ENV_KEYS))
+        state = base_state(self, state, ENV_KEYS)
+        pieces = self._pieces_in(state)
         for piece, own in zip(self.slices, pieces):
             require_env_state(own, len_of(piece), self._obs_spec)
+        warn_of_other_envs(state, self.made_as)
         self._load_pieces(pieces)
         self.run_seed = int(pieces[0]["run_seed"])
         self.action_space.seed(self.run_seed)
@@ -203,7 +206,7 @@ def _make(
         else ProgressVectorEnv(factories, seed, first_env, progress, info_columns, vectorization)
     )
     objects[ENV] = env
-    traits = env.traits
+    traits, env.made_as = env.traits, None
     try:
         cloudpickle.dumps(traits)
     except Exception:  # noqa: BLE001  only for display

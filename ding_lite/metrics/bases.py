@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
+import numpy as np
+
 _NO_STATE = {"settings", "is_root", "clock", "owner"}
 _LARGEST = sys.float_info.max
 
@@ -167,8 +169,14 @@ def fetched(values: Iterable[Any]) -> list[Any]:
     return numbers
 
 
+def unmasked(value: Any) -> Any:
+    """The values of a masked array that its mask does not hide; anything else as it is."""
+    return value.compressed() if isinstance(value, np.ma.MaskedArray) else value
+
+
 def at_once(values: Any) -> list[Any]:
-    """Several values as a list. Arrays of one dimension and scalar tensors on the CPU are converted to numbers.
+    """Several values as a list. Arrays of one dimension and scalar tensors on the CPU are converted to numbers. Masked values
+    are left out.
 
     Raises:
         TypeError: the values are text, a mapping, or a single value.
@@ -183,6 +191,7 @@ def at_once(values: Any) -> list[Any]:
             f"log_values() wants several values, as a list, an array or a tensor, got {values!r:.60} "
             f"of type {type(values).__name__}: {other}."
         )
+    values = unmasked(values)
     if is_array and len(values.shape) == 1 and getattr(values, "is_cpu", True) and hasattr(values, "tolist"):
         return list(values.tolist())
     several = list(values)
@@ -200,7 +209,7 @@ def detached(value: Any, what: str) -> Any:
     """A number; or, for a tensor on another device, a detached scalar copy there, without waiting for the device.
 
     A copy, because optimizers and running statistics change their tensors in place. Numbers too large for a float become
-    infinite.
+    infinite, and masked ones NaN.
     """
     if hasattr(value, "detach"):
         if value.numel() != 1:
@@ -210,6 +219,8 @@ def detached(value: Any, what: str) -> Any:
             )
         if not value.is_cpu and not value.is_complex():
             return value.detach().reshape(()).clone()
+    if isinstance(value, np.ma.MaskedArray):
+        value = unmasked(value) if value.count() else math.nan
     try:
         number = value.item() if hasattr(value, "item") else value
         if isinstance(number, (str, bytes, bytearray)):

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from ding_lite.metrics import MetricsLogger
+from ding_lite.metrics.bases import unmasked
 
 
 class Outputs:
@@ -32,7 +33,7 @@ class Outputs:
         num_steps: Sequence[Mapping[str, int]] = (),
     ) -> None:
         """Log the mean of each value by name, over the outputs that have it; a tensor of several numbers counts as its mean,
-        and an empty one as no value.
+        and an empty one as no value. Masked numbers are left out.
 
         A value that is not numeric is left out. Such values, and names that are used for something else already, cause one
         warning per name.
@@ -113,6 +114,7 @@ def _is_complex(value: Any) -> bool:
 
 
 def _mean(value: Any) -> Any:
+    value = unmasked(value)
     tensor = torch.as_tensor(value)  # raises for text and objects
     if tensor.dtype == torch.float32 and not hasattr(value, "dtype"):  # a list, whose numbers may need all their digits
         tensor = torch.as_tensor(value, dtype=torch.float64)

@@ -6,13 +6,15 @@ import functools
 import inspect
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, AsyncContextDecorator, ContextDecorator, contextmanager, nullcontext
 from types import CodeType, FunctionType, GeneratorType, MethodType
 from typing import TYPE_CHECKING, Any
 
 from ding_lite.basics.messages import add_note, call_of, describe_call, name_of
 from ding_lite.basics.optional_attributes import attribute_behind, attribute_of, has_attribute
+from ding_lite.basics.signatures import signature_of
 from ding_lite.pipeline.contexts import Context
+from ding_lite.pipeline.contracts import contract_of
 from ding_lite.pipeline.pending_work import PendingWork
 
 if TYPE_CHECKING:
@@ -49,8 +51,8 @@ def forward_step(fn: Callable[..., Any], result: object, ctx: Any) -> WaitingGen
         The waiting generator, or None if there is no second half.
 
     Raises:
-        TypeError: `fn` returned a function or a coroutine, so that its body never ran; or it returned or yielded
-            another context.
+        TypeError: `fn` returned another middleware, a context manager or a coroutine, so that a body never ran; or it returned
+            or yielded another context.
     """
     if result is None:
         return None
@@ -66,10 +68,19 @@ def forward_step(fn: Callable[..., Any], result: object, ctx: Any) -> WaitingGen
     if isinstance(result, PendingWork):
         result.take(ctx)
         return None
-    if isinstance(result, (FunctionType, MethodType)):
+    if isinstance(result, (ContextDecorator, AsyncContextDecorator)):
         raise TypeError(
-            f"{describe_call(fn)} returned the function {result.__qualname__} instead of working on ctx. If it is a factory, "
-            "call it first: task.use(factory(...))."
+            f"{describe_call(inspect.unwrap(fn))} returned a context manager, which nobody enters, so that its body does not "
+            "run: write a generator function with one bare `yield`, without @contextmanager, and use other context managers in "
+            "a `with` around the `yield`."
+        )
+    if _could_be_middleware(result):
+        what = f"{result!r:.100} of type {type(result).__name__}"
+        if isinstance(result, (FunctionType, MethodType)):
+            what = f"the function {result.__qualname__}"
+        raise TypeError(
+            f"{describe_call(fn)} returned {what} instead of working on ctx. If it is a factory, call it first: "
+            "task.use(factory(...)). Otherwise, let it return nothing."
         )
     if has_attribute(result, "__await__") or has_attribute(result, "__anext__"):
         close = attribute_of(result, "close")
@@ -80,6 +91,26 @@ def forward_step(fn: Callable[..., Any], result: object, ctx: Any) -> WaitingGen
         _warn_of_false(fn)
     _refuse_other_context(fn, result, ctx)
     return None
+
+
+def _could_be_middleware(result: Any) -> bool:
+    """Whether a factory may have made it: a function, or an object that has a contract or is called with one argument.
+
+    Calls that take any number of arguments, as those of networks and trees, do not count. Neither do context managers, such as
+    a file or the response of a server: they may have done their work.
+    """
+    if isinstance(result, (FunctionType, MethodType, functools.partial)):
+        return True
+    if not callable(result) or isinstance(result, AbstractContextManager):
+        return False
+    if contract_of(result) is not None:
+        return True
+    try:
+        signature = signature_of(result)
+        signature.bind(None)
+    except (ValueError, TypeError):  # some builtins have none
+        return False
+    return not any(it.kind is it.VAR_POSITIONAL for it in signature.parameters.values())
 
 
 def _warn_of_false(fn: Callable[..., Any]) -> None:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ding_lite.basics import add_note, foreign_attributes
+from ding_lite.basics.comparisons import same_values
 from ding_lite.data import Tree, to_device
 from ding_lite.engine.manual_control import running_task
 from ding_lite.envs import SpaceError, action_masks
@@ -344,7 +345,7 @@ class ActMode:
         """
         state = self.actor.generator_state()
         self.actor.make_generators(self.role)
-        is_fresh = _same(state, self.actor.generator_state())
+        is_fresh = same_values(state, self.actor.generator_state())
         self.actor.make_generators(self.role, _index_of(name))
         if not is_fresh:
             self.actor.load_generator_state(state)
@@ -425,8 +426,8 @@ class ActMode:
     def _require_as_many(states: Sequence[Any], count: int) -> None:
         if len(states) != count:
             raise ValueError(
-                f"the state of a policy that acted in {len(states)} workers does not fit {count}: make the environments with "
-                f"workers={len(states)}."
+                f"the state of a policy that acted in {len(states)} worker{'s' if len(states) > 1 else ''} does not fit "
+                f"{count}: make the environments with workers={len(states)}."
             )
 
     def state_dict(self) -> dict[str, Any]:
@@ -518,13 +519,6 @@ class EvalMode(ActMode):
     """The mode that acts without exploration."""
 
     role, explore = "evaluate", False
-
-
-def _same(state: Any, other: Any) -> bool:
-    """Whether two states of random generators are equal."""
-    if isinstance(state, Mapping):
-        return state.keys() == other.keys() and all(_same(part, other[name]) for name, part in state.items())
-    return bool(np.array_equal(state, other))
 
 
 def _batch_of(element: Any, batch_size: int, policy: str) -> Any:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ding_lite.basics.comparisons import same_values
 from ding_lite.basics.global_random import global_random_states, set_global_random_states
 from ding_lite.basics.torch_modes import TorchModes, torch_modes
 from ding_lite.basics.torch_threads import torch_threads, torch_threads_here
@@ -256,24 +257,13 @@ def own_state(state: Mapping[str, Any], first: Mapping[str, Any]) -> dict[str, A
         first: the state of the first learner.
     """
     others = first[_ATTACHED]
-    attached = {name: it for name, it in state[_ATTACHED].items() if not _are_same(it, others.get(name))}
+    attached = {name: it for name, it in state[_ATTACHED].items() if not same_values(it, others.get(name), dtypes=True)}
     return {**state["learn"], **({_ATTACHED: attached} if attached else {})}
 
 
 def without_attached(own: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
     """A result of `own_state` without these attached objects, for which the learner takes those of the first one."""
     return {**own, _ATTACHED: {name: it for name, it in own.get(_ATTACHED, {}).items() if name not in names}}
-
-
-def _are_same(one: Any, other: Any) -> bool:
-    """Whether two states have equal numbers."""
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return one.keys() == other.keys() and all(_are_same(part, other[name]) for name, part in one.items())
-    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
-        return len(one) == len(other) and all(map(_are_same, one, other))
-    if isinstance(one, Tensor) and isinstance(other, Tensor):
-        return one.dtype == other.dtype and torch.equal(one, other)
-    return bool(np.array_equal(one, other))
 
 
 # Requests.

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ding_lite.data import Tree
 from ding_lite.data.trees import first_leaf, has_leaf
 from ding_lite.functional import explained_variance, normalize_advantage
+from ding_lite.metrics.bases import unmasked
 from ding_lite.nn import action_distribution
 from ding_lite.policy_check import require_members, require_output
 from ding_lite.policy_parts.coefficient_schedules import EntropyCoeffSchedule, LearningRateSchedule
@@ -115,7 +116,8 @@ class ActorCriticLearning(LearningRateSchedule, EntropyCoeffSchedule, ValueNetwo
 
 
 def mean_stats(steps: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The mean of each statistic over the gradient steps that have it, also in nested dicts. An empty array is no value.
+    """The mean of each statistic over the gradient steps that have it, also in nested dicts. An empty array is no value, and
+    masked numbers are left out.
 
     Of what is not numeric, such as a text, it is the last one, which the learner names in a warning.
     """
@@ -127,7 +129,7 @@ def _mean_of(stats: list[Any]) -> Any:
     if all(isinstance(stat, Mapping) for stat in stats):
         return mean_stats(stats)
     try:
-        values = [torch.as_tensor(stat, dtype=torch.float32) for stat in stats]
+        values = [torch.as_tensor(unmasked(stat), dtype=torch.float32) for stat in stats]
     except (TypeError, ValueError, RuntimeError):
         return stats[-1]
     shape = values[0].shape

@@ -11,6 +11,7 @@ from ding_lite.contexts import OfflineRLContext, OnlineRLContext, TrainOutput
 from ding_lite.contexts.train_outputs import train_output_of
 from ding_lite.data import flatten
 from ding_lite.metrics import MetricsLogger
+from ding_lite.metrics.bases import detached
 from ding_lite.metrics.outputs import Outputs
 from ding_lite.metrics.paths import joined
 from ding_lite.metrics.systems import SystemUse
@@ -198,9 +199,22 @@ class MetricsAggregator:
 
 
 def evaluation_of(ctx: Any) -> float | None:
-    """The value of this iteration's evaluation, or None if there was none."""
+    """The value of this iteration's evaluation, or None if there was none.
+
+    Raises:
+        TypeError: ctx.eval_value is not one number, nor an array or tensor of one.
+    """
     value = getattr(ctx, "eval_value", None)
-    return None if value is None or value == -float("inf") else float(value)
+    if value is None:
+        return None
+    try:
+        number = float(detached(value, "ctx.eval_value"))
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(
+            f"ctx.eval_value is {value!r:.80} of type {type(value).__name__}, expected one number, such as the mean return of "
+            "an evaluation."
+        ) from error
+    return None if number == -math.inf else number
 
 
 def _is_same(number: Any, logged: Any) -> bool:

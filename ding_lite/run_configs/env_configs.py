@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, TypeVar
 
-from ding_lite.basics import Config, ConfigError, di_engine_settings, ranged_field
+from ding_lite.basics import Config, ConfigError, di_engine_settings, json_copy, ranged_field
 
 _OF_RAY = ("ray_address", "num_cpus_per_worker", "num_gpus_per_worker", "worker_resources")
 
@@ -179,7 +179,11 @@ class EnvConfig(Config):
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "env_config" and isinstance(value, Mapping):
-            value = _as_plain(value, f"{type(self).__name__}.env_config")
+            try:
+                value = json_copy(value, f"{type(self).__name__}.env_config")
+            except ConfigError as error:
+                advice = "Pass other objects in your own function, such as functools.partial(make_env, it)."
+                raise ConfigError(f"{error} {advice}") from None
         changed = name == "id" and value != self.__dict__.get("id", value)
         super().__setattr__(name, value)
         if self.__dict__["_is_made"]:
@@ -242,24 +246,6 @@ def pendulum_envs() -> EnvConfig:
 def mujoco_envs(env_id: str, stop_value: float) -> EnvConfig:
     """The environments of the presets for MuJoCo: evaluations are 10 episodes, one in each environment."""
     return EnvConfig.default(env_id, evaluator_env_num=10, n_evaluator_episode=10, stop_value=stop_value)
-
-
-def _as_plain(value: Any, where: str) -> Any:
-    """A copy of a value that config.json can hold, with lists instead of tuples.
-
-    Raises:
-        ConfigError: it holds something else.
-    """
-    if isinstance(value, Mapping) and all(isinstance(name, str) for name in value):
-        return {name: _as_plain(inner, f"{where}[{name!r}]") for name, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_as_plain(inner, f"{where}[{place}]") for place, inner in enumerate(value)]
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    raise ConfigError(
-        f"{where} = {value!r:.60} is a {type(value).__name__}, which config.json cannot hold: use numbers, strings, booleans, "
-        "None, and lists and dicts of them. Pass other objects in your own function, such as functools.partial(make_env, it)."
-    )
 
 
 def _spec(env_id: str) -> Any:

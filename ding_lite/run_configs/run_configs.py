@@ -68,7 +68,7 @@ class RunConfig(Config):
     max_lag: int | None = ranged_field(None, low=0)
     """Iterations by which the weights for collection are late; None means 1 in asynchronous mode, otherwise 0."""
 
-    watchdog_s: float | None = ranged_field(None, low=0.0)
+    watchdog_s: float | None = ranged_field(None, low=0.001)
     """Seconds without progress after which the run is ended, with the stacks of all threads; None for no limit."""
 
     resume: str | None = None

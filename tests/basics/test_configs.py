@@ -2,12 +2,16 @@
 
 import copy
 import dataclasses
+import datetime
+import enum
 import json
 import math
 import pathlib
 import pickle
-from collections.abc import Mapping
-from typing import Any, Literal
+from collections import OrderedDict, deque
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pytest
@@ -17,6 +21,7 @@ from hypothesis import strategies as st
 
 from ding_lite.basics import ranged_field
 from ding_lite.engine import Config, ConfigError
+from ding_lite.sinks import json_value
 
 
 @dataclasses.dataclass
@@ -309,6 +314,234 @@ class TestDicts:
         assert config.learn.batch_size == 3
         with pytest.raises(ConfigError):
             twin.learn.batch_size = 0
+
+
+class Colour(enum.Enum):
+    RED = 1
+    BLUE = (2, 3)
+
+
+class Side(str, enum.Enum):
+    LEFT = "left"
+    RIGHT = "right"
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+    HIGH = 2
+
+
+class Access(enum.Flag):
+    READ = enum.auto()
+    WRITE = enum.auto()
+
+
+class Mode(enum.Enum):
+    BYTES = b"b"
+
+
+class Pair(NamedTuple):
+    left: int = 0
+
+
+def one_field(annotation, value):
+    """A configuration with one field, x."""
+    field = dataclasses.field(default_factory=lambda: value)
+    return dataclasses.make_dataclass("Made", [("x", annotation, field)], bases=(Config,))(value)
+
+
+def through_json(config):
+    return type(config).from_dict(json.loads(json.dumps(json_value(config.to_dict()))))
+
+
+TYPES = {
+    bool: st.booleans(),
+    int: st.integers(),
+    float: st.floats(allow_nan=False),
+    str: st.text() | st.sampled_from(["Infinity", "NaN", "1", "true"]),
+    Colour: st.sampled_from(Colour),
+    Side: st.sampled_from(Side),
+    Level: st.sampled_from(Level),
+    Access: st.sampled_from([*Access, Access.READ | Access.WRITE]),
+    pathlib.Path: st.sampled_from(["a", "b/c", "/"]).map(pathlib.Path),
+    Literal["a", 1, True, None]: st.sampled_from(["a", 1, True, None]),
+}
+"""Types of fields, each with values."""
+
+KEYS = [bool, int, float, str, Side, Level, Access, pathlib.Path]
+"""Those that may be keys of a dict."""
+
+
+def nested_types(kinds):
+    """A strategy of pairs of an annotation and a strategy of its values."""
+    plain = st.sampled_from([*TYPES.items()])
+    if not kinds:
+        return plain
+    inner = st.deferred(lambda: nested_types(kinds - 1))
+    return st.one_of(
+        plain,
+        inner.map(lambda it: (list[it[0]], st.lists(it[1], max_size=3))),
+        inner.map(lambda it: (tuple[it[0], ...], st.lists(it[1], max_size=3).map(tuple))),
+        plain.map(lambda it: (set[it[0]], st.sets(it[1], max_size=3))),
+        plain.map(lambda it: (frozenset[tuple[it[0], ...]], st.frozensets(st.tuples(it[1]), max_size=3))),
+        inner.map(lambda it: (it[0] | None, st.none() | it[1])),
+        st.tuples(st.sampled_from(KEYS), inner).map(
+            lambda two: (dict[two[0], two[1][0]], st.dictionaries(TYPES[two[0]], two[1][1], max_size=3))
+        ),
+    )
+
+
+class TestValuesInFiles:
+    @given(data=st.data())
+    def test_any_value_of_a_declared_type_comes_back_from_a_file(self, data):
+        annotation, values = data.draw(nested_types(2))
+        config = one_field(annotation, data.draw(values))
+
+        assert repr(through_json(config)) == repr(config) or through_json(config) == config
+
+    @pytest.mark.parametrize(
+        ("annotation", "value", "written"),
+        [
+            (Colour, Colour.BLUE, [2, 3]),
+            (Side, Side.LEFT, "left"),
+            (pathlib.Path, pathlib.Path("b") / "c", str(pathlib.Path("b") / "c")),
+            (set[int], {10, 9, -1}, [-1, 9, 10]),
+            (frozenset[str], frozenset("ba"), ["a", "b"]),
+            (set[int | str], {1, "a"}, ["a", 1]),
+            (AbstractSet[Side], frozenset({Side.LEFT}), ["left"]),
+            (Sequence[Level], [Level.LOW], [1]),
+            (dict[Colour, pathlib.Path], {Colour.RED: pathlib.Path("a")}, {"1": "a"}),
+            (dict[float, set[int]], {0.5: {1}, math.inf: set()}, {"0.5": [1], "Infinity": []}),
+            (dict[bool, Level], {True: Level.HIGH}, {"true": 2}),
+            (dict[int | None, int], {None: 1, 2: 3}, {"null": 1, "2": 3}),
+        ],
+        ids=str,
+    )
+    def test_it_is_written_as_a_person_would(self, annotation, value, written):
+        config = one_field(annotation, value)
+
+        assert json.loads(json.dumps(json_value(config.to_dict())))["x"] == written
+        assert through_json(config).x == value
+        assert type(through_json(config).x) is type(value)
+
+    @pytest.mark.parametrize(
+        ("annotation", "value"),
+        [
+            (complex, 1j),
+            (bytes, b"a"),
+            (bytes | None, b"a"),
+            (datetime.date, datetime.date(2020, 1, 1)),
+            (Callable, print),
+            (Callable[[int], int] | None, abs),
+            (type[int], int),
+            (object, object()),
+            (Any, Colour.RED),
+            (Any, {"a": [pathlib.Path("a")]}),
+            (Any, {"a": math.inf}),
+            (list, [math.nan]),
+            (dict, {"a": {1}}),
+            (deque, deque([1])),
+            (np.ndarray, np.ones(2)),
+            (Pair, Pair()),
+            (Mode, Mode.BYTES),
+            (list[Any], [1, 2j]),
+        ],
+        ids=str,
+    )
+    def test_what_no_file_can_hold_is_refused_by_name(self, annotation, value):
+        with pytest.raises(ConfigError, match=r"^Made\.x.* = .* is a .*"):
+            one_field(annotation, value)
+
+    def test_the_refusal_says_what_may_be_used(self):
+        with pytest.raises(
+            ConfigError, match=r"Made\.x\['a'\] = 1j is a complex, which config.json cannot hold: use finite num"
+        ):
+            one_field(Any, {"a": 1j})
+        with pytest.raises(ConfigError, match=r"Made\.x = inf is a float that is not finite, which config.json cannot hold"):
+            one_field(Any, math.inf)
+        with pytest.raises(ConfigError, match=r"An Enum, a path, a set, .* need a field that is declared with their type"):
+            one_field(Any, Colour.RED)
+
+    @pytest.mark.parametrize(
+        ("annotation", "value"),
+        [(Colour, "RED"), (Colour, True), (Level, 3), (Access, 64), (Side, "up"), (pathlib.Path, 3), (set[int], {"a"})],
+        ids=str,
+    )
+    def test_what_is_no_member_path_or_set_is_refused(self, annotation, value):
+        with pytest.raises(ConfigError, match=r"Made\.x.* it is declared"):
+            one_field(annotation, value)
+
+    def test_numbers_in_sets_and_dicts_are_checked_too(self):
+        @dataclasses.dataclass
+        class Ranged(Config):
+            some: set[int] = ranged_field(default_factory=set, low=1)
+            named: dict[str, float] = ranged_field(default_factory=dict, high=1)
+
+        for wrong in ({"some": {0}}, {"named": {"a": 2.0}}, {"named": {"a": math.nan}}, {"named": {"a": math.inf}}):
+            with pytest.raises(ConfigError, match=r"Ranged\.(some\[0\]|named\['a'\]) = .* is "):
+                Ranged(**wrong)
+
+    def test_an_enum_that_is_local_to_a_function_keeps_its_type(self):
+        class Local(enum.Enum):
+            ONE = 1
+
+        @dataclasses.dataclass
+        class Chosen(Config):
+            which: "Local" = Local.ONE
+
+        assert through_json(Chosen()).which is Local.ONE
+
+
+class TestKeys:
+    @pytest.mark.parametrize(
+        ("annotation", "given_", "expected"),
+        [
+            (dict[int, float], {"3": 4}, {3: 4.0}),
+            (dict[int, float], {3: 4}, {3: 4.0}),
+            (dict[int, float], {np.int64(3): 4}, {3: 4.0}),
+            (dict[float, int], {".5": 1, "2": 2, 3: 3}, {0.5: 1, 2.0: 2, 3.0: 3}),
+            (dict[bool, int], {"true": 1, "False": 2}, {True: 1, False: 2}),
+            (dict[str, int], {"3": 1}, {"3": 1}),
+            (dict[Literal[1, 2], int], {"2": 1}, {2: 1}),
+            (Mapping[int, dict[int, int]], {"1": {"2": 3}}, {1: {2: 3}}),
+            (OrderedDict[int, int], OrderedDict({"2": 1, "1": 2}), OrderedDict({2: 1, 1: 2})),
+        ],
+        ids=str,
+    )
+    def test_text_becomes_the_declared_type(self, annotation, given_, expected):
+        assert repr(one_field(annotation, given_).x) == repr(expected)
+
+    @pytest.mark.parametrize(
+        ("annotation", "value"),
+        [
+            (dict[int, float], {"a": 1}),
+            (dict[int, float], {"1.5": 1}),
+            (dict[int, float], {1.5: 1}),
+            (dict[int, float], {True: 1}),
+            (dict[bool, int], {"1": 1}),
+            (dict[str, int], {1: 1}),
+            (dict[float, int], {math.nan: 1}),
+            (dict[tuple[int, int], int], {(1, 2): 1}),
+            (dict[int | str, int], {1: 1}),
+            (dict, {1: 1}),
+            (dict[str, Any], {"a": {1: 1}}),
+            (Any, {1: 1}),
+        ],
+        ids=str,
+    )
+    def test_other_keys_are_refused(self, annotation, value):
+        with pytest.raises(
+            ConfigError, match=r"Made\.x.* has the key .*, (its keys are declared|which comes back from config)"
+        ):
+            one_field(annotation, value)
+
+    def test_a_key_given_twice_is_refused(self):
+        with pytest.raises(ConfigError, match=r"Made\.x = .* has a key twice"):
+            one_field(dict[int, int], {1: 1, "1": 2})
+
+    def test_a_dict_with_keys_and_values_of_its_types_is_taken_itself(self):
+        given_ = {1: 2.0}
+        assert one_field(dict[int, float], given_).x is given_
 
 
 class TestTuples:

@@ -1,5 +1,7 @@
 """A configuration from the command line."""
 
+import dataclasses
+import enum
 import importlib.util
 import json
 import math
@@ -7,7 +9,7 @@ import math
 import pytest
 from forked_scripts import run_script
 
-from ding_lite.config import ConfigError, DQNConfig, PBTConfig, PPOConfig, from_command_line
+from ding_lite.config import Config, ConfigError, DQNConfig, PBTConfig, PPOConfig, from_command_line, ranged_field
 from ding_lite.sinks import json_value
 
 
@@ -221,13 +223,118 @@ def test_a_resumed_run_has_the_keyword_arguments_of_its_environments(tmp_path):
     assert from_command_line(DQNConfig, ["--resume", str(tmp_path)]).env.env_config == cfg.env.env_config
 
 
-def test_a_resumed_run_has_its_infinite_settings(tmp_path):
-    cfg = DQNConfig(exp_name=str(tmp_path)).override({"log.every_s": math.inf, "env.env_config": {"limit": -math.inf}})
-    (tmp_path / "config.json").write_text(json.dumps(json_value(cfg.to_dict()), allow_nan=False))
-    found = from_command_line(DQNConfig, ["--resume", str(tmp_path)])
+def write_config(cfg, folder):
+    (folder / "config.json").write_text(json.dumps(json_value(cfg.to_dict()), allow_nan=False))
 
-    assert (found.log.every_s, found.env.env_config) == (math.inf, {"limit": -math.inf})
-    assert DQNConfig.from_dict(json.loads((tmp_path / "config.json").read_text())).log.every_s == math.inf
+
+@dataclasses.dataclass
+class Rates(Config):
+    limit: float | None = ranged_field(None, finite=False)
+    limits: list[float] = dataclasses.field(default_factory=list)
+    named: dict[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
+    text: str = ""
+    either: int | str = 0
+
+
+@dataclasses.dataclass
+class RatesConfig(DQNConfig):
+    rates: Rates = dataclasses.field(default_factory=Rates)
+
+
+def test_a_resumed_run_has_its_infinite_settings(tmp_path):
+    rates = Rates(limit=math.inf, limits=[-math.inf], named={"a": (0, math.inf)}, text="Infinity", either="NaN")
+    cfg = RatesConfig(exp_name=str(tmp_path), rates=rates).override({"log.every_s": math.inf})
+    write_config(cfg, tmp_path)
+    found = from_command_line(RatesConfig, ["--resume", str(tmp_path)])
+
+    assert (found.log.every_s, found.rates) == (math.inf, rates)
+    assert RatesConfig.from_dict(json.loads((tmp_path / "config.json").read_text())).rates == rates
+
+
+def test_a_text_that_reads_like_a_number_stays_a_text_when_a_run_is_resumed(tmp_path):
+    """So settings of no declared type cannot be infinite, because config.json has the same text for both."""
+    texts = {"mode": "Infinity", "inner": ["-Infinity", {"x": "NaN"}]}
+    cfg = DQNConfig(exp_name=str(tmp_path)).override({"env.env_config": texts})
+    write_config(cfg, tmp_path)
+
+    assert from_command_line(DQNConfig, ["--resume", str(tmp_path)]).env.env_config == texts
+    for number in (math.inf, -math.inf, math.nan):
+        with pytest.raises(
+            ConfigError, match=r"env_config\['inner'\]\[0\] = .* is a float that is not finite, which config.json"
+        ):
+            cfg.override({"env.env_config": {"inner": [number]}})
+
+
+@pytest.mark.parametrize("content", ["[]", "3", "{", "[" * 100_000])
+def test_a_configuration_that_is_no_object_is_refused(content, tmp_path, capsys):
+    (tmp_path / "config.json").write_text(content)
+    with pytest.raises(SystemExit, match="2"):
+        from_command_line(DQNConfig, ["--resume", str(tmp_path)])
+    assert "cannot be read" in capsys.readouterr().err
+
+
+class Loss(enum.Enum):
+    MARGIN = "margin"
+    CROSS = "cross"
+
+
+@dataclasses.dataclass
+class Teacher(Config):
+    margin: float = ranged_field(0.8, low=0)
+    loss: Loss = Loss.MARGIN
+
+
+@dataclasses.dataclass
+class OtherTeacher(Config):
+    rate: float = 0.1
+
+
+@dataclasses.dataclass
+class TaughtConfig(DQNConfig):
+    teacher: Teacher | OtherTeacher | None = None
+    schedule: dict[int, float] = dataclasses.field(default_factory=lambda: {1: 0.5})
+    losses: dict[str, Loss] = dataclasses.field(default_factory=lambda: {"a": Loss.CROSS})
+
+
+@pytest.mark.parametrize(
+    ("words", "teacher"),
+    [
+        ([], None),
+        (["teacher:teacher"], Teacher()),
+        (["teacher:teacher", "--teacher.margin", "0.5"], Teacher(0.5)),
+        (["teacher:teacher", "--teacher.margin", "0.8", "--teacher.loss", "CROSS"], Teacher(loss=Loss.CROSS)),
+        (["teacher:other-teacher", "--teacher.rate", "3"], OtherTeacher(3)),
+        (["teacher:none"], None),
+    ],
+)
+@pytest.mark.parametrize("before", [None, Teacher(2.0), OtherTeacher(2.0)], ids=repr)
+def test_a_section_may_be_optional_and_of_several_classes(words, teacher, before):
+    mine = TaughtConfig(teacher=before)
+    found = from_command_line(mine, ["--seed", "3", *words])
+    if not words or type(teacher) is type(before):  # as in the script, except for the options
+        named = {word.split(".")[-1] for word in words if word.startswith("--")}
+        expected = before if before is None else dataclasses.replace(before, **{name: getattr(teacher, name) for name in named})
+    else:
+        expected = teacher
+
+    assert (found.teacher, found.seed, mine.teacher) == (expected, 3, before)
+
+
+def test_a_resumed_run_has_its_optional_section(tmp_path):
+    cfg = TaughtConfig(exp_name=str(tmp_path), teacher=Teacher(2.0, Loss.CROSS))
+    write_config(cfg, tmp_path)
+
+    assert from_command_line(TaughtConfig, ["--resume", str(tmp_path)]).teacher == cfg.teacher
+
+
+def test_an_option_may_be_a_dict_of_other_keys_and_values_than_text(capsys):
+    found = from_command_line(TaughtConfig, ["--schedule", "3=4", "10=0.5", "--losses", "b=margin"])
+    assert (found.schedule, found.losses) == ({3: 4.0, 10: 0.5}, {"b": Loss.MARGIN})
+
+    with pytest.raises(SystemExit, match="2"):
+        from_command_line(TaughtConfig, ["--schedule", "x=4"])
+    error = " ".join(capsys.readouterr().err.replace("│", " ").split())
+    assert "TaughtConfig.schedule has the key 'x' of type str, its keys are declared int" in error
 
 
 def test_resume_none_begins_a_new_run():

@@ -117,3 +117,9 @@ def test_the_default_of_each_number_is_within_its_range():
     for cls, name in FIELDS:
         value = getattr(cls(), name)
         assert value is None or isinstance(value, (numbers.Real, list))
+
+
+def test_a_watchdog_of_no_seconds_is_refused_as_task_start_refuses_it():
+    for wrong in (0, -1):
+        with pytest.raises(ConfigError, match=rf"DQNConfig.watchdog_s = {wrong:.1f} is out of range: it is at least 0.001"):
+            DQNConfig(watchdog_s=wrong)

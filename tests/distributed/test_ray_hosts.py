@@ -316,7 +316,7 @@ def test_kept_workers_that_have_died_or_hold_other_resources_are_not_used(hosted
 
 def test_workers_of_this_program_count_for_what_the_cluster_has():
     envs = make_envs("CartPole-v1", 2, workers=2, backend="ray", num_cpus_per_worker=1)
-    with pytest.raises(ValueError, match=r"asks for 1 CPU for 1 workers, and the cluster has 2 CPU, of which .* 2 CPU"):
+    with pytest.raises(ValueError, match=r"asks for 1 CPU for 1 worker, and the cluster has 2 CPU, of which .* 2 CPU"):
         make_envs("CartPole-v1", 1, backend="ray", num_cpus_per_worker=1)
     envs.close()
 

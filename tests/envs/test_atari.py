@@ -185,6 +185,12 @@ def test_saved_environments_go_on_in_the_middle_of_a_game(settings, steps):
     assert same(through_a_file(envs.state_dict()), through_a_file(other.state_dict()))
 
 
+def test_a_saved_game_with_another_time_limit_is_named():
+    saved, other = (make_envs(BREAKOUT, 1, max_episode_steps=limit) for limit in (50, None))
+    with pytest.warns(UserWarning, match=f"environments {BREAKOUT} with at most 50 steps an episode, .* without a time limit"):
+        other.load_state_dict(saved.state_dict())
+
+
 def test_worker_processes_play_the_same_games(made):
     seen = []
     for backend in ("local", "process"):

@@ -1,6 +1,7 @@
 """load_state_dict() of environments takes all or nothing: what it refuses leaves them where they stood."""
 
 import copy
+import warnings
 from functools import partial
 
 import gymnasium
@@ -149,6 +150,30 @@ def advance(envs, steps):
         out = {name: np.zeros((2, 1), np.float32) for name in "ab"}
         found.append((envs.advance({name: np.zeros(2, np.int64) for name in "ab"}, out).steps["a"].reward.tolist(), str(out)))
     return found
+
+
+class OtherScaled(Scaled):
+    def __init__(self, shrinks=False):
+        super().__init__(shrinks)
+        self.max_cycles = 3
+
+
+@pytest.mark.parametrize("place", [{}, {"workers": 2, "backend": "local"}], ids=["one", "split"])
+def test_other_environments_of_several_agents_cause_one_warning(place):
+    saved, other, same = (make_agent_envs(fn, 2, **place) for fn in (Scaled, OtherScaled, Scaled))
+    for envs in (saved, other, same):
+        envs.assign_slots(str, ("a", "b"))
+    saved.begin()
+    state = saved.state_dict()
+    words = "had the environments Scaled without a time limit, and goes on with OtherScaled with at most 3 steps an episode"
+    with pytest.warns(UserWarning, match=words) as caught:
+        other.load_state_dict(state)
+    assert len(caught) == 1
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        same.load_state_dict(state)
+        other.load_state_dict({name: part for name, part in state.items() if name != "made_as"})
 
 
 @pytest.mark.parametrize("steps", [9, 7])

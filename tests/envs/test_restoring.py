@@ -1,5 +1,6 @@
 """state_dict() and load_state_dict(): restored environments go on exactly as the saved ones, or are refused."""
 
+import contextlib
 import warnings
 from functools import partial
 
@@ -155,6 +156,86 @@ def test_an_environment_with_a_shorter_time_limit_is_refused(steps, known_action
     restored = make_envs("Pendulum-v1", 2, max_episode_steps=30)
     with pytest.raises(EnvDataError, match=rf"environment 0 .* ended in step 30, but the saved episode, with {steps} steps so"):
         restored.load_state_dict(saved.state_dict())
+
+
+class Walk(gymnasium.Env):
+    observation_space, action_space = spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.np_random.random(4, np.float32), {}
+
+    def step(self, action):
+        return self.np_random.random(4, np.float32), 1.0, False, False, {}
+
+
+class OtherWalk(Walk):
+    pass
+
+
+PLACES = [{}, {"workers": 2, "backend": "local"}, {"workers": 2, "backend": "process"}]
+DIFFER = [
+    (("CartPole-v1", {}), ("CartPole-v0", {}), "CartPole-v1 with at most 500 .*CartPole-v0 with at most 200 steps"),
+    (
+        ("CartPole-v1", {}),
+        ("CartPole-v1", {"max_episode_steps": 9}),
+        "CartPole-v1 with at most 500 .*CartPole-v1 .* 9 steps",
+    ),
+    ((Walk, {}), (Walk, {"max_episode_steps": 9}), "Walk without a time limit, and goes on with Walk with at most 9 steps"),
+    (
+        (Walk, {"max_episode_steps": 9}),
+        (OtherWalk, {"max_episode_steps": 9}),
+        "Walk with at most 9 .* OtherWalk with at most",
+    ),
+]
+
+
+@pytest.mark.parametrize("place", PLACES, ids=["one", "split", "processes"])
+@pytest.mark.parametrize(("before", "after", "words"), DIFFER, ids=["id", "limit", "own limit", "class"])
+@pytest.mark.parametrize("steps", [0, 3])
+def test_other_environments_or_another_time_limit_cause_one_warning(place, before, after, words, steps):
+    with contextlib.ExitStack() as stack:
+        saved, other, same = (
+            stack.enter_context(contextlib.closing(make_envs(env, 2, **settings, **place)))
+            for env, settings in (before, after, before)
+        )
+        if steps:
+            saved.reset()
+        for _ in range(steps):
+            saved.step(np.zeros(2, np.int64))
+        state = saved.state_dict()
+        with pytest.warns(UserWarning, match=f"the saved run had the environments {words}") as caught:
+            other.load_state_dict(state)
+        assert len(caught) == 1
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            same.load_state_dict(state)
+            other.load_state_dict({name: part for name, part in state.items() if name != "made_as"})  # of earlier versions
+
+
+def test_environments_in_one_piece_and_those_in_one_worker_load_each_others_states():
+    def made(env_id, **place):
+        envs = stack.enter_context(contextlib.closing(make_envs(env_id, 2, **place)))
+        envs.reset()
+        return envs
+
+    worker = {"workers": 1, "backend": "process"}
+    with contextlib.ExitStack() as stack:
+        for first, second in (({}, worker), (worker, {})):
+            with pytest.warns(UserWarning, match="the saved run had the environments CartPole-v1"):
+                made("CartPole-v0", **second).load_state_dict(made("CartPole-v1", **first).state_dict())
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                made("CartPole-v1", **second).load_state_dict(made("CartPole-v1", **first).state_dict())
+
+
+@pytest.mark.parametrize("wrong", [3, {}, {"name": "CartPole-v1"}])
+@pytest.mark.parametrize("place", PLACES[:2], ids=["one", "split"])
+def test_a_state_with_a_damaged_description_of_its_environments_is_refused(place, wrong):
+    envs = make_envs("CartPole-v1", 2, **place)
+    with pytest.raises(ValueError, match=r"made_as = .*, expected a dict of name, max_episode_steps"):
+        envs.load_state_dict({**envs.state_dict(), "made_as": wrong})
 
 
 def test_an_environment_that_ignores_its_seed_is_refused_with_the_usual_cause():

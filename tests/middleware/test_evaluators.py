@@ -28,6 +28,7 @@ from ding_lite.middleware import (
     data_pusher,
     eps_greedy_handler,
     interaction_evaluator,
+    online_logger,
 )
 from ding_lite.policy import DQNPolicy, PolicyConfig
 from ding_lite.rollout import LocalWorker, VideoRecorder
@@ -262,6 +263,40 @@ def test_an_evaluator_of_ones_own_gives_the_weights_that_it_evaluated(mode, tmp_
     best = load_checkpoint(tmp_path / "ckpt" / "best.pt")
     policy.load_state_dict({"model": best["model"]})
     assert score(policy.eval_mode) == best["eval_value"]
+
+
+ONE_NUMBER = [np.array([2.5]), np.array([[2.5]]), np.float32(2.5), torch.tensor([2.5]), torch.tensor(2.5, requires_grad=True)]
+NO_NUMBER = [np.array([1.0, 2.0]), np.array([]), torch.ones(2), "2.5", "abc", np.array("2.5"), (2.5,), [2.5], 1j, object()]
+
+
+def run_with_evaluation(value, *middleware):
+    @contract(writes=("eval_value", "eval_weights"), stage="evaluate")
+    def evaluate(ctx):
+        ctx.eval_value, ctx.eval_weights = value, {"weight": torch.zeros(1)}
+
+    with Task().start(ctx=OnlineRLContext()) as loop:
+        loop.use(evaluate)
+        for one in middleware:
+            loop.use(one)
+        loop.run(1)
+
+
+@pytest.mark.parametrize("value", ONE_NUMBER, ids=repr)
+def test_an_array_or_tensor_of_one_number_is_the_value_of_an_evaluation(value, tmp_path):
+    policy, cfg = torch.nn.Linear(1, 1), DQNConfig(exp_name=str(tmp_path))
+    run_with_evaluation(value, online_logger(cfg), CkptSaver(policy, tmp_path))
+
+    row = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[-1])
+    assert (row["evaluate/score"], load_checkpoint(tmp_path / "ckpt" / "best.pt")["eval_value"]) == (2.5, 2.5)
+
+
+@pytest.mark.parametrize("value", NO_NUMBER, ids=repr)
+@pytest.mark.parametrize("is_logged", [True, False])
+def test_any_other_value_of_an_evaluation_is_refused_by_name(value, is_logged, tmp_path):
+    reader = online_logger(DQNConfig(exp_name=str(tmp_path))) if is_logged else CkptSaver(torch.nn.Linear(1, 1), tmp_path)
+    match = rf"ctx\.eval_value is .* of type {type(value).__name__}, expected one number, such as the mean return"
+    with pytest.raises(TypeError, match=match):
+        run_with_evaluation(value, reader)
 
 
 def test_called_by_hand_it_ends_no_run_of_others():

@@ -175,6 +175,39 @@ def test_an_empty_array_is_no_value_in_a_mean_over_minibatches():
     assert found["y"].isnan()
 
 
+MASKED = [
+    (np.ma.array([1.0, 2.0, 6.0], mask=[0, 1, 0]), 3.5),
+    (np.ma.array([[1, 2], [3, 4]], mask=[[1, 1], [1, 0]]), 4.0),
+    (np.ma.array([2.5], mask=[False]), 2.5),
+    (np.ma.array([1.0, 2.0], mask=True), math.nan),
+    (np.ma.masked, math.nan),
+]
+"""Masked arrays with the mean of what their mask does not hide."""
+
+
+@pytest.mark.parametrize(("value", "mean"), MASKED)
+def test_masked_numbers_are_left_out(value, mean):
+    metrics = MetricsLogger()
+    Outputs(metrics).log([{"x": value, "loss": 1.0}])
+    metrics.log_values("several", np.atleast_1d(value).ravel())
+    if value.size == 1:
+        metrics.log_value("single", value)
+        assert metrics.peek("single") == pytest.approx(mean, nan_ok=True)
+
+    assert metrics.peek("x") == pytest.approx(mean, nan_ok=True)
+    assert metrics.peek("several", default=math.nan) == pytest.approx(mean, nan_ok=True)
+    assert mean_stats([{"x": value}])["x"].item() == pytest.approx(mean, nan_ok=True)
+
+
+def test_masked_numbers_are_left_out_of_means_over_gradient_steps():
+    steps = [{"x": np.ma.array([1.0, 9.0], mask=[0, 1])}, {"x": np.ma.masked}, {"x": 5.0}]
+    metrics = MetricsLogger()
+    Outputs(metrics).log(steps)
+
+    assert metrics.peek("x") == 3.0
+    assert mean_stats(steps)["x"] == 3.0
+
+
 def test_nested_statistics_of_minibatches_are_means_too():
     assert mean_stats([{"aux": {"a": 1.0}}, {"aux": {"a": 3.0, "b": 1.0}}]) == {"aux": {"a": 2.0, "b": 1.0}}
 

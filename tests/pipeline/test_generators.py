@@ -16,6 +16,7 @@ from contract_runs import MODES, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ding_lite.data import tree
 from ding_lite.engine import Context, Task, contract, run_inside
 
 
@@ -52,6 +53,16 @@ def middleware(kind, number, trace):
             raise Trouble(f"after {number}")
 
     return plain if kind.startswith("plain") else halves
+
+
+class Counter:
+    def __call__(self, ctx):
+        pass
+
+
+class Anything:
+    def __call__(self, *args):
+        pass
 
 
 def as_with_blocks(fns):
@@ -361,6 +372,41 @@ class TestOddResults:
 
         with pytest.raises(TypeError, match=r"factory \(.*:\d+\) returned the function .* call it first: task\.use\(factory"):
             run_once(used, [factory])
+
+    @pytest.mark.parametrize("made", [Counter(), functools.partial(print, "step"), contract(stage="learn")(Anything())])
+    @pytest.mark.parametrize("way", ["used", "wrapped", "in series", "inside another", "under a wrapper that passes through"])
+    def test_a_factory_that_was_not_called_is_found_out_when_it_returns_an_object(self, way, made):
+        def factory(cfg=None):
+            return made
+
+        kind = type(made).__name__
+        with pytest.raises(TypeError, match=rf"factory \(.*:\d+\) returned .* of type {kind} instead of .* task\.use\(factory"):
+            run_once(WAYS[way], [factory])
+
+    @pytest.mark.parametrize("result", [torch.nn.Linear(1, 1), torch.ones(1), tree({"a": torch.ones(1)}), Anything(), print, 3])
+    def test_other_results_have_no_effect(self, result):
+        run_once(used, [lambda ctx: result])
+
+    def test_a_context_manager_that_may_have_done_its_work_has_no_effect(self, tmp_path):
+        with open(tmp_path / "log", "w") as file:
+            run_once(used, [lambda ctx: file])
+        run_once(used, [lambda ctx: torch.autograd.set_grad_enabled(True)])
+
+    @pytest.mark.parametrize("decorator", [contextlib.contextmanager, contextlib.asynccontextmanager])
+    @pytest.mark.parametrize("mode", [{}, {"async_mode": True}])
+    def test_a_context_manager_is_refused_because_its_body_never_runs(self, decorator, mode):
+        def timed(ctx):
+            yield
+
+        async def timed_async(ctx):
+            yield
+
+        fn = timed if decorator is contextlib.contextmanager else timed_async
+        with Task().start(**mode) as loop:
+            loop.use(contract(stage="collect")(decorator(fn)))
+            match = rf"{fn.__name__} \(.*test_generators.py:\d+\) returned a context manager, .* without @contextmanager"
+            with pytest.raises(TypeError, match=match):
+                loop.run(max_step=1)
 
     def test_a_plain_function_that_hands_back_a_coroutine_is_refused(self, recwarn):
         async def collect(ctx):

@@ -257,6 +257,8 @@ def test_a_state_of_another_number_of_workers_is_refused_with_the_mend(dqn_case)
     with pytest.raises(ValueError, match=r"the state of 2 workers does not fit 3: make the environments with workers=2."):
         three.load_state_dict(worker.state_dict())
     alone = dqn_case.policy()
+    with pytest.raises(ValueError, match=r"acted in 1 worker does not fit 3: make the environments with workers=1\."):
+        other.load_state_dict(alone.state_dict())
     alone.load_state_dict(policy.state_dict())  # to look at what was learned takes no workers
     make_worker(dqn_case.envs(), alone.eval_mode).play_episodes(5)
     with pytest.raises(ValueError, match=words):

@@ -1,0 +1,69 @@
+"""Comparisons of nested values, such as the states of two objects."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from ding_lite.basics.optional_attributes import has_attribute
+
+
+def same_values(one: Any, other: Any, *, dtypes: bool = False) -> bool:
+    """Whether two nested values are equal.
+
+    Mappings are equal if they have the same keys and values; lists, tuples and arrays if they have the same items. A tensor is
+    equal to a tensor on another device, or to an array, of the same shape with the same numbers. NaN is equal to NaN.
+
+    Args:
+        one, other: the values.
+        dtypes: whether tensors of different dtypes differ.
+
+    Example:
+        >>> same_values({"a": [1, float("nan")]}, {"a": (1.0, float("nan"))}), same_values([1], [[1]])
+        (True, False)
+    """
+    if one is other:
+        return True
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(same_values(it, other[name], dtypes=dtypes) for name, it in one.items())
+    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
+        return len(one) == len(other) and all(same_values(*pair, dtypes=dtypes) for pair in zip(one, other))
+    if _is_tensor(one) and _is_tensor(other):
+        if one.shape != other.shape or (dtypes and one.dtype != other.dtype):
+            return False
+        return _same_numbers(one.detach(), other.detach().to(one.device))
+    if has_attribute(one, "__array__") or has_attribute(other, "__array__"):
+        return _same_arrays(one, other, dtypes)
+    return bool(one == other) or bool(one != one and other != other)
+
+
+def _same_arrays(one: Any, other: Any, dtypes: bool) -> bool:
+    if isinstance(one, (list, tuple)):
+        return len(getattr(other, "shape", ())) > 0 and same_values(one, list(other), dtypes=dtypes)
+    if isinstance(other, (list, tuple)):
+        return _same_arrays(other, one, dtypes)
+    arrays = _array(one), _array(other)
+    if arrays[0].shape != arrays[1].shape:
+        return False
+    if any(array.dtype == object for array in arrays):
+        return same_values(arrays[0].tolist(), arrays[1].tolist(), dtypes=dtypes)
+    return _same_numbers(*arrays)
+
+
+def _same_numbers(one: Any, other: Any) -> bool:
+    return bool(((one == other) | ((one != one) & (other != other))).all())
+
+
+def _array(value: Any) -> Any:
+    import numpy as np
+
+    if _is_tensor(value):
+        value = value.detach().cpu()
+        value = value.float() if str(value.dtype) == "torch.bfloat16" else value  # which numpy does not have
+    return np.asarray(value)
+
+
+def _is_tensor(value: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
