@@ -26,6 +26,7 @@ from ding_lite.engine.setting_states import SettingStates
 from ding_lite.engine.token_networks import Network
 from ding_lite.engine.unsaved_state import Memories
 from ding_lite.pipeline.contexts import is_scalar, keep_exactly, kept_fields, settable_fields
+from ding_lite.pipeline.contracts import leader_of
 from ding_lite.pipeline.entries import Entry
 from ding_lite.pipeline.used_middleware import methods_of
 
@@ -220,7 +221,7 @@ class RunStateMixin:
             )
         self._setting_states.load_state_dict(state.get("settings", {}), parts)  # first: policies compare theirs with the state
         seeds = {name: attribute_of(part, "run_seed") for name, part in parts.items()}
-        for name in sorted(parts, key=lambda name: attribute_of(parts[name], "leader") is not None):  # followers last
+        for name in sorted(parts, key=lambda name: leader_of(parts[name]) is not None):  # followers last
             if name in state["parts"]:
                 self._load_part(name, parts[name], state["parts"][name])
             else:
