@@ -53,6 +53,7 @@ class _Plan:
         names = {f.name for f in fields}
         own_classes = cls.__mro__[: cls.__mro__.index(Context)]
         properties = {name for c in own_classes for name, value in vars(c).items() if isinstance(value, property)}
+        _refuse_taken_names(cls, names)
         _refuse_cached_properties(cls, own_classes)
         _refuse_near_misses(cls, fields)
         self.fields = frozenset(names)
@@ -80,6 +81,16 @@ class _Plan:
         """Mutable class attributes that are not fields: lists, dicts, arrays and so on."""
         self.reaches: dict[Any, Any] = {}
         """Allowed fields on contexts of this class, by the terms of contracts."""
+
+
+def _refuse_taken_names(cls: type[Context], names: Iterable[str]) -> None:
+    """Raise an error if a field hides an attribute of the context, such as a method, or one that the engine sets."""
+    taken = sorted({*names} & {*dir(Context), "_lineage", "_plan", "_view"} - {"total_step"})
+    if taken:
+        raise TypeError(
+            f"{cls.__name__} declares a field {taken[0]!r}, which is the name of an attribute that every context has: give the "
+            "field another name."
+        )
 
 
 def _refuse_cached_properties(cls: type[Context], own_classes: Sequence[type[Any]]) -> None:
@@ -161,7 +172,8 @@ class Context:
 
     Raises:
         UndeclaredFieldError: an undeclared attribute is set, read or kept.
-        TypeError: `ctx["name"]`, a subclass with fields that is not decorated, or one with a `functools.cached_property`.
+        TypeError: `ctx["name"]`, a subclass with fields that is not decorated, one with a field named like a method, such as
+            "renew", or one with a `functools.cached_property`.
 
     Example:
         >>> @dataclasses.dataclass
@@ -307,8 +319,10 @@ def _lineage_of(ctx: Context) -> _Lineage:
 
 
 def _plan_of(cls: type[Context]) -> _Plan:
-    if "_plan" not in cls.__dict__:
-        cls._plan = _Plan(cls)
+    plan = cls.__dict__.get("_plan")
+    if isinstance(plan, _Plan):
+        return plan
+    cls._plan = _Plan(cls)
     return cls._plan
 
 
