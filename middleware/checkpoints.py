@@ -63,9 +63,9 @@ class CkptSaver:
 
     With `train_freq`, at the same intervals and at the end of a run by max_step, it saves the state of the whole run, to
     `save_dir/run`: everything in the pipeline that has a `state_dict`. When a signal ends the run, it does so even without
-    `train_freq`. From there, `task.start(resume=save_dir)` continues the run bit for bit. Only new transitions of replay
-    buffers are written; if there are many, several iterations write a part each. Regular saves of the run are left out as long
-    as they would take more than 1% of the time.
+    `train_freq`; if the signal comes during the end of the run, after that. From there, `task.start(resume=save_dir)` continues
+    the run bit for bit. Only new transitions of replay buffers are written; if there are many, several iterations write a part
+    each. Regular saves of the run are left out as long as they would take more than 1% of the time.
 
     With a storage (`cfg.storage_path`, or `task.start(storage_path=...)`), the folder is copied there after each save of the
     run, on a thread of its own, and at the end of the run. See docs/reliability.md.

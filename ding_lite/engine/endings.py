@@ -97,6 +97,10 @@ class EndingMixin:
 
     _end_reason: EndReason | None = None
 
+    def _settle_reason(self) -> None:
+        """The run is over: its reason stays, also when the signal is forgotten."""
+        self._end_reason, self._signal = self.end_reason, None
+
     @property
     def progress(self) -> float | None:
         """The completed fraction of the run, in [0, 1], set by a middleware that will end it; None if unknown.

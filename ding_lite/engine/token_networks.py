@@ -11,7 +11,7 @@ import queue
 import threading
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from ding_lite.basics.messages import HelperContext, add_note, describe_error, words_of
@@ -277,8 +277,11 @@ class Network:
                         self._carry_out(self.max_step)
                 if self._is_between_iterations:
                     self._call_at_pause()
-                if not is_final and self.reason is not None and self.error is None:  # other lanes continue without a limit
-                    self._carry_out(_ENDLESS)
+                limit = self.max_step if is_final else _ENDLESS
+                if (
+                    self.reason is not None and self.error is None and self._until < limit
+                ):  # other lanes continue, without a pause
+                    self._carry_out(limit)
         finally:
             self._at_pause.clear()
             self._end_work()
@@ -325,17 +328,11 @@ class Network:
             raise RuntimeError("the lanes have stopped within iterations, so their state cannot be saved.")
         return self.lane_states.save()
 
-    def go_on(self, ctx: Context, changed: Mapping[str, Any], snapshots: Mapping[int, Any]) -> None:
-        """Prepare for one more run.
-
-        Args:
-            ctx: context of its first iteration.
-            changed: kept fields that were set since the last run; every lane sees the new value.
-            snapshots: new snapshots of the leaders that were changed since the last run, by id; every follower acts on them.
-        """
+    def go_on(self, ctx: Context) -> None:
+        """Prepare for one more run, whose first iteration has this context."""
         self._requests.clear()
         self.cut_by = None  # a signal to the last run is dealt with
-        self.lane_states.replace(ctx, changed, snapshots)
+        self.lane_states.go_on(ctx)
 
     def _allot_torch(self) -> None:
         """Set the number of torch threads of each lane."""
