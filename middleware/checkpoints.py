@@ -96,7 +96,8 @@ class CkptSaver:
 
     Reads, if the context has them:
         ctx.train_iter, ctx.env_step, ctx.env_episode, ctx.train_epoch, ctx.total_step; ctx.eval_value, ctx.eval_weights and
-        ctx.last_eval_iter. All are read at the end of the iteration, so the place in the pipeline does not matter.
+        ctx.last_eval_iter. All are read at the end of the iteration, when every first half has run. If a middleware sets one
+        of them after its `yield`, CkptSaver must stand before it, because second halves run in reverse order.
 
     Args:
         policy: object to save, or a dict of several by name, as with agents_evaluator.
@@ -113,6 +114,9 @@ class CkptSaver:
             the first iteration.
         ValueError: before the first iteration, another one of the pipeline saves to the same folder.
     """
+
+    reads_at_end = True
+    """Only its second half reads fields."""
 
     def __init__(
         self,
