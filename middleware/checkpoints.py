@@ -64,9 +64,9 @@ class CkptSaver:
 
     With `train_freq`, at the same intervals and at the end of a run by max_step, it saves the state of the whole run, to
     `save_dir/run`: everything in the pipeline that has a `state_dict`. When a signal ends the run, it does so even without
-    `train_freq`. From there, `task.start(resume=save_dir)` continues the run bit for bit. Only new transitions of replay
-    buffers are written; if there are many, several iterations write a part each. Regular saves of the run are left out as long
-    as they would take more than 1% of the time.
+    `train_freq`; if the signal comes during the end of the run, after that. From there, `task.start(resume=save_dir)` continues
+    the run bit for bit. Only new transitions of replay buffers are written; if there are many, several iterations write a part
+    each. Regular saves of the run are left out as long as they would take more than 1% of the time.
 
     With a storage (`cfg.storage_path`, or `task.start(storage_path=...)`), the folder is copied there after each save of the
     run, on a thread of its own, and at the end of the run. See docs/reliability.md.
@@ -97,7 +97,8 @@ class CkptSaver:
 
     Reads, if the context has them:
         ctx.train_iter, ctx.env_step, ctx.env_episode, ctx.train_epoch, ctx.total_step; ctx.eval_value, ctx.eval_weights and
-        ctx.last_eval_iter. All are read at the end of the iteration, so the place in the pipeline does not matter.
+        ctx.last_eval_iter. All are read at the end of the iteration, when every first half has run. If a middleware sets one
+        of them after its `yield`, CkptSaver must stand before it, because second halves run in reverse order.
 
     Args:
         policy: object to save, or a dict of several by name, as with agents_evaluator.
@@ -114,6 +115,9 @@ class CkptSaver:
             the first iteration.
         ValueError: before the first iteration, another one of the pipeline saves to the same folder.
     """
+
+    reads_at_end = True
+    """Only its second half reads fields."""
 
     def __init__(
         self,

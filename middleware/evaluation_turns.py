@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from ding_lite.basics.blocks import block
 from ding_lite.engine import Deferred, WorkCancelled
 from ding_lite.policy import EvalMode
 
@@ -39,7 +40,7 @@ class EvaluationTurn:
             for policy in self._weights:
                 _open[policy].append(self)
 
-    @contextlib.contextmanager
+    @block
     def taken(self, is_stopping: Callable[[], bool]) -> Iterator[None]:
         """A block in which the modes act with the weights of this turn. The turn ends with it.
 

@@ -96,7 +96,8 @@ def online_logger(
     TensorBoard and Weights & Biases. If writing fails, there is a warning and the run continues. On a terminal the console is
     a live view, elsewhere plain lines.
 
-    Reads, if the context has them, at the end of the iteration, so the place in the pipeline does not matter:
+    Reads, if the context has them, at the end of the iteration, when every first half has run (if a middleware sets one of them
+    after its `yield`, the logger must stand before it, because second halves run in reverse order):
         ctx.env_step, ctx.train_iter, ctx.env_episode; ctx.finished_episodes; ctx.collect_metrics, ctx.learn_metrics,
         ctx.eval_metrics; ctx.eval_value, ctx.last_eval_value, ctx.last_eval_iter; ctx.train_output if a learner logs no
         metrics. And the fields in `counters`.

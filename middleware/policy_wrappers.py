@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any
 
 from ding_lite.basics import did_you_mean
+from ding_lite.basics.blocks import block
 from ding_lite.basics.messages import name_of
 from ding_lite.contexts import AgentsContext, OnlineRLContext
 from ding_lite.engine import contract, contract_of, current_task, run_inside
@@ -147,7 +147,7 @@ class ForPolicy:
             raise ValueError(f"{self.__name__} finds no policy {self._name!r} in ctx.parts{near} There are {known}.")
         return parts[self._name]
 
-    @contextmanager
+    @block
     def _folded(self, ctx: AgentsContext, counts: bool) -> Iterator[OnlineRLContext]:
         """The policy's context, with the counter of `ctx`; counter and metrics are copied back, even after errors."""
         context = self._context(ctx)

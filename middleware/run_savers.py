@@ -94,6 +94,8 @@ class RunSaver:
         Raises:
             RankError: the processes of a data-parallel run have different weights.
         """
+        if own_run().is_complete and current_ranks() is not None:  # a late signal, which other processes need not have
+            return
         if self.run_copy is not None and current_ranks() is not None:
             self.run_copy.settle(_LONGEST_WAIT_S)  # so that the copies of all processes have a state in common
         self._save()
@@ -105,7 +107,9 @@ class RunSaver:
         ranks = current_ranks()
         if ranks is not None:
             ranks.require_equal_weights("saving the run" if is_asked else "the end of the run")
-        if self._is_unsavable or not (self._is_regular or own_run().is_cut):
+        reason = own_run().end_reason
+        is_cut = own_run().is_cut or (reason is not None and reason.kind == "signal")
+        if self._is_unsavable or not (self._is_regular or is_cut):
             return
         self.is_postponed = is_asked and own_run().has_deferred_work
         if self.is_postponed:  # the next iteration tries again, instead of waiting for its end

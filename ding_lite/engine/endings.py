@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from ding_lite.basics.messages import add_note, location_of
+from ding_lite.basics.messages import add_note, describe_error, location_of
 from ding_lite.engine.hidden_middleware import unended_middleware
 from ding_lite.engine.sync_loops import iterate
 from ding_lite.pipeline.contexts import Context, same_iteration, settable_fields
@@ -97,6 +97,10 @@ class EndingMixin:
 
     _end_reason: EndReason | None = None
 
+    def _settle_reason(self) -> None:
+        """The run is over: its reason stays, also when the signal is forgotten."""
+        self._end_reason, self._signal = self.end_reason, None
+
     @property
     def progress(self) -> float | None:
         """The completed fraction of the run, in [0, 1], set by a middleware that will end it; None if unknown.
@@ -172,7 +176,7 @@ class EndingMixin:
             try:
                 note(error)
             except Exception as failed:  # noqa: BLE001  it must not hide the error of the run
-                add_note(error, f"and note_error of {name} raised {type(failed).__name__}: {failed}")
+                add_note(error, f"and note_error of {name} raised {describe_error(failed)}")
 
 
 def where_set(above: int = 0) -> str:

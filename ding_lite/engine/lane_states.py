@@ -13,6 +13,7 @@ from ding_lite.engine.plans import Plan
 from ding_lite.engine.steps import LEARN, TAKING, Edge
 from ding_lite.pipeline.contexts import Context, factories_of, is_scalar, with_own_values
 from ding_lite.pipeline.contracts import LANES
+from ding_lite.pipeline.fingerprints import changed, fingerprint
 from ding_lite.pipeline.pipeline_checks import PipelineError
 
 
@@ -46,7 +47,8 @@ class LaneStates:
         return {"edges": copy.deepcopy(edges), "snapshots": saved, "lanes": copy.deepcopy(lanes)}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Continue from a saved state; before the first run.
+        """Continue from a saved state; before the first run. Kept fields that the script has set since the state was loaded are
+        passed to all lanes.
 
         Raises:
             ValueError: the state belongs to other edges, because the contracts or the pipeline have changed.
@@ -58,9 +60,12 @@ class LaneStates:
         snapshots = [leaders[saved["leader"]].snapshot_from(saved["state"]) for saved in state["snapshots"]]
         for edge, saved in zip(self._plan.edges, state["edges"]):
             self._ends[edge].load_state(copy.deepcopy(saved["tokens"]), snapshots)
+        ctx = self._lanes[LEARN].ctx
+        before = {name: getattr(ctx, name) for name in self._plan.kept if hasattr(ctx, name)}
         for lane, kept in zip(self._lanes, copy.deepcopy(state["lanes"])):
             for name, value in kept.items():
                 object.__setattr__(lane.ctx, name, value)
+        self.replace({name: value for name, value in before.items() if _differ(value, getattr(ctx, name))}, {})
 
     def _leaders(self) -> list[Any]:
         """The objects that followers on other lanes act on, in the order of the edges."""
@@ -70,18 +75,40 @@ class LaneStates:
         """Each leader that followers on other lanes act on, with a snapshot of its state."""
         return [(leader, leader.snapshot()) for leader in self._leaders()]
 
-    def replace(self, ctx: Context, changed: Mapping[str, Any], snapshots: Mapping[int, Any]) -> None:
-        """Replace what was changed since the last run; see `Network.go_on`."""
+    def replace(self, changed: Mapping[str, Any], snapshots: Mapping[int, Any]) -> None:
+        """Replace what was changed since the last run.
+
+        Args:
+            changed: kept fields that were set; every lane sees the new value.
+            snapshots: new snapshots of the leaders that were changed, by id; every follower acts on them.
+        """
         learn = self._lanes[LEARN]
-        learn.ctx, learn.is_renewed = ctx, True
-        for lane in self._lanes:
-            if lane is not learn and self._plan.lanes[lane.number]:
-                mine = {name: getattr(lane.ctx, name) for name in self._plan.kept if hasattr(lane.ctx, name)}
-                lane.ctx, lane.is_renewed = copy_for_lane(ctx, self._plan, lane.number), True
-                for name, value in {**mine, **copy.deepcopy(dict(changed))}.items():
-                    object.__setattr__(lane.ctx, name, value)
+        for lane in (learn, *self._others()):
+            for name, value in (dict(changed) if lane is learn else copy.deepcopy(dict(changed))).items():
+                object.__setattr__(lane.ctx, name, value)
         for ends in self._ends.values():
             ends.replace(changed, snapshots)
+
+    def go_on(self, ctx: Context) -> None:
+        """Prepare for one more run, whose first iteration has this context."""
+        learn = self._lanes[LEARN]
+        learn.ctx, learn.is_renewed = ctx, True
+        for lane in self._others():
+            mine = {name: getattr(lane.ctx, name) for name in self._plan.kept if hasattr(lane.ctx, name)}
+            lane.ctx, lane.is_renewed = copy_for_lane(ctx, self._plan, lane.number), True
+            for name, value in mine.items():
+                object.__setattr__(lane.ctx, name, value)
+
+    def _others(self) -> list[Lane]:
+        """The lanes with steps, but that which learns."""
+        return [lane for lane in self._lanes if lane.number != LEARN and self._plan.lanes[lane.number]]
+
+
+def _differ(value: Any, other: Any) -> bool:
+    """Whether two values of a kept field differ; a NaN is equal to itself."""
+    if is_scalar(value) and is_scalar(other):
+        return type(value) is not type(other) or repr(value) != repr(other)
+    return changed(fingerprint(value), fingerprint(other), private="all") is not None
 
 
 def refuse_factories_that_count(ctx: Context, plan: Plan) -> None:

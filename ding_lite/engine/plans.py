@@ -9,11 +9,10 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from ding_lite.basics.optional_attributes import attribute_of
 from ding_lite.engine.lags import source_of
 from ding_lite.engine.steps import LEARN, PROCESS, Edge, MiddlewareStep, make_steps
 from ding_lite.pipeline.contexts import Context, kept_fields, settable_fields
-from ding_lite.pipeline.contracts import LANES
+from ding_lite.pipeline.contracts import LANES, leader_of
 from ding_lite.pipeline.entries import Entry
 from ding_lite.pipeline.generators import may_yield
 
@@ -145,7 +144,7 @@ class _Wiring:
     def _connect_followers(self) -> None:
         for step in self._steps:
             for follower in step.uses:
-                leader = attribute_of(follower, "leader")
+                leader = leader_of(follower)
                 if leader is None:
                     continue
                 source = source_of(

@@ -9,7 +9,7 @@ from typing import Any
 
 from ding_lite.basics.optional_attributes import attribute_of
 from ding_lite.basics.origins import is_of_script, module_of
-from ding_lite.pipeline.contracts import state_groups
+from ding_lite.pipeline.contracts import leader_of, state_groups
 from ding_lite.pipeline.entries import Entry
 from ding_lite.pipeline.used_middleware import middleware_of
 
@@ -26,7 +26,7 @@ def parts_of(entries: Sequence[Entry]) -> dict[str, Any]:
     found: dict[int, tuple[str, Any]] = {}
     for it in used:
         for thing in () if it.contract is None else it.contract.uses:
-            leader = attribute_of(thing, "leader")
+            leader = leader_of(thing)
             for one in (thing,) if leader is None else (leader, thing):
                 owner = owners.get(id(one), (one,))[0]
                 if has_state(owner):

@@ -12,7 +12,7 @@ from typing import Any
 
 from ding_lite.basics.checkpoints import plain
 from ding_lite.basics.global_random import load_global_random, require_global_random, save_global_random
-from ding_lite.basics.messages import add_note
+from ding_lite.basics.messages import add_note, describe_error
 from ding_lite.basics.optional_attributes import attribute_of
 from ding_lite.basics.origins import is_of_ding_lite
 from ding_lite.basics.run_files import RunFiles
@@ -21,11 +21,13 @@ from ding_lite.basics.value_types import require_kept_type
 from ding_lite.engine.deferrals import Deferrals
 from ding_lite.engine.lost_entries import lost_entries
 from ding_lite.engine.network_states import NetworkStates
+from ding_lite.engine.run_calls import RunCalls, is_sound_record
 from ding_lite.engine.run_parts import environments_of, environments_without_state, network_holder, parts_of
 from ding_lite.engine.setting_states import SettingStates
 from ding_lite.engine.token_networks import Network
 from ding_lite.engine.unsaved_state import Memories
 from ding_lite.pipeline.contexts import is_scalar, keep_exactly, kept_fields, settable_fields
+from ding_lite.pipeline.contracts import leader_of
 from ding_lite.pipeline.entries import Entry
 from ding_lite.pipeline.used_middleware import methods_of
 
@@ -57,8 +59,7 @@ class RunStateMixin:
     def _clear_run_state(self) -> None:
         self._at_pause: list[Callable[[], None]] = []
         self._is_paused = False
-        self._first_step: int | None = None  # ctx.total_step of the first iteration of the script
-        self._already_done = 0  # iterations that a loaded state has done, and that calls of run() leave out
+        self._calls = RunCalls()
         self._resume: Path | None = None
         self.storage = None
         self._new_episodes = False
@@ -95,9 +96,14 @@ class RunStateMixin:
         """The folder of the run that this one continues, as passed to `start(resume=...)`; None for a new run."""
         return self._resume
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether the last call of `run` has done everything, `end_run` included."""
+        return self._calls.are_complete
+
     def _load_resumed(self) -> None:
         """Load the latest state of the run to resume, the first time that this is called."""
-        if self._resume is None or self._first_step is not None:
+        if self._resume is None or self._calls.have_begun:
             return
         files, done = RunFiles(self._resume), None
         for _, choose in methods_of(self._entries, "choose_state"):  # the same one in several processes
@@ -176,16 +182,17 @@ class RunStateMixin:
             )
         self._warn_of_lost_memories()
         network = self._network if self._network is not None else self._resting_network()
-        ctx = self._ctx if network is None else network.ctx
-        step = ctx.total_step + 1 if self._ran else ctx.total_step  # a loaded state may not have run yet
+        ctx = self._ctx if self._network is None else self._network.ctx
+        step = self._next_step(ctx)
         lanes = copy.deepcopy(self._loaded_lanes) if network is None else network.state()
         kept = {name: _plain_copy(ctx, name) for name in kept_fields(ctx) if name != "total_step" and hasattr(ctx, name)}
         later = [name for name in kept if self._kept_at_start is not None and name not in self._kept_at_start]
-        parts = self._parts()
+        parts, runs = self._parts(), self._calls.state(step)
         networks, settings = self._network_states.state_dict(parts), self._setting_states.state_dict(parts)
         return {
             "format": FORMAT,
-            "done": step - self._first_step if self._first_step is not None else self._already_done,
+            "done": sum(done for done, _, _ in runs),
+            "runs": runs,
             "max_lag": self.max_lag,
             "pipeline": [entry.name for entry in self._entries],
             "context": {"total_step": step, "kept": kept, **({"kept_later": later} if later else {})},
@@ -197,10 +204,15 @@ class RunStateMixin:
             "global_random": save_global_random(),
         }
 
+    def _next_step(self, ctx: Any) -> int:
+        """The number of the iteration after the one of this context."""
+        return int(ctx.total_step) + self._ran  # a new or loaded context has not run yet
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue the run of a saved state. Call it after the last `task.use`, before `run`.
 
-        The following calls of `run` leave out as many iterations as the state has done, so the same script does what is left.
+        The following calls of `run` leave out as many iterations as the state has done, so the same script does what is left. A
+        call that `finish` or an error had ended returns at once.
 
         Raises:
             RunStateError: the state is that of another pipeline, another lag, or an incompatible version, and nothing is
@@ -220,7 +232,7 @@ class RunStateMixin:
             )
         self._setting_states.load_state_dict(state.get("settings", {}), parts)  # first: policies compare theirs with the state
         seeds = {name: attribute_of(part, "run_seed") for name, part in parts.items()}
-        for name in sorted(parts, key=lambda name: attribute_of(parts[name], "leader") is not None):  # followers last
+        for name in sorted(parts, key=lambda name: leader_of(parts[name]) is not None):  # followers last
             if name in state["parts"]:
                 self._load_part(name, parts[name], state["parts"][name])
             else:
@@ -237,7 +249,7 @@ class RunStateMixin:
         for name, value in saved["kept"].items():
             object.__setattr__(ctx, name, copy.deepcopy(value))
         object.__setattr__(ctx, "total_step", saved["total_step"])
-        self._already_done, self._first_step = state["done"], saved["total_step"] - state["done"]
+        self._calls.load(state.get("runs", [[state["done"], None, None]]), saved["total_step"])
         self._loaded_lanes = state["lanes"]
         load_global_random(state["global_random"])
         self._forget_last_run()
@@ -249,7 +261,7 @@ class RunStateMixin:
         except Exception as error:
             if _is_raw(error, part) and not (is_env and self._new_episodes):
                 raise RunStateError(
-                    f"the state of {name} cannot be loaded ({type(error).__name__}: {error}): it is damaged, or another "
+                    f"the state of {name} cannot be loaded ({describe_error(error)}): it is damaged, or another "
                     "version of ding_lite saved it. To continue from the state before, remove the file of this one."
                 ) from error
             if not is_env:
@@ -372,6 +384,8 @@ def require_sound(state: Any) -> None:
     step, done = context["total_step"], state["done"]
     _require("['context']['total_step']", _is_count(step), step, "an integer, 0 or more")
     _require("['done']", _is_count(done) and done <= step, done, f"a number of iterations from 0 to total_step, {step}")
+    runs = state.get("runs", [[done, None, None]])  # earlier versions saved only the sum
+    _require("['runs']", is_sound_record(runs, done), runs, f"a list of the calls of run, of {done} iterations together")
     try:
         require_global_random(state["global_random"], "the state's ['global_random']")
     except ValueError as error:

@@ -12,8 +12,9 @@ from os import PathLike
 from types import TracebackType
 from typing import Any, SupportsIndex, TypeVar
 
+from ding_lite.basics.blocks import block
 from ding_lite.basics.foreign_names import foreign_arguments, foreign_attributes
-from ding_lite.basics.messages import add_note, did_you_mean
+from ding_lite.basics.messages import add_note, describe_error, did_you_mean, words_of
 from ding_lite.basics.optional_attributes import attribute_of
 from ding_lite.basics.origins import is_method_of_ding_lite
 from ding_lite.basics.run_downloads import restored_run
@@ -32,6 +33,7 @@ from ding_lite.engine.manual_control import ManualControl, running_task
 from ding_lite.engine.paused_runs import PausedRun
 from ding_lite.engine.plans import Plan, make_plan
 from ding_lite.engine.roles import RolesMixin
+from ding_lite.engine.run_calls import MAX_STEP
 from ding_lite.engine.run_states import RunStateMixin
 from ding_lite.engine.stage_times import StageTimes
 from ding_lite.engine.sync_loops import iterate
@@ -144,8 +146,8 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
                 collector's weights. Up to `1 + max_lag` iterations are in progress at a time. None means 1 in asynchronous
                 mode, else 0. With `async_mode=False` the same schedule runs on one thread, with the same result.
             resume: the folder of a run that a `CkptSaver` has saved, or the URI of its copy, which is downloaded. The first
-                `run` loads the latest state, and leaves out the iterations that are done: the same script goes on as if the run
-                had never ended. None begins a new run.
+                `run` loads the latest state, and leaves out the iterations that are done; calls of `run` that had ended return
+                at once. So the same script goes on as if the run had never ended. None begins a new run.
             new_episodes: with `resume`, whether to begin new episodes in environments that cannot be restored, instead of
                 raising an error. The run is then not the same as the unbroken one.
             watchdog_s: seconds after which a run is ended in which no middleware begins or returns, also in `begin_run` and
@@ -265,7 +267,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
         except BaseException as closing:
             if error is None:
                 raise
-            add_note(error, f"and closing the task raised {type(closing).__name__}: {closing}")
+            add_note(error, f"and closing the task raised {describe_error(closing)}")
 
     def run(self, max_step: int = _ENDLESS, final: bool = True) -> None:
         """Run `max_step` more iterations, or fewer if `finish` is set; the iteration that sets it is completed.
@@ -315,12 +317,13 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
             return
         check_pipeline(self.ctx, self._entries)
         self._load_resumed()
-        left = max_step.__index__() - self._already_done
-        self._already_done = max(0, -left)
-        wanted, max_step = max_step, max(left, 0)
-        if left < 0 or (left == 0 and not final):  # the loaded run has done all of it
-            self._end_reason = EndReason("max_step", f"max_step={wanted} was reached before this state was saved")
+        wanted = max_step.__index__()
+        left = self._calls.begin(wanted, final, self._next_step(self._ctx))
+        if isinstance(left, EndReason):  # the loaded run has done all of it
+            self._end_reason, self._ended = left, True
+            self._finish = final if left.kind == MAX_STEP else left.kind != "error"
             return
+        max_step = left
         if self._ended:
             self._finish = self._ended = False
             self._asked = None
@@ -342,8 +345,6 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
                 self._ran = True
                 if not max_step:  # the loaded run has done all iterations, but may not have come to its end
                     object.__setattr__(self._ctx, "total_step", self._ctx.total_step - 1)
-                if self._first_step is None:
-                    self._first_step = self._ctx.total_step
                 self._note_start()
                 watchdog = self._watchdog(interrupts)
                 with watchdog.watching():
@@ -361,9 +362,14 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
                         self._left = 0
                         self._end_reason = self._asked or EndReason("max_step", f"max_step={wanted} was reached")
                         if final or self._asked is not None:
-                            if max_step and (self._asked is None or self.is_cut):
+                            was_cut = self.is_cut
+                            if max_step and (self._asked is None or was_cut):
                                 self._save_run()
                             self._complete()
+                            if not was_cut:
+                                self._calls.complete(self._end_reason, self._next_step(self._ctx))
+                                if self._signal is not None:  # it came while the run was ending
+                                    self._save_run()
                 if self._errors_at_end:
                     raise self._errors_at_end.pop(0)
                 interrupts.raise_again()
@@ -372,13 +378,16 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
         except BaseException as error:
             first = self._first_of(error)
             if isinstance(first, Exception) and not isinstance(first, OutOfMemoryError):
-                self._end_reason = EndReason("error", f"{type(first).__name__} was raised: {first}")
+                self._end_reason = EndReason("error", f"{type(first).__name__} was raised: {words_of(first)}")
                 with self._current():
                     self._note_error(first)
             if first is not error:
                 raise first from error
             raise
         finally:
+            self._settle_reason()
+            if self._end_reason is None or self._end_reason.kind != MAX_STEP:
+                self._calls.break_off(self._end_reason, self._next_step(self._ctx))
             self._ended, self._iterating = True, False
             self._at_pause.clear()
 
@@ -404,7 +413,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
         first = ends[0] if ends and isinstance(error, Exception) else error
         for other in (error, *others):
             if other is not first:
-                add_note(first, f"and {type(other).__name__}: {other}")
+                add_note(first, f"and {describe_error(other)}")
         return first
 
     def _complete(self) -> None:
@@ -500,7 +509,10 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
         return Network(plan, self.ctx, Timeline(), checker, self._deferrals, is_threaded=self.async_mode)
 
     def _resting_network(self) -> Network | None:
-        return None if self._paused is None else self._paused.network
+        if self._paused is None or not self._paused.is_followed_by(self._pipeline(), self._ctx):
+            return None
+        self._paused.pass_on(self._ctx)
+        return self._paused.network
 
     def _forget_last_run(self) -> None:
         self._ran = self._ended = self._finish = False
@@ -526,8 +538,9 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
         """Replace the context by the next one, as `run` does between iterations; a later run begins with it."""
         if self._network is not None:
             raise RuntimeError("task.renew() inside a middleware, where iterations overlap: the engine renews each context.")
-        self.ctx = self.ctx.renew()
-        self._ran = False
+        if not self._calls.is_behind:  # else a loaded context is that of a later call of `run`
+            self.ctx = self.ctx.renew()
+            self._ran = False
         return self
 
     def defer(self, fn: Callable[..., Result], *args: Any, **named: Any) -> Deferred[Result]:
@@ -762,7 +775,7 @@ def _warn_of_barriers(plan: Plan) -> None:
 _opened: ContextVar[Task | None] = ContextVar("opened_task", default=None)
 
 
-@contextlib.contextmanager
+@block
 def opened_for(other: Task) -> Iterator[None]:
     """Within this block, `ding_lite.task.use` adds to another task, so that a function written for the global task builds the
     pipeline of that one."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ding_lite.basics.files import write_atomically, writing
+from ding_lite.basics.messages import printable
 from ding_lite.basics.user_output import show
 from ding_lite.engine.steps import LEARN
 from ding_lite.engine.timelines import Timeline
@@ -66,7 +67,7 @@ class TimelineMixin:
         else:
             with writing(path):
                 Path(path).parent.mkdir(parents=True, exist_ok=True)
-                Path(path).write_text(f"{text}\n", encoding="utf-8")
+                Path(path).write_text(f"{text}\n", encoding="utf-8", errors="replace")
         return text
 
     def _require_timeline(self, verb: str) -> Timeline:
@@ -131,7 +132,7 @@ def _picture(timeline: Timeline, iterations: int) -> str:
         parts.append(f'<rect x="{_MARGIN}" y="{top}" width="{_WIDTH - _MARGIN - 20}" height="{_ROW - 12}" fill="#f4f4f4"/>')
         for step, iteration, start, stop in shown[lane]:
             x, width = _MARGIN + (start - begun) * scale, (stop - start) * scale
-            name, colour = html.escape(step.name), _COLOURS[iteration % len(_COLOURS)]
+            name, colour = html.escape(printable(step.name)), _COLOURS[iteration % len(_COLOURS)]
             parts.append(
                 f'<rect x="{x:.1f}" y="{top}" width="{max(width, 0.5):.1f}" height="{_ROW - 12}" fill="{colour}">'
                 f"<title>{name}, iteration {iteration}: {(stop - start) / 1e6:.2f} ms</title></rect>"

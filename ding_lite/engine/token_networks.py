@@ -11,10 +11,10 @@ import queue
 import threading
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
-from ding_lite.basics.messages import HelperContext, add_note
+from ding_lite.basics.messages import HelperContext, add_note, describe_error, words_of
 from ding_lite.basics.torch_threads import torch_threads, use_torch_threads
 from ding_lite.engine.cores import short_switch_interval, threads_of_torch
 from ding_lite.engine.deferrals import Deferrals, WorkCancelled
@@ -277,8 +277,11 @@ class Network:
                         self._carry_out(self.max_step)
                 if self._is_between_iterations:
                     self._call_at_pause()
-                if not is_final and self.reason is not None and self.error is None:  # other lanes continue without a limit
-                    self._carry_out(_ENDLESS)
+                limit = self.max_step if is_final else _ENDLESS
+                if (
+                    self.reason is not None and self.error is None and self._until < limit
+                ):  # other lanes continue, without a pause
+                    self._carry_out(limit)
         finally:
             self._at_pause.clear()
             self._end_work()
@@ -325,17 +328,11 @@ class Network:
             raise RuntimeError("the lanes have stopped within iterations, so their state cannot be saved.")
         return self.lane_states.save()
 
-    def go_on(self, ctx: Context, changed: Mapping[str, Any], snapshots: Mapping[int, Any]) -> None:
-        """Prepare for one more run.
-
-        Args:
-            ctx: context of its first iteration.
-            changed: kept fields that were set since the last run; every lane sees the new value.
-            snapshots: new snapshots of the leaders that were changed since the last run, by id; every follower acts on them.
-        """
+    def go_on(self, ctx: Context) -> None:
+        """Prepare for one more run, whose first iteration has this context."""
         self._requests.clear()
         self.cut_by = None  # a signal to the last run is dealt with
-        self.lane_states.replace(ctx, changed, snapshots)
+        self.lane_states.go_on(ctx)
 
     def _allot_torch(self) -> None:
         """Set the number of torch threads of each lane."""
@@ -573,7 +570,7 @@ class Network:
             else:
                 self.error, self._failed_at = error, at
             if other is not None and other is not first:
-                add_note(first, f"another lane also raised {type(other).__name__}: {other}")
+                add_note(first, f"another lane also raised {describe_error(other)}")
         self._stop(at)
 
     def _stop(self, at: tuple[int, int]) -> None:
@@ -611,17 +608,17 @@ class Network:
             if error is None:
                 self._fail(raised, lane)
             elif raised is not error:
-                add_note(error, f"a generator that saw it then raised {type(raised).__name__}: {raised}")
+                add_note(error, f"a generator that saw it then raised {describe_error(raised)}")
 
     def _forgive_what_came_after(self) -> None:
         """Turn an error in an iteration after the last one, which other lanes had begun, into a warning."""
         if self.error is None or self._last is None or self._failed_at[0] <= self._last:
             return
         error, self.error = self.error, None
-        notes = "; ".join(getattr(error, "__notes__", ()))
+        notes = "; ".join(error.__dict__.get("__notes__", ()))
         warnings.warn(
             f"the run had ended when {type(error).__name__} was raised in a later iteration that had already begun: "
-            f"{error} ({notes})",
+            f"{words_of(error)} ({notes})",
             RuntimeWarning,
             stacklevel=2,
         )

@@ -27,7 +27,7 @@ from ding_lite.engine.run_parts import environments_of, has_code_of_script, has_
 from ding_lite.engine.scratch_values import ScratchValues
 from ding_lite.engine.state_names import StateNames, set_in_forward, state_names
 from ding_lite.pipeline.contexts import SCALARS, Context
-from ding_lite.pipeline.contracts import state_groups
+from ding_lite.pipeline.contracts import leader_of, state_groups
 from ding_lite.pipeline.entries import Entry
 from ding_lite.pipeline.fingerprints import Print, changes, fingerprint, with_what_is_inside
 from ding_lite.pipeline.held_objects import is_task
@@ -421,7 +421,7 @@ def _owners(used: Sequence[UsedMiddleware]) -> list[Any]:
     """Objects with a state, which is saved, and the objects that share it."""
     named = [thing for it in used if it.contract is not None for thing in it.contract.uses]
     groups = state_groups(named)
-    leaders = [thing.leader for thing in named if attribute_of(thing, "leader") is not None]
+    leaders = [leader for thing in named if (leader := leader_of(thing)) is not None]
     held = [one for it in used for one in (*holders_of(it.fn), *_called_by(it))]
     owners = [one for one in (*named, *leaders, *held) if has_state(one)]
     shared = [thing for owner in owners for thing in groups.get(id(owner), (owner,))]

@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, MutableSequence, MutableSet, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
-from ding_lite.basics.messages import did_you_mean
+from ding_lite.basics.messages import describe_error, did_you_mean
 from ding_lite.basics.optional_attributes import has_attribute
 
 ContextType = TypeVar("ContextType", bound="Context")
@@ -53,6 +53,7 @@ class _Plan:
         names = {f.name for f in fields}
         own_classes = cls.__mro__[: cls.__mro__.index(Context)]
         properties = {name for c in own_classes for name, value in vars(c).items() if isinstance(value, property)}
+        _refuse_taken_names(cls, names)
         _refuse_cached_properties(cls, own_classes)
         _refuse_near_misses(cls, fields)
         self.fields = frozenset(names)
@@ -80,6 +81,16 @@ class _Plan:
         """Mutable class attributes that are not fields: lists, dicts, arrays and so on."""
         self.reaches: dict[Any, Any] = {}
         """Allowed fields on contexts of this class, by the terms of contracts."""
+
+
+def _refuse_taken_names(cls: type[Context], names: Iterable[str]) -> None:
+    """Raise an error if a field hides an attribute of the context, such as a method, or one that the engine sets."""
+    taken = sorted({*names} & {*dir(Context), "_lineage", "_plan", "_view"} - {"total_step"})
+    if taken:
+        raise TypeError(
+            f"{cls.__name__} declares a field {taken[0]!r}, which is the name of an attribute that every context has: give the "
+            "field another name."
+        )
 
 
 def _refuse_cached_properties(cls: type[Context], own_classes: Sequence[type[Any]]) -> None:
@@ -161,7 +172,8 @@ class Context:
 
     Raises:
         UndeclaredFieldError: an undeclared attribute is set, read or kept.
-        TypeError: `ctx["name"]`, a subclass with fields that is not decorated, or one with a `functools.cached_property`.
+        TypeError: `ctx["name"]`, a subclass with fields that is not decorated, one with a field named like a method, such as
+            "renew", or one with a `functools.cached_property`.
 
     Example:
         >>> @dataclasses.dataclass
@@ -307,8 +319,10 @@ def _lineage_of(ctx: Context) -> _Lineage:
 
 
 def _plan_of(cls: type[Context]) -> _Plan:
-    if "_plan" not in cls.__dict__:
-        cls._plan = _Plan(cls)
+    plan = cls.__dict__.get("_plan")
+    if isinstance(plan, _Plan):
+        return plan
+    cls._plan = _Plan(cls)
     return cls._plan
 
 
@@ -379,7 +393,7 @@ def with_own_values(ctx: ContextType, names: frozenset[str], owner: str) -> Cont
                 return value
             raise ValueError(
                 f"{type(ctx).__name__}.{name} starts with a {type(value).__name__}, which cannot be copied "
-                f"({type(error).__name__}: {error}), and where iterations overlap, each lane needs its own copy, here "
+                f"({describe_error(error)}), and where iterations overlap, each lane needs its own copy, here "
                 f"{owner}. Pass the object to the middleware that need it, and name it in the uses of their contracts, "
                 "instead of keeping it in the context."
             ) from error

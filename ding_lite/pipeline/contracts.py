@@ -516,6 +516,18 @@ def names_object(thing: Any, terms: Contract) -> bool:
     return any(use is it for it in attribute_of(thing, "shares_state_with", ()) for use in terms.uses)
 
 
+def leader_of(thing: Any) -> Any:
+    """The object whose snapshots another one acts on, in its attribute `leader`; None if it follows none.
+
+    A follower has a method `load_snapshot`, and its leader a method `snapshot`: an attribute of this name alone may be
+    anything.
+    """
+    if not callable(attribute_of(thing, "load_snapshot")):
+        return None
+    leader = attribute_of(thing, "leader")
+    return leader if callable(attribute_of(leader, "snapshot")) else None
+
+
 def state_groups(uses: Sequence[Any]) -> dict[int, tuple[Any, ...]]:
     """For each object that shares its state with an object in `uses`, by id: all that share this state, its owner first.
 
@@ -524,6 +536,6 @@ def state_groups(uses: Sequence[Any]) -> dict[int, tuple[Any, ...]]:
     Args:
         uses: the objects in all contracts of a pipeline; their leaders count as well.
     """
-    owners = [*uses, *(thing.leader for thing in uses if attribute_of(thing, "leader") is not None)]
+    owners = [*uses, *(leader for thing in uses if (leader := leader_of(thing)) is not None)]
     groups = [(owner, *attribute_of(owner, "shares_state_with", ())) for owner in owners]
     return {id(thing): group for group in groups if len(group) > 1 for thing in group}

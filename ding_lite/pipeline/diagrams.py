@@ -11,7 +11,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from ding_lite.basics.files import write_atomically
-from ding_lite.basics.messages import require_extra
+from ding_lite.basics.messages import printable, require_extra
 from ding_lite.pipeline.contracts import Contract
 from ding_lite.pipeline.data_flow import objects_named
 from ding_lite.pipeline.entries import Entry
@@ -98,6 +98,9 @@ class _Text:
     bold: bool = False
     anchor: str = "start"
 
+    def __post_init__(self) -> None:
+        self.words = printable(self.words)  # a name may contain what no file of text can have
+
 
 @dataclass
 class _Arrow:
@@ -173,7 +176,7 @@ def _as_svg(scene: _Scene) -> bytes:
                 f'<text x="{shape.x:g}" y="{shape.y:g}" font-size="{shape.size}" fill="{shape.colour}"{weight} '
                 f'text-anchor="{shape.anchor}">{html.escape(shape.words)}</text>'
             )
-    return ("\n".join([*parts, "</svg>"]) + "\n").encode(errors="replace")  # a name may contain surrogates
+    return ("\n".join([*parts, "</svg>"]) + "\n").encode()
 
 
 def _as_png(scene: _Scene) -> bytes:

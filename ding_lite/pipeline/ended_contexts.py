@@ -8,9 +8,9 @@ from collections import deque
 from typing import Any
 
 from ding_lite.pipeline.contexts import Context
-from ding_lite.pipeline.views import become
+from ding_lite.pipeline.views import become, unannounced_subclass
 
-_MARK, _CLASS = "_has_ended", "_ended_class"
+_BEFORE, _CLASS = "_class_before_end", "_ended_class"
 
 
 class EndedContexts:
@@ -37,7 +37,7 @@ class EndedContexts:
         except TypeError:  # its class has slots, and none for weak references
             return
         before = last.popleft()() if len(last) > later else None
-        if before is not None and not hasattr(type(before), _MARK):
+        if before is not None and not hasattr(type(before), _BEFORE):
             become(before, _ended(type(before)))
             self._marked.append(weakref.ref(before))
 
@@ -46,7 +46,7 @@ class EndedContexts:
         for ref in self._marked:
             ctx = ref()
             if ctx is not None:
-                become(ctx, type(ctx).__mro__[1])
+                become(ctx, getattr(type(ctx), _BEFORE))
         self._marked.clear()
         self._last.clear()
 
@@ -72,4 +72,4 @@ def _made(cls: type[Any]) -> type[Any]:
             )
         return value
 
-    return type(cls.__name__, (cls,), {"__slots__": (), "__getattribute__": __getattribute__, _MARK: True})
+    return unannounced_subclass(cls, {"__getattribute__": __getattribute__, _BEFORE: cls})

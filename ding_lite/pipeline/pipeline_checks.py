@@ -69,7 +69,8 @@ def check_pipeline(ctx: Context, pipeline: Sequence[Entry]) -> None:
     time must not touch what another of them changes. A middleware without a contract counts as writing every field and filling
     every object. Middleware inside of others are checked one by one.
     A value that is lost, because it is set again before any middleware has read it, gives a warning; so does one that no
-    middleware reads, if the field's metadata names a "consumer", and a change of a value after its last reader.
+    middleware reads, if the field's metadata names a "consumer", a change of a value after its last reader, and a value that a
+    second half sets after a logger or saver has read it.
 
     Raises:
         PipelineError: all problems, one per line, each with its line of the script.
@@ -86,8 +87,9 @@ def check_pipeline(ctx: Context, pipeline: Sequence[Entry]) -> None:
         count = "one problem" if len(problems) == 1 else f"{len(problems)} problems"
         lines = [f"  {problem}{used.at}" for used, problem in problems]
         raise PipelineError("\n".join([f"this pipeline cannot run, it has {count}:", *lines]))
-    for text in (*_lost_values(ctx, all_used), *_unread_values(ctx, all_used), *_late_changes(ctx, all_used)):
-        warnings.warn(text, stacklevel=3)
+    for check in (_lost_values, _unread_values, _late_changes, _unseen_values):
+        for text in check(ctx, all_used):
+            warnings.warn(text, stacklevel=3)
 
 
 def _lost_values(ctx: Context, all_used: Sequence[UsedMiddleware]) -> Iterator[str]:
@@ -151,6 +153,24 @@ def _late_changes(ctx: Context, all_used: Sequence[UsedMiddleware]) -> Iterator[
                     f"read it before. If the change is for {last.name}, put {used.name} before {last.name}. If it is for you, "
                     "in task.ctx, or frees memory, name the field in may_write instead of writes."
                 )
+
+
+def _unseen_values(ctx: Context, all_used: Sequence[UsedMiddleware]) -> Iterator[str]:
+    """Each middleware whose second half sets a field of this iteration after the second half of one that reads fields there."""
+    cls, kept = type(ctx), kept_fields(ctx)
+    for place, used in enumerate(all_used):
+        if used.contract is None or used.is_around or used.scope:
+            continue
+        behind = [other for other in all_used[place + 1 :] if other.contract and not other.scope and _reads_at_end(other)]
+        for name in used.contract.writes_after:
+            readers = [other for other in behind if _may_look_at(cls, other, name)]
+            if readers and name not in kept and not is_property(cls, name):
+                names, whole = (" and ".join(texts) for texts in zip(*((it.name, it.name + it.at) for it in readers)))
+                yield (
+                    f"{used.name}{used.at} sets ctx.{name} after its yield, and is too late for {whole}: second halves run in "
+                    f"reverse order. Put {names} before {used.name}."
+                )
+                break
 
 
 def _may_look_later(cls: type[Context], all_used: Sequence[UsedMiddleware], used: UsedMiddleware, name: str) -> bool:

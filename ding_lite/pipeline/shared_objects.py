@@ -16,7 +16,7 @@ from ding_lite.basics.optional_attributes import attribute_of, has_attribute
 from ding_lite.basics.origins import is_of_script
 from ding_lite.pipeline.code_in_use import advice_on_order, are_unordered, code_in_use
 from ding_lite.pipeline.contexts import is_scalar
-from ding_lite.pipeline.contracts import Contract, line_to_add, state_groups
+from ding_lite.pipeline.contracts import Contract, leader_of, line_to_add, state_groups
 from ding_lite.pipeline.entries import Entry, take_turns
 from ding_lite.pipeline.fingerprints import Print, changed, fingerprint
 from ding_lite.pipeline.held_objects import NO_STATE, Held, advances, objects_in_use, objects_reached
@@ -79,7 +79,7 @@ def unnamed_objects(pipeline: Sequence[Entry], found: Reached) -> Iterator[str]:
         chosen = {held.container for held in reached if terms is not None and _is_any(terms.uses, (held.thing,))}
         for held in reached:
             thing = held.thing
-            same, leader = groups.get(id(thing), (thing,)), attribute_of(thing, "leader")
+            same, leader = groups.get(id(thing), (thing,)), leader_of(thing)
             named = same if leader is None else (*same, *groups.get(id(leader), (leader,)))
             if terms is None or id(same[0]) in told or _is_any(terms.uses, named) or _reads_named_alone(held, terms.uses):
                 continue
@@ -470,5 +470,5 @@ def _knows(entry: Entry, thing: Any) -> bool:
 
 def _is_named(thing: Any, terms: Contract) -> bool:
     """Whether a contract names the object or its leader."""
-    leader = attribute_of(thing, "leader")
+    leader = leader_of(thing)
     return any(it is thing or (leader is not None and it is leader) for it in terms.uses)

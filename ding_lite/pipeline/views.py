@@ -8,13 +8,14 @@ made while it is in use on another thread.
 
 from __future__ import annotations
 
+import abc
 import sys
 import threading
 import types
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
+from ding_lite.basics.blocks import block
 from ding_lite.pipeline.contexts import Context
 from ding_lite.pipeline.properties import is_property
 
@@ -169,7 +170,7 @@ def field_value(ctx: object, name: str) -> Any:
     return None if value is _MISSING else value
 
 
-@contextmanager
+@block
 def seen_whole(ctx: object) -> Iterator[None]:
     """Within this block, the context has its real class."""
     view = type(ctx)
@@ -190,12 +191,41 @@ def alias(ctx: Any) -> Any:
     return twin
 
 
+class _Unannounced:
+    """Stands before a class in the order of lookup, so that the `__init_subclass__` of that class is not called."""
+
+    __slots__ = ()
+
+    def __init_subclass__(cls) -> None:
+        """Do not call the next one."""
+
+
+def unannounced_subclass(cls: type[Any], attributes: dict[str, Any]) -> type[Any]:
+    """A subclass with the same name and layout, made without calling `__init_subclass__` or the metaclass of a script: these
+    may register subclasses, or require arguments for them.
+
+    Args:
+        cls: a class of contexts.
+        attributes: those of the subclass.
+    """
+    metaclass, kind = type(cls), abc.ABCMeta if isinstance(cls, abc.ABCMeta) else type  # abc keeps something for each class
+    if isinstance(cls.__init_subclass__, types.MethodType):
+        # Not as a base: objects change their class only to one with the same first base that has a layout.
+        metaclass = type(metaclass.__name__, (metaclass,), {"mro": _with_unannounced})
+    made: type[Any] = kind.__new__(metaclass, cls.__name__, (cls,), {"__slots__": (), **attributes})
+    return made
+
+
+def _with_unannounced(cls: type[Any]) -> list[type[Any]]:
+    itself, *bases = type.mro(cls)
+    return [itself, _Unannounced, *bases]
+
+
 def _view_class(view: View) -> type[Any]:
     """A subclass of the context's class that refuses what is beyond the reach of this view."""
     reach = view.reach
     cls = reach.cls
     methods: dict[str, Any] = {
-        "__slots__": (),
         "__module__": cls.__module__,
         "__qualname__": cls.__qualname__,
         "__doc__": cls.__doc__,
@@ -208,7 +238,7 @@ def _view_class(view: View) -> type[Any]:
     if not reach.is_noted:  # recording hides nothing
         methods.update({"__dict__": property(_visible), "__repr__": _show})
     refused = {name: _Refused(name, view) for name in reach.fields - reach.readable}
-    return type(cls.__name__, (cls,), {**methods, **refused})
+    return unannounced_subclass(cls, {**methods, **refused})
 
 
 def _set_of(view: View) -> Callable[[Any, str, Any], None]:

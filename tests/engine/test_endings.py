@@ -296,6 +296,32 @@ class TestReason:
         assert (loop.end_reason.kind, str(loop.end_reason)) == ("signal", "SIGINT was received")
         assert [entry[:2] for entry in log] == [("one", 1), ("one", 2)]
 
+    @MODES
+    def test_a_signal_while_the_run_ends_is_its_reason_also_when_the_task_is_closed(self, mode):
+        class Interrupted(Ends):
+            def end_run(self, ctx):
+                signal.raise_signal(signal.SIGINT)
+
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        loop, reasons = Task(), []
+        try:
+            with loop.start(ctx=Counts(), **mode):
+                loop.use(Interrupted([], "one"))
+                with pytest.raises(KeyboardInterrupt):
+                    loop.run(3)
+                reasons.append(loop.end_reason)
+                loop.run(0)
+                reasons.append(loop.end_reason)
+                with pytest.raises(KeyboardInterrupt):
+                    loop.run(1)
+        finally:
+            signal.signal(signal.SIGINT, before)
+        assert [str(reason) for reason in (*reasons, loop.end_reason)] == [
+            "SIGINT was received",
+            "max_step=0 was reached",
+            "SIGINT was received",
+        ]
+
     def test_during_the_iterations_there_is_none_yet_and_progress_is_that_of_who_ends_the_run(self):
         seen, loop = [], Task()
 

@@ -144,6 +144,22 @@ class TestLag:
         assert saved == [k + 1 for k in range(8)]
         assert (copy.adopted, exact.adopted) == (None, None)  # after the run they follow the leader itself again
 
+    @MODES
+    @pytest.mark.parametrize("leader", [0, "agent_0", Copy(None)], ids=["number", "name", "object"])
+    @pytest.mark.parametrize("loads", [False, True])
+    def test_an_attribute_named_leader_may_be_anything(self, overlap, leader, loads):
+        class Flock:
+            def load_snapshot(self, snapshot):
+                raise AssertionError("nothing leads it")
+
+        flock, visited = Flock() if loads else Listing(), []
+        object.__setattr__(flock, "leader", leader)
+        moves = contract(uses=(flock,), stage="collect")(lambda ctx: visited.append(ctx.total_step))
+        leads = contract(uses=(leader,) if isinstance(leader, Copy) else (), stage="learn")(lambda ctx: None)
+        run(moves, leads, steps=3, async_mode=overlap, max_lag=1)
+
+        assert visited == [0, 1, 2]
+
     @pytest.mark.filterwarnings("ignore:asynchronous mode knows")
     @pytest.mark.parametrize("lag", [0, 1])
     def test_a_state_is_taken_before_anybody_is_let_through_who_may_change_it(self, lag):

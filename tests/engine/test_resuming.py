@@ -255,6 +255,11 @@ class TestState:
             (lambda s: s.update(done=-7), r"\['done'\] is -7, expected"),
             (lambda s: s.update(done=1.0), r"\['done'\] is 1\.0, expected"),
             (lambda s: s.update(done=True), r"\['done'\] is True, expected"),
+            (lambda s: s.update(runs=[[1, None, None]]), r"\['runs'\] is .*, expected a list of the calls .* of 2 iterations"),
+            (lambda s: s.update(runs=[[2, "finish", None]]), r"\['runs'\] is"),
+            (lambda s: s.update(runs=[[1, None, None], [1, None, None]]), r"\['runs'\] is"),
+            (lambda s: s.update(runs=[[2.0, None, None]]), r"\['runs'\] is"),
+            (lambda s: s.update(runs=2), r"\['runs'\] is 2, expected"),
             (
                 lambda s: s["context"].update(total_step=-1),
                 r"\['context'\]\['total_step'\] is -1, expected an integer",

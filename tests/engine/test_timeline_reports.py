@@ -96,6 +96,20 @@ class TestTimeline:
         assert len(titles) == 2 * 3 * 2
         assert titles[0].startswith("evaluate <both>, iteration 3: ")
 
+    @pytest.mark.parametrize("letter", ["\ud800", "\x01"])
+    def test_a_name_may_have_any_characters(self, tmp_path, letter):
+        def rests_here(ctx):
+            rests(ctx)
+
+        rests_here.__name__ = rests_here.__qualname__ = f"a {letter} b"
+        with Task().start(max_lag=1) as loop:
+            loop.use(contract(stage="learn")(rests_here)).run(3)
+            loop.timeline(tmp_path / "lanes.json")
+            loop.report(tmp_path / "report.txt")
+
+        titles = [element.text for element in ElementTree.parse(tmp_path / "lanes.svg").getroot().iter(f"{SVG}title")]
+        assert titles[0].startswith("a ? b, iteration 0: ")
+
     def test_a_picture_has_iterations_and_both_make_their_folder(self, tmp_path):
         with Task().start(max_lag=1) as loop:
             loop.use(step("collect", rests))

@@ -244,6 +244,12 @@ class TestStateOutsideOfFields:
         ):
             Missed()
 
+    @pytest.mark.parametrize("name", ["renew", "keep", "_plan", "_lineage", "_view", "_refuse", "foreign_fields", "__eq__"])
+    def test_a_field_with_the_name_of_an_attribute_of_contexts_is_refused(self, name):
+        taken = dataclasses.make_dataclass("Taken", [(name, int, 1)], bases=(Mine,))
+        with pytest.raises(TypeError, match=f"Taken declares a field '{name}', .* every context has: give the field another"):
+            taken()
+
     def test_a_cached_property_is_refused_with_what_to_write(self):
         @dataclasses.dataclass
         class Cached(Mine):

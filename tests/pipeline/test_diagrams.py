@@ -101,6 +101,14 @@ def test_a_png_is_a_whole_picture(tmp_path):
     assert height == pytest.approx(float(root.get("height")), abs=1)
 
 
+@pytest.mark.parametrize("name", ["lone \ud800 surrogate", "control \x01 character"])
+def test_a_name_may_have_any_characters(tmp_path, name):
+    with Task().start() as loop:
+        loop.use(Named(name))
+        assert name.replace(name[name.index(" ") + 1], "?", 1) in texts(loop.draw(tmp_path / "pipeline.svg"))
+        png_size(loop.draw(tmp_path / "pipeline.png"))
+
+
 @pytest.mark.parametrize("name", ["new/folder/pipeline.svg", "pipeline.svg"])
 def test_a_path_may_be_a_string_and_its_folder_need_not_exist(tmp_path, name):
     with Task().start() as loop:

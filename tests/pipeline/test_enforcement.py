@@ -1,5 +1,6 @@
 """Contracts are enforced: what a middleware touches beyond its contract is an error at that line, in each mode and step."""
 
+import abc
 import contextlib
 import copy
 import dataclasses
@@ -9,6 +10,7 @@ import sys
 import threading
 import warnings
 import weakref
+from typing import Generic, TypeVar
 
 import pytest
 from contract_runs import MODES, OVERLAPPING, Data, Slotted, run
@@ -18,6 +20,8 @@ from ding_lite.engine import Context, ContractError, PendingWork, Task, Undeclar
 from ding_lite.middleware import for_policy
 from ding_lite.pipeline.guards import CHECKED_ITERATIONS
 from ding_lite.pipeline.properties import fields_behind
+
+Value = TypeVar("Value")
 
 
 def line_here() -> int:
@@ -434,6 +438,53 @@ class TestViews:
         gc.collect()
         assert gone() is None
         assert all(ref() is None for ref in seen)
+
+    @MODES
+    @pytest.mark.parametrize("slots", [False, True])
+    @pytest.mark.parametrize("before", [(), (abc.ABC,), (Generic[Value],), (type("Plain", (), {}),)], ids=str)
+    def test_a_class_that_registers_its_subclasses_does_not_see_them(self, mode, slots, before):
+        made = []
+
+        class Registry(*before, Context):
+            def __init_subclass__(cls, *, key, **kwargs):
+                super().__init_subclass__(**kwargs)
+                made.append(key)
+
+        @dataclasses.dataclass
+        class Registered(Registry, key="mine"):
+            seen: int = 0
+
+            def __post_init__(self):
+                self.keep("seen")
+
+        registered = type("Slotted", (Registered,), {"__slots__": ("extra",)}, key="slots") if slots else Registered
+        contexts = []
+        reads = contract(("seen",), ("seen",), uses=(contexts,), stage="learn")(lambda ctx: setattr(ctx, "seen", ctx.seen + 1))
+        keeps = contract(uses=(contexts,), stage="learn")(lambda ctx: contexts.append(ctx))
+        ctx = run(reads, keeps, mode=mode, ctx=registered(), steps=7)
+
+        assert ctx.seen == 7
+        assert {type(ctx) for ctx in contexts} == {registered}
+        assert made == ["mine", "slots"][: 1 + slots]
+
+    @MODES
+    @pytest.mark.parametrize("kind", [type, abc.ABCMeta])
+    def test_nor_does_a_metaclass(self, mode, kind):
+        made = []
+
+        class Registry(kind):
+            def __new__(cls, name, bases, attributes):
+                made.append(name)
+                return super().__new__(cls, name, bases, attributes)
+
+        @dataclasses.dataclass
+        class Registered(Context, metaclass=Registry):
+            seen: int = 0
+
+        kinds = []
+        run(contract(("seen",), stage="learn")(lambda ctx: kinds.append(type(ctx))), mode=mode, ctx=Registered())
+        assert made == ["Registered"]
+        assert {type(kind) for kind in kinds} == {Registry}
 
     def test_a_wrapper_that_comes_in_a_checked_iteration_is_called_from_then_on(self):
         calls = []

@@ -407,6 +407,46 @@ class TestSideBySide:
 LATE = "changes ctx.data, and no middleware behind it reads it"
 
 
+class AtEnd:
+    """A logger: it reads at the end of the iteration."""
+
+    reads_at_end = True
+
+    def __init__(self, name, field):
+        self.__name__, self._field, self.seen = name, field, []
+        contract(may_read=(field,), uses=(self,), stage="record")(self)
+
+    def __call__(self, ctx):
+        yield
+        self.seen.append(getattr(ctx, self._field))
+
+
+def judging(field):
+    @contract(writes_after=(field,), stage="learn")
+    def judge(ctx):
+        yield
+        setattr(ctx, field, 7)
+
+    return judge
+
+
+def test_what_a_second_half_sets_after_a_logger_has_read_it_is_named_with_the_place_to_put_it():
+    logger, saver = AtEnd("log", "data"), AtEnd("save", "data")
+    words = r"^judging .* sets ctx.data after its yield, and is too late for log .* and save .*Put log and save before judging"
+    with pytest.warns(UserWarning, match=words):
+        run_of(judging("data"), logger, AtEnd("other", "rows"), saver)
+    assert logger.seen == saver.seen == [None]
+
+
+@pytest.mark.parametrize("field", ["data", "kept"])
+def test_what_it_sees_there_or_in_the_next_iteration_is_not_named(field):
+    logger = AtEnd("log", field)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run_of(*([logger, judging(field)] if field == "data" else [judging(field), logger]), max_step=2)
+    assert logger.seen[1] == 7
+
+
 def test_a_change_after_the_last_reader_is_named_with_its_place():
     first, reads = middleware("collect", writes=("data",)), middleware("estimate", reads=("data",), writes=("result",))
     change, later = middleware("scale", reads=("data",), writes=("data",)), middleware("train", reads=("result",))

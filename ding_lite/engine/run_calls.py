@@ -1,0 +1,151 @@
+"""Run calls: which calls of `run` a script has made, so that a resumed script leaves out what is done."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from ding_lite.engine.endings import EndReason
+
+MAX_STEP = "max_step"
+"""Kind of the reason of a call that did all its iterations."""
+
+
+@dataclasses.dataclass
+class _Part:
+    """Iterations of one or more calls in a row. All but the last one did all their iterations, so only their sum counts."""
+
+    done: int
+    reason: EndReason | None = None
+    """Why the last call ended, if everything is done, `end_run` included; None if it may go on."""
+
+    @property
+    def ended_early(self) -> bool:
+        """Whether the last call ended before it had done all its iterations."""
+        return self.reason is not None and self.reason.kind != MAX_STEP
+
+
+class RunCalls:
+    """The calls of `run` so far. Iterations are numbered by `total_step`, which counts on from one call to the next."""
+
+    def __init__(self) -> None:
+        self._parts: list[_Part] = []
+        self._first = 0
+        """The first iteration of the last part."""
+        self._failed: EndReason | None = None
+        """Why the last call was broken off; it is over if the script makes another one."""
+        self._left_out: tuple[int, int] | None = None
+        """Of a loaded state: the number of parts, and of iterations of the next one, that calls have left out so far. None if
+        there is nothing left to leave out."""
+        self.is_behind = False
+        """Whether calls were left out, and none has run since."""
+
+    @property
+    def have_begun(self) -> bool:
+        """Whether there was a call, or a state was loaded."""
+        return bool(self._parts) or self._left_out is not None
+
+    @property
+    def are_complete(self) -> bool:
+        """Whether the last call has done everything, `end_run` included."""
+        return bool(self._parts) and self._parts[-1].reason is not None
+
+    def begin(self, max_step: int, is_final: bool, step: int) -> int | EndReason:
+        """Begin a call.
+
+        Args:
+            max_step: maximum number of iterations.
+            is_final: whether `end_run` is to be called.
+            step: the next iteration.
+
+        Returns:
+            The number of iterations that are left; or why the call ended, if a loaded state has all of it, so that it is left
+            out.
+        """
+        left = max_step if self._left_out is None else self._leave_out(max_step, is_final)
+        self.is_behind = isinstance(left, EndReason)
+        if not self.is_behind:
+            self._open(step)
+        return left
+
+    def _leave_out(self, max_step: int, is_final: bool) -> int | EndReason:
+        assert self._left_out is not None
+        index, offset = self._left_out
+        if index == len(self._parts):  # the state was saved between two calls
+            self._left_out = None
+            return max_step
+        part = self._parts[index]
+        taken = min(part.done - offset, max_step)
+        reached = EndReason(MAX_STEP, f"max_step={max_step} was reached before this state was saved")
+        if offset + taken < part.done:
+            self._left_out = index, offset + taken
+            return reached
+        if part.reason is not None and part.ended_early:
+            self._left_out = index + 1, 0
+            return EndReason(part.reason.kind, f"{part.reason}, before this state was saved")
+        self._left_out = None
+        is_over = taken == max_step and (part.reason is not None or not is_final)
+        return reached if is_over else max_step - taken
+
+    def _open(self, step: int) -> None:
+        """The last part goes on, or another one begins."""
+        if self._failed is not None:
+            self._parts[-1].reason, self._failed = self._failed, None
+        if not self._parts or self._parts[-1].ended_early:
+            self._parts.append(_Part(0))
+            self._first = step
+        self._parts[-1].reason = None
+
+    def complete(self, reason: EndReason, step: int) -> None:
+        """The call has done everything, `end_run` included.
+
+        Args:
+            reason: why it ended.
+            step: the next iteration.
+        """
+        self._parts[-1].done, self._parts[-1].reason = step - self._first, reason
+
+    def break_off(self, reason: EndReason | None, step: int) -> None:
+        """The call has ended by an error or a signal. A state that is saved now continues it, unless it is complete.
+
+        Args:
+            reason: why it ended; None if unknown.
+            step: the next iteration.
+        """
+        if self._parts and self._parts[-1].reason is None:
+            self._parts[-1].done = step - self._first
+            self._failed = reason or EndReason("error", "the run was broken off")
+
+    def state(self, step: int) -> list[list[Any]]:
+        """The parts, as plain data: iterations, and the reason for the end of the last of their calls, if it is over.
+
+        Args:
+            step: the next iteration.
+        """
+        if self._parts and self._parts[-1].reason is None and self._failed is None and self._left_out is None:
+            self._parts[-1].done = step - self._first
+        return [[it.done, *((None, None) if it.reason is None else (it.reason.kind, it.reason.words))] for it in self._parts]
+
+    def load(self, state: Sequence[Sequence[Any]], step: int) -> None:
+        """Continue from a result of `state`; the following calls leave out what is done.
+
+        Args:
+            state: the parts.
+            step: the next iteration.
+        """
+        self._parts = [_Part(done, None if kind is None else EndReason(kind, words)) for done, kind, words in state]
+        self._first = step - (self._parts[-1].done if self._parts else 0)
+        self._failed, self._left_out, self.is_behind = None, (0, 0), False
+
+
+def is_sound_record(state: Any, done: int) -> bool:
+    """Whether it is a result of `RunCalls.state` with this sum of iterations."""
+    if not isinstance(state, (list, tuple)) or not all(isinstance(one, (list, tuple)) and len(one) == 3 for one in state):
+        return False
+    counts, ends = [count for count, _, _ in state], [(kind, words) for _, kind, words in state]
+    if not all(type(count) is int and count >= 0 for count in counts) or sum(counts) != done:
+        return False
+    if not all((kind is None and words is None) or type(kind) is type(words) is str for kind, words in ends):
+        return False
+    return all(kind not in (None, MAX_STEP) for kind, _ in ends[:-1])

@@ -1,0 +1,264 @@
+"""Scripts that call `run` several times: a resumed script does what is left, whatever had ended its calls."""
+
+import contextlib
+import dataclasses
+import os
+import signal
+
+import pytest
+import torch
+from states import same, through_a_file
+
+from ding_lite.basics import RunFiles
+from ding_lite.engine import Context, Task, contract
+from ding_lite.middleware import CkptSaver
+
+MODES = pytest.mark.parametrize(
+    "mode",
+    [{}, {"max_lag": 1}, {"async_mode": True}, {"async_mode": True, "max_lag": 3}],
+    ids=["plain", "lag", "threads", "lag 3"],
+)
+
+
+@dataclasses.dataclass
+class Counts(Context):
+    count: int = dataclasses.field(default=0, metadata={"kept": True})
+    ends: int = dataclasses.field(default=0, metadata={"kept": True})
+
+
+class Memory:
+    """A middleware with a state: it counts its calls."""
+
+    def __init__(self, stage, act=lambda ctx: None, reads=(), writes=()):
+        self.seen, self.act = 0, act
+        contract(reads=reads, writes=writes, uses=(self,), stage=stage)(self)
+
+    def __call__(self, ctx):
+        self.seen += 1
+        self.act(ctx)
+
+    def state_dict(self):
+        return {"seen": self.seen}
+
+    def load_state_dict(self, state):
+        self.seen = state["seen"]
+
+
+class Counter(Memory):
+    def __init__(self, act):
+        super().__init__("learn", act, ("count", "ends"), ("count", "ends"))
+
+    def end_run(self, ctx):
+        ctx.ends += 1
+
+
+def phases(loop, between=lambda: None):
+    """The calls of a script, and what each gives: kind of the end, and whether `finish` is set."""
+
+    def noted(between=between):
+        found.append((loop.end_reason.kind, str(loop.end_reason).partition(", before this")[0], loop.finish))
+        between()
+
+    found = []
+    loop.run(5)  # ended by finish
+    noted()
+    loop.renew()
+    loop.run(4, final=False)
+    noted()
+    with contextlib.suppress(ValueError):
+        loop.run()  # ended by an error, or finish
+    noted(lambda: None)
+    loop.run(2)
+    noted()
+    loop.run(2, final=False)
+    noted()
+    loop.run()  # ended by finish
+    noted()
+    loop.run(3)
+    noted()
+    return found
+
+
+def script(mode, saves=None, state=None, between=None):
+    """Everything that a run with these calls leaves behind. It saves its state between iterations, to the list `saves`."""
+    loop = Task()
+
+    def act(ctx):
+        ctx.count += 1
+        if saves is not None:
+            loop.between_iterations(lambda: saves.append(through_a_file(loop.state_dict())))
+        if ctx.count == 10 and not loop.async_mode:  # on threads, time decides how far other lanes are ahead of an error
+            raise ValueError("in the third call")
+        if ctx.count in (3, 10, 18):
+            loop.finish = True
+
+    collector, learner = Memory("collect"), Counter(act)
+    with loop.start(ctx=Counts(), **mode):
+        loop.use(collector).use(learner)
+        if state is not None:
+            loop.load_state_dict(state)
+        found = phases(loop, lambda: between(loop) if between else None)
+        last = loop.state_dict()
+        return found, loop.ctx.count, last["context"]["total_step"], loop.ctx.ends, collector.seen, learner.seen, last
+
+
+def assert_same(one, other):
+    words = [[it[:1] + it[2:] if it[0] == "max_step" else it for it in found[0]] for found in (one, other)]
+    assert words[0] == words[1]
+    assert one[1:-1] == other[1:-1]
+    assert same(one[-1]["runs"], other[-1]["runs"])
+    assert same(one[-1]["parts"], other[-1]["parts"])
+
+
+@MODES
+def test_a_script_with_several_calls_goes_on_from_each_state_as_if_it_had_never_ended(mode):
+    unbroken, saves = script(mode), []
+    assert_same(script(mode, saves), unbroken)
+    assert unbroken[1:4] == (21, 21, 5 if mode.get("async_mode") else 4)
+    assert max(len(state["runs"]) for state in saves) == 4
+    for state in saves:
+        assert_same(script(mode, state=state), unbroken)
+
+
+@MODES
+def test_so_it_does_from_a_state_between_two_calls(mode):
+    saves = []
+    unbroken = script(mode, between=lambda loop: saves.append(through_a_file(loop.state_dict())))
+    assert len(saves) == 6
+    for state in saves:
+        assert_same(script(mode, state=state), unbroken)
+
+
+@MODES
+def test_a_state_saved_after_an_error_or_a_signal_continues_the_call(mode):
+    def run(state=None, breaks=None, steps=8):
+        loop, broken = Task(), []
+
+        def act(ctx):
+            ctx.count += 1
+            if ctx.count == 4 and breaks is not None and not broken:
+                broken.append(1)
+                breaks()
+
+        with loop.start(ctx=Counts(), **mode):
+            loop.use(Counter(act))
+            if state is not None:
+                loop.load_state_dict(state)
+            try:
+                loop.run(steps)
+            except (ValueError, SystemExit):
+                return loop.state_dict()
+            return loop.ctx.count, loop.ctx.total_step
+
+    def fails():
+        raise ValueError("once")
+
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        states = [run(breaks=breaks) for breaks in (fails, lambda: os.kill(os.getpid(), signal.SIGTERM))]
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert [run(state) for state in states] == [(8, 7)] * 2
+
+
+@MODES
+def test_a_complete_call_is_left_out_with_its_end_and_a_larger_one_goes_on(mode):
+    def run(steps, state=None):
+        loop = Task()
+
+        def act(ctx):
+            ctx.count += 1
+
+        with loop.start(ctx=Counts(), **mode):
+            loop.use(Memory("evaluate", lambda ctx: None, reads=("ends",))).use(Counter(act))
+            if state is not None:
+                loop.load_state_dict(state)
+            loop.run(steps)
+            return loop.ctx.count, loop.ctx.ends, str(loop.end_reason), through_a_file(loop.state_dict())
+
+    state = run(4)[-1]
+    assert state["runs"] == [[4, "max_step", "max_step=4 was reached"]]
+    words = "max_step={} was reached before this state was saved"
+    assert run(4, state)[:3] == (4, 1, words.format(4))
+    assert run(3, state)[:3] == (4, 1, words.format(3))
+    assert run(6, state)[:3] == (6, 2, "max_step=6 was reached")
+
+
+@MODES
+def test_what_is_changed_after_a_call_is_in_the_state_of_every_lane(mode):
+    def run(state=None, saves=None):
+        loop, seen = Task(), []
+        evaluate = Memory("evaluate", lambda ctx: seen.append((ctx.total_step, ctx.ends)), reads=("ends",))
+
+        def act(ctx):
+            ctx.count += 1
+
+        with loop.start(ctx=Counts(), **mode):
+            loop.use(evaluate).use(Counter(act))
+            if state is not None:
+                loop.load_state_dict(state)
+            loop.run(3)
+            loop.ctx.count += 10
+            if state is None:
+                loop.renew()
+                loop.ctx.ends += 5
+                saves.append(through_a_file(loop.state_dict()))
+            loop.run(3)
+            return seen[-3:], loop.ctx.ends, loop.ctx.total_step
+
+    saves = []
+    unbroken = run(saves=saves)
+    assert unbroken[1:] == (7, 5)
+    assert run(saves[0]) == unbroken
+
+
+def test_a_state_of_an_earlier_version_has_only_the_sum_of_iterations():
+    def run(calls, state=None):
+        with Task().start(ctx=Counts()) as loop:
+            loop.use(Counter(lambda ctx: setattr(ctx, "count", ctx.count + 1)))
+            if state is not None:
+                loop.load_state_dict(state)
+            for steps in calls:
+                loop.run(steps, final=False)
+            return loop.ctx.count, loop.state_dict()
+
+    state = run([3, 2])[1]
+    assert state.pop("runs") == [[5, None, None]]
+    assert [run(calls, state)[0] for calls in ([3, 4], [4, 3], [7], [5, 1, 1], [2, 2], [1] * 7)] == [7, 7, 7, 7, 5, 7]
+
+
+@pytest.mark.parametrize("train_freq", [None, 1])
+@pytest.mark.parametrize("finishes", [False, True])
+@pytest.mark.parametrize("mode", [{}, {"max_lag": 1}], ids=["plain", "lag"])
+def test_a_signal_during_the_end_of_a_run_leaves_a_state_from_which_the_next_call_begins(tmp_path, train_freq, finishes, mode):
+    def run(resume=None, kills=False):
+        loop, seen = Task(), []
+
+        class Killed(Memory):
+            def end_run(self, ctx):
+                ctx.ends += 1
+                if kills:
+                    os.kill(os.getpid(), signal.SIGTERM)
+
+        def act(ctx):
+            ctx.count += 1
+            seen.append(ctx.total_step)
+            if ctx.count == 3 and finishes:
+                loop.finish = True
+
+        with loop.start(ctx=Counts(), resume=resume, **mode):
+            loop.use(Killed("learn", act, ("count", "ends"), ("count", "ends")))
+            loop.use(CkptSaver(torch.nn.Linear(1, 1), tmp_path, train_freq=train_freq))
+            loop.run(9 if finishes else 3)
+            loop.run(2)
+            return seen, loop.ctx.ends
+
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        with pytest.raises(SystemExit) as caught:
+            run(kills=True)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert caught.value.code == 143
+    assert RunFiles(tmp_path).load()[0]["runs"][0][:2] == [3, "finish" if finishes else "max_step"]
+    assert run(resume=tmp_path) == ([3, 4], 2)
