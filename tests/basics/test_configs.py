@@ -415,7 +415,6 @@ class TestValuesInFiles:
             (dict[bool, Level], {True: Level.HIGH}, {"true": 2}),
             (dict[int | None, int], {None: 1, 2: 3}, {"null": 1, "2": 3}),
         ],
-        ids=str,
     )
     def test_it_is_written_as_a_person_would(self, annotation, value, written):
         config = one_field(annotation, value)
@@ -446,7 +445,6 @@ class TestValuesInFiles:
             (Mode, Mode.BYTES),
             (list[Any], [1, 2j]),
         ],
-        ids=str,
     )
     def test_what_no_file_can_hold_is_refused_by_name(self, annotation, value):
         with pytest.raises(ConfigError, match=r"^Made\.x.* = .* is a .*"):
@@ -465,7 +463,6 @@ class TestValuesInFiles:
     @pytest.mark.parametrize(
         ("annotation", "value"),
         [(Colour, "RED"), (Colour, True), (Level, 3), (Access, 64), (Side, "up"), (pathlib.Path, 3), (set[int], {"a"})],
-        ids=str,
     )
     def test_what_is_no_member_path_or_set_is_refused(self, annotation, value):
         with pytest.raises(ConfigError, match=r"Made\.x.* it is declared"):
@@ -506,7 +503,6 @@ class TestKeys:
             (Mapping[int, dict[int, int]], {"1": {"2": 3}}, {1: {2: 3}}),
             (OrderedDict[int, int], OrderedDict({"2": 1, "1": 2}), OrderedDict({2: 1, 1: 2})),
         ],
-        ids=str,
     )
     def test_text_becomes_the_declared_type(self, annotation, given_, expected):
         assert repr(one_field(annotation, given_).x) == repr(expected)
@@ -527,7 +523,6 @@ class TestKeys:
             (dict[str, Any], {"a": {1: 1}}),
             (Any, {1: 1}),
         ],
-        ids=str,
     )
     def test_other_keys_are_refused(self, annotation, value):
         with pytest.raises(

@@ -281,7 +281,7 @@ def run_with_evaluation(value, *middleware):
         loop.run(1)
 
 
-@pytest.mark.parametrize("value", ONE_NUMBER, ids=repr)
+@pytest.mark.parametrize("value", ONE_NUMBER)
 def test_an_array_or_tensor_of_one_number_is_the_value_of_an_evaluation(value, tmp_path):
     policy, cfg = torch.nn.Linear(1, 1), DQNConfig(exp_name=str(tmp_path))
     run_with_evaluation(value, online_logger(cfg), CkptSaver(policy, tmp_path))
@@ -290,7 +290,7 @@ def test_an_array_or_tensor_of_one_number_is_the_value_of_an_evaluation(value, t
     assert (row["evaluate/score"], load_checkpoint(tmp_path / "ckpt" / "best.pt")["eval_value"]) == (2.5, 2.5)
 
 
-@pytest.mark.parametrize("value", NO_NUMBER, ids=repr)
+@pytest.mark.parametrize("value", NO_NUMBER)
 @pytest.mark.parametrize("is_logged", [True, False])
 def test_any_other_value_of_an_evaluation_is_refused_by_name(value, is_logged, tmp_path):
     reader = online_logger(DQNConfig(exp_name=str(tmp_path))) if is_logged else CkptSaver(torch.nn.Linear(1, 1), tmp_path)
