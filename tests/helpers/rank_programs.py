@@ -478,6 +478,20 @@ def _saved_in(run):
     return sorted(path.name for path in (run / "ckpt").iterdir()), RunFiles(run).saved()
 
 
+def not_resumed(rank, folder):
+    """The error of runs that were saved by another number of processes, or that are not there."""
+    found = {}
+    if rank == 0:
+        RunFiles(folder / "by one").save({"done": 1}, 1)
+    for name in ("by one", "absent"):
+        try:
+            with together(config(folder / "other", resume=str(folder / name))):
+                raise AssertionError("it has begun")
+        except RankError as error:
+            found[name] = str(error)
+    return found
+
+
 def compared(rank, folder):
     """The error that each pair of tensors raises, of which only one is that of the other rank; "" if there is none."""
     numbers = torch.randn(64, 64, generator=torch.Generator().manual_seed(0))
@@ -526,7 +540,7 @@ PROGRAMS = {
     fn.__name__: fn
     for fn in (
         *(gradient_steps, all_policies, running_statistics, whole_runs, replayed, offline),
-        *(resumed, mistakes, compared, killed),
+        *(resumed, not_resumed, mistakes, compared, killed),
     )
 }
 

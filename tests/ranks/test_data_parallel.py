@@ -1,6 +1,7 @@
 """Two processes that learn together: like one with all rows, together to the end, and exactly on resuming."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -272,6 +273,21 @@ def test_processes_end_and_leave_no_locks(ran):
 
     assert codes == [0, -signal.SIGKILL]
     assert [path for path in folder.rglob(".lock") if path.parent.name != "rank_1" or "killed" not in path.parts] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [
+        ("by one", "rank 1 cannot resume: .*has the states of 1 process, its own and 0 in .* Start as many, without torchrun;"),
+        ("absent", "rank 0 cannot resume: there is no run to resume in .*absent: there is no such folder"),
+    ],
+)
+def test_a_run_that_not_all_processes_can_resume_is_the_same_error_in_all(ran, case, words):
+    first, second = (result[case] for result in ran[1]["not_resumed"])
+
+    assert first == second
+    assert re.search(words, first)
 
 
 def test_one_process_learns_alone_with_the_configuration_as_it_is():
