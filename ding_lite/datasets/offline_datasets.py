@@ -326,8 +326,9 @@ class OfflineDataset:
     def _not_finite(self, column: str, row: int, value: Any, count: str, such: str) -> str:
         """A message about a number that is not finite, and its fix."""
         episode = int(self._ends.searchsorted(row, "right"))
+        in_batches = ", infinite in batches, which are float32," if np.isfinite(value) else ""
         return (
-            f"the column {column} of the dataset {self.name} has the value {value} in row {row}, which is step "
+            f"the column {column} of the dataset {self.name} has the value {value}{in_batches} in row {row}, which is step "
             f"{row - self._begins[episode]} of episode {episode}; {count} of {self.num_episodes:,} episodes have such {such}. "
             "Leave them out: dataset.select(dataset.finite)."
         )
@@ -341,7 +342,8 @@ class OfflineDataset:
 
     @cached_property
     def finite(self) -> np.ndarray[Any, Any]:
-        """[E] bool, whether all rewards, observations and actions of an episode are finite, neither NaN nor infinite."""
+        """[E] bool, whether all rewards, observations and actions of an episode are finite, neither NaN nor infinite, also in
+        batches, which have float32 instead of float64."""
         found = np.ones(self.num_episodes, np.bool_)
         for name in ("reward", OBS, "next_obs", "action"):
             for _, row, _ in self._numbers_not_finite(name):
@@ -349,7 +351,7 @@ class OfflineDataset:
         return found
 
     def problem_with_numbers(self, columns: Collection[str]) -> str | None:
-        """The first number that is NaN or infinite in these columns, and the fix; or None.
+        """The first number that is NaN, infinite, or above the range of batches in these columns, and the fix; or None.
 
         Columns are read in pieces.
 
@@ -365,13 +367,13 @@ class OfflineDataset:
     def problem_with_weights(self) -> str | None:
         """The first number of the column `weight` that is no weight of a loss, and the fix; None if there is none."""
         weight = self.rows(("weight",))["weight"] if "weight" in self._names else np.ones(0)
-        wrong = np.flatnonzero(~((weight >= 0) & np.isfinite(weight)))
+        wrong = np.flatnonzero(~((weight >= 0) & _is_finite(weight)))
         if not len(wrong):
             return None
         return (
             f"the column weight of the dataset {self.name} has the value {weight[wrong[0]]} in row {wrong[0]}; {len(wrong):,} "
             f"of {len(weight):,} weights are such. They are the weights of transitions in the loss, expected finite numbers of "
-            "at least 0: change them, dataset.with_columns(weight=...), or give the column another name."
+            "float32 of at least 0: change them, dataset.with_columns(weight=...), or give the column another name."
         )
 
     def problem_with_masks(
@@ -423,7 +425,7 @@ class OfflineDataset:
                 part = rows[begin : begin + size]
                 at, stored = self._places(part)
                 found = self._rows(leaf, at + (stored if is_observation else 0) + is_last).reshape(len(part), -1)
-                wrong = ~np.isfinite(found)
+                wrong = ~_is_finite(found)
                 if wrong.any():
                     has = np.flatnonzero(wrong.any(1))
                     yield "/".join((name, *path[1:])), part[has], found[has, wrong[has].argmax(1)]
@@ -711,6 +713,12 @@ class OfflineDataset:
 
 def _is_share(value: object) -> bool:
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def _is_finite(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Where numbers are neither NaN nor infinite in batches, which have float32 instead of float64."""
+    with np.errstate(over="ignore"):
+        return np.isfinite(array.astype(np.float32) if array.dtype == np.float64 else array)
 
 
 def _as_tensor(where: str, name: str, array: np.ndarray[Any, Any]) -> torch.Tensor:

@@ -360,6 +360,19 @@ class TestD4RL:
             assert np.array_equal(rows["next_obs"][: steps - ended], obs[1 : steps + (not ended)][: steps - ended])
             assert (rows["terminated"][-1], rows["truncated"][-1]) == (ended, not ended)
 
+    @pytest.mark.parametrize("rows", [10**13, 2**62])
+    def test_a_column_that_does_not_fit_into_memory_is_named_with_its_size(self, rows, tmp_path):
+        path = tmp_path / "x.hdf5"
+        small_d4rl_file(path)
+        with h5py.File(path, "a") as file:
+            del file["observations"]
+            file.create_dataset("observations", (rows, 4), "f4")
+        words = (
+            rf"x\.hdf5: the column 'observations' of float32 \({rows}, 4\) cannot be read .* {rows / 2**26:,.1f} GiB, .* 0\.0:"
+        )
+        with pytest.raises(DatasetError, match=words):
+            read_d4rl(path)
+
     def test_errors(self, tmp_path):
         with pytest.raises(DatasetError, match="there is no file"):
             read_d4rl(tmp_path / "x.hdf5")

@@ -197,6 +197,28 @@ def test_observations_and_actions_that_are_not_finite_are_named(value, column, m
     assert f"in row {row % 10}, which is step {row % 10} of episode 0" in chosen.problem_with_numbers((column,))
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("column", ["obs", "action", "reward"])
+def test_numbers_that_are_infinite_in_batches_are_named(column):
+    obs, ends = np.zeros((41, 3)), np.arange(40) % 10 == 9
+    rows = {"obs": obs[:-1].copy(), "next_obs": obs[1:].copy(), "action": np.zeros((40, 2)), "reward": np.ones(40)}
+    rows.update(terminated=ends & False, truncated=ends)
+    rows[column].reshape(40, -1)[20, 0] = -1e39
+    rows["reward"][0] = np.finfo(np.float32).max
+    dataset = open_dataset(rows)
+
+    assert dataset.take([20])[column].isinf().any()
+    words = dataset.problem_with_numbers(("reward", "obs", "next_obs", "action"))
+    assert f"the column {column} of" in words
+    assert (
+        "has the value -1e+39, infinite in batches, which are float32, in row 20, which is step 0 of episode 2; 1 of 4" in words
+    )
+    assert dataset.finite.tolist() == [True, True, False, True]
+    rest = dataset.select(dataset.finite)
+    assert rest.problem_with_numbers(("reward", "obs", "next_obs", "action")) is None
+    assert all(rest.take(np.arange(30))[name].isfinite().all() for name in rows)
+
+
 def test_nothing_is_wrong_with_an_observation_after_a_terminated_episode_that_is_not_finite():
     obs, ends = np.zeros((21, 3), np.float32), np.arange(20) % 10 == 9
     rows = {"obs": obs[:-1].copy(), "next_obs": obs[1:].copy(), "action": np.zeros((20, 2)), "reward": np.ones(20)}
