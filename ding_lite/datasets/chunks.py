@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import math
 import warnings
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
@@ -426,13 +427,18 @@ def _verify(path: Path, chunk: Chunk) -> None:
 
 
 def _array(archive: zipfile.ZipFile, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """The array of this name, read-only, if it has this shape and dtype; they are compared before memory is taken for it."""
+    """The array of this name, read-only, if it has this shape and dtype; they are compared before memory is taken for it, and no
+    more than that is read."""
     headers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     with archive.open(f"{name}.npy") as member:
         has_shape, is_fortran, has_dtype = headers[np.lib.format.read_magic(member)](member)
         if has_shape != shape or has_dtype != dtype or (is_fortran and len(shape) > 1):
             raise ValueError(f"{name} is {has_dtype} {has_shape}, expected {dtype} {shape}")
-        return np.ndarray(shape, dtype, member.read())  # to the end, where zipfile compares its checksum
+        size = math.prod(shape) * dtype.itemsize
+        data = member.read(size + 1)  # to the end, where zipfile compares its checksum
+        if len(data) != size:
+            raise ValueError(f"{name} has {'more' if len(data) > size else 'less'} than the {size:,} bytes of {dtype} {shape}")
+        return np.ndarray(shape, dtype, data)
 
 
 def is_obs(name: str) -> bool:

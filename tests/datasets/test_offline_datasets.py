@@ -5,6 +5,8 @@ import hashlib
 import json
 import re
 import shutil
+import tracemalloc
+import zipfile
 
 import numpy as np
 import pytest
@@ -673,20 +675,47 @@ class TestDamage:
         with pytest.raises(DatasetError, match="is damaged"):
             self.read_all(good)
 
+    def replace_chunk(self, folder, name):
+        """Name this file in the index, in place of the first one."""
+        content, index = (folder / name).read_bytes(), json.loads((folder / "dataset.json").read_text())
+        index.pop("sha256")
+        index["chunks"][0].update(file=name, size=len(content), sha256=hashlib.sha256(content).hexdigest())
+        (folder / "dataset.json").write_text(json.dumps({**index, "sha256": _digest(index)}))
+
+    @pytest.mark.parametrize("more", [-1, 1, 64 << 20])
+    def test_an_array_of_another_length_than_it_says_is_not_read_to_its_end(self, more, tmp_path):
+        good = self.folder(tmp_path)
+        file = next(good.glob("chunk_*"))
+        with zipfile.ZipFile(file) as archive, zipfile.ZipFile(good / "long.npz", "w", zipfile.ZIP_DEFLATED) as longer:
+            for name in archive.namelist():
+                content = archive.read(name)
+                if name == "reward.npy":
+                    content = content + bytes(more) if more > 0 else content[:more]
+                longer.writestr(name, content)
+        self.replace_chunk(good, "long.npz")
+        dataset = OfflineDataset(good)
+        tracemalloc.start()
+        try:
+            with pytest.raises(
+                DatasetError, match=rf"damaged: .*reward has {'more' if more > 0 else 'less'} than the \d+ bytes"
+            ):
+                dataset.returns  # noqa: B018
+            assert tracemalloc.get_traced_memory()[1] < 16 << 20
+        finally:
+            tracemalloc.stop()
+
     def test_pickles_are_not_loaded(self, tmp_path):
         good, marker = self.folder(tmp_path), tmp_path / "executed"
         from states import Armed
 
-        file, index = next(good.glob("chunk_*")), json.loads((good / "dataset.json").read_text())
-        arrays = dict(np.load(file))
+        arrays = dict(np.load(next(good.glob("chunk_*"))))
         arrays["reward"] = np.array([Armed(marker)] * len(arrays["reward"]), object)
         np.savez(good / "armed.npz", **arrays)
-        content = (good / "armed.npz").read_bytes()
-        index.pop("sha256")
-        index["chunks"][0].update(file="armed.npz", size=len(content), sha256=hashlib.sha256(content).hexdigest())
-        (good / "dataset.json").write_text(json.dumps({**index, "sha256": _digest(index)}))
+        self.replace_chunk(good, "armed.npz")
         with pytest.raises(DatasetError, match="cannot be read as an npz file"):
             self.read_all(good)
+        index = json.loads((good / "dataset.json").read_text())
+        index.pop("sha256")
         index["chunks"][0]["file"] = "../good/armed.npz"
         (good / "dataset.json").write_text(json.dumps({**index, "sha256": _digest(index)}))
         with pytest.raises(DatasetError, match="it names the file"):
