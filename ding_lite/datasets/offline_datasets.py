@@ -262,7 +262,8 @@ class OfflineDataset:
 
     def _new_column(self, name: str, column: Any) -> np.ndarray[Any, Any]:
         """A column for `with_columns` as an array, if it fits."""
-        found = _as_numbers(name, column)
+        found = as_column(f"with_columns({name}=...)", name, column)
+        require_fit_for_tensors(f"with_columns({name}=...)", name, found)
         fixed = (OBS, "next_obs", "terminated", "truncated")
         if name in fixed:
             raise DatasetError(f"with_columns({name}=...): {', '.join(fixed)} say what the episodes are: make a new dataset.")
@@ -459,6 +460,8 @@ class OfflineDataset:
 
     def _checked(self, rows: Sequence[int] | np.ndarray[Any, Any], who: str) -> np.ndarray[Any, Any]:
         found = np.asarray(rows)
+        if not found.ndim:
+            raise IndexError(f"{who}({rows!s:.60}) of the dataset {self.name}: rows are several, pass {who}([{rows!s:.60}]).")
         found = found if found.size else np.zeros(found.shape, np.int64)
         if found.dtype.kind == "b" and found.shape == (len(self),):
             return np.flatnonzero(found)
@@ -607,7 +610,12 @@ class OfflineDataset:
 
     def _chosen(self, numbers: Sequence[int] | np.ndarray[Any, Any], who: str) -> np.ndarray[Any, Any]:
         """[n] int64, these episodes, from 0 to num_episodes - 1."""
-        found = np.asarray(numbers) if len(numbers) else np.zeros(0, np.int64)
+        found = np.asarray(numbers)
+        if not found.ndim:
+            raise IndexError(
+                f"{who}({numbers!r:.60}) of the dataset {self.name} wants several episodes: pass a list of numbers."
+            )
+        found = found if found.size else np.zeros(found.shape, np.int64)
         if found.ndim == 1 and found.dtype.kind in "biu":
             if found.dtype.kind == "b" and len(found) == self.num_episodes:
                 return np.flatnonzero(found)
@@ -727,13 +735,3 @@ def _as_tensor(where: str, name: str, array: np.ndarray[Any, Any]) -> torch.Tens
         array = array.astype(_WIDER[array.dtype])
     found = torch.from_numpy(array)
     return found.float() if found.dtype == torch.float64 else found
-
-
-def _as_numbers(name: str, column: Any) -> np.ndarray[Any, Any]:
-    """A column as an array; tensors are detached. Numbers that torch does not have are refused."""
-    tensor = column.detach().cpu() if isinstance(column, torch.Tensor) else None
-    if tensor is not None and tensor.dtype == torch.bfloat16:
-        raise DatasetError(f"with_columns({name}=...): the column is bfloat16, which datasets do not store: use .float().")
-    found = as_column(f"with_columns({name}=...)", name, column if tensor is None else tensor.numpy())
-    require_fit_for_tensors(f"with_columns({name}=...)", name, found)
-    return found

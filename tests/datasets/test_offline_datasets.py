@@ -328,6 +328,15 @@ def test_only_the_columns_in_use_are_taken_and_read(tmp_path):
         dataset.take([1], "obs")
     with pytest.raises(IndexError, match=r"rows -1 to 3: the dataset .* has 90 rows"):
         dataset.take([-1, 3])
+    with pytest.raises(IndexError, match=r"take\(1\) of the dataset .*: rows are several, pass take\(\[1\]\)"):
+        dataset.take(1)
+    with pytest.raises(IndexError, match=r"windows\(\[1\]\)"):
+        dataset.windows(np.int64(1), 2)
+    for choose in (dataset.select, dataset.episodes):
+        with pytest.raises(
+            IndexError, match=rf"{choose.__name__}\(1\) of .*: episodes are several, pass {choose.__name__}\(\[1\]"
+        ):
+            choose(1)
     words = r"the dataset .* has no column 'acts', but obs, .*, next_obs: did you mean 'action'\?"
     for reads in (dataset.rows, lambda columns: dataset.take([1], columns), lambda columns: dataset.windows([1], 2, columns)):
         with pytest.raises(DatasetError, match=words):
