@@ -35,7 +35,7 @@ from ding_lite.datasets.chunks import (
     require_names,
 )
 from ding_lite.datasets.concatenations import JoinedColumns, joined_index, joined_name
-from ding_lite.datasets.indexes import Index
+from ding_lite.datasets.indexes import Index, source_of
 from ding_lite.datasets.space_checks import find_space_mismatch, misfit_in_numbers
 from ding_lite.datasets.start_returns import returns_from_near_starts
 from ding_lite.datasets.stored_columns import Checksum, opened
@@ -107,16 +107,17 @@ class OfflineDataset:
         Args:
             episodes: the episodes; the last one may be unfinished, with neither terminated nor truncated at its end.
             observation_space, action_space: spaces of one environment.
-            source: plain data about where they are from.
+            source: plain data about where they are from; numbers and arrays of numpy become those of Python, and paths text.
             name: what messages call it.
 
         Raises:
-            DatasetError: a column is missing, or holds objects; or elements do not fit the spaces, see `with_spaces`.
+            DatasetError: a column is missing, or holds objects; the source has something that is no plain data; or elements do
+                not fit the spaces, see `with_spaces`.
         """
         found = packed(episodes)
         lengths = found.pop(LENGTHS)
         specs = {key: LeafSpec(array.shape[1:], array.dtype) for key, array in found.items()}
-        index = Index(None, None, specs, [] if source is None else [dict(source)])
+        index = Index(None, None, specs, [] if source is None else [source_of(source)])
         return cls.from_columns(index, lengths, found, name).with_spaces(observation_space, action_space)
 
     @classmethod
@@ -174,7 +175,7 @@ class OfflineDataset:
         """
         return self._space("action_space")
 
-    def misfit(self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]) -> str | None:
+    def misfit(self, observation_space: gymnasium.Space[Any] | None, action_space: gymnasium.Space[Any] | None) -> str | None:
         """What does not fit these spaces, and the fix; None if everything fits. See `with_spaces`.
 
         Values are checked only against spaces that the dataset does not specify; the others were checked earlier.
@@ -613,7 +614,7 @@ class OfflineDataset:
         found = np.asarray(numbers)
         if not found.ndim:
             raise IndexError(
-                f"{who}({numbers!r:.60}) of the dataset {self.name} wants several episodes: pass a list of numbers."
+                f"{who}({numbers!s:.60}) of the dataset {self.name}: episodes are several, pass {who}([{numbers!s:.60}])."
             )
         found = found if found.size else np.zeros(found.shape, np.int64)
         if found.ndim == 1 and found.dtype.kind in "biu":
@@ -726,7 +727,8 @@ def _is_share(value: object) -> bool:
 def _is_finite(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Where numbers are neither NaN nor infinite in batches, which have float32 instead of float64."""
     with np.errstate(over="ignore"):
-        return np.isfinite(array.astype(np.float32) if array.dtype == np.float64 else array)
+        found: np.ndarray[Any, Any] = np.isfinite(array.astype(np.float32) if array.dtype == np.float64 else array)
+    return found
 
 
 def _as_tensor(where: str, name: str, array: np.ndarray[Any, Any]) -> torch.Tensor:
