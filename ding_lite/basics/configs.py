@@ -329,9 +329,18 @@ def _same_name(key: str, known: Iterable[str]) -> str:
 
 
 def _flat(config: Config, values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    """`values` as pairs of a dotted name and a value; a mapping is split if the configuration has a section there."""
+    """`values` as pairs of a dotted name and a value; a mapping is split if the configuration has a section there.
+
+    Raises:
+        ConfigError: a name is no string.
+    """
     pairs: list[tuple[str, Any]] = []
     for key, value in values.items():
+        if not isinstance(key, str):
+            raise ConfigError(
+                f"{prefix}{key!r:.60} names no setting of {type(config).__name__}: a name is a string, not of type "
+                f"{type(key).__name__}."
+            )
         section: Any = config
         for name in key.split("."):
             section = getattr(section, name, None)

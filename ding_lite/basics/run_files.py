@@ -25,6 +25,7 @@ FORMAT = 1
 _KEPT = 2  # states; the older one is for the case that the newer one is damaged
 _ROWS, _TYPES = "row_files", "types"  # keys in the file of a state
 _STATE = re.compile(r"state_(?P<done>[0-9]+)(_(?P<number>[0-9]+))?\.pt")
+_RANK = re.compile(r"rank_[0-9]+")
 _ROW_FILE = re.compile(r"rows_[0-9]+_[0-9]+_[0-9a-f]+\.pt")
 
 
@@ -140,6 +141,8 @@ class RunFiles:
         fix = "Give the folder of the run." if outer is None else f"Give the folder of the run, {outer}."
         if run.is_file():
             return f"there is no run to resume in {run}: it is a file. {fix}"
+        if outer == run.parent and _RANK.fullmatch(run.name):
+            return self._missing_rank(outer)
         if outer is not None:
             return f"there is no run to resume in {run}: it is inside the folder of a run. {fix}"
         if not run.is_dir():
@@ -156,6 +159,18 @@ class RunFiles:
         return (
             f"there is no saved run in {run}: CkptSaver(policy, {str(run)!r}, train_freq=...) in the pipeline saves one at "
             "intervals, and when a signal or max_step ends the run."
+        )
+
+    def _missing_rank(self, outer: Path) -> str:
+        """The message for a process without a state of its own, of those that learn together in this folder."""
+        run = self.folder.parent
+        ranks = [it for it in outer.iterdir() if _RANK.fullmatch(it.name) and RunFiles(it)._manifest.exists()]
+        count, start = "1 process", "without torchrun"
+        if ranks:
+            count, start = f"{len(ranks) + 1} processes", f"torchrun --nproc-per-node {len(ranks) + 1}"
+        return (
+            f"there is no run to resume in {run}: the run in {outer} has the states of {count}, its own and {len(ranks)} in "
+            f"folders rank_N. Start as many, {start}; or restore {run.name} from a copy if it was lost."
         )
 
     def saved(self) -> list[int]:

@@ -26,6 +26,7 @@ from ding_lite.basics.uris import shown_text
 
 RECORD, ERROR, LOG = "run.json", "error.txt", "run.log"
 
+_DEEPEST = 100  # levels of data for JSON
 _LIBRARIES = ("ding_lite", "torch", "numpy", "gymnasium")
 
 
@@ -205,13 +206,38 @@ def _read(path: Path) -> dict[str, Any] | None:
     return found if whole else None
 
 
-def json_ready(value: Any) -> Any:
-    """The value with infinite numbers as text, because JSON has none."""
+def json_ready(value: Any, where: str = "the record", level: int = 0) -> Any:
+    """Plain data for JSON: numbers and arrays of numpy as those of Python, paths as text, and infinite numbers as text, because
+    JSON has none.
+
+    Args:
+        value: the data.
+        where: what messages call it.
+        level: how deep it is nested in other data.
+
+    Raises:
+        TypeError: a part of it is something else, which is named; or it is nested in more than 100 levels, or contains itself.
+    """
+    import numpy as np
+
+    if level > _DEEPEST:
+        raise TypeError(f"{where:.60}... is nested in more than {_DEEPEST} levels, or contains itself: give plain data.")
+    if isinstance(value, (np.ndarray, np.generic)):
+        value = value.tolist()
+    if isinstance(value, PathLike):
+        value = os.fspath(value)
     if isinstance(value, Mapping):
-        return {str(name): json_ready(part) for name, part in value.items()}
+        return {str(name): json_ready(part, f"{where}[{name!r:.60}]", level + 1) for name, part in value.items()}
     if isinstance(value, (list, tuple)):
-        return [json_ready(part) for part in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+        return [json_ready(part, f"{where}[{place}]", level + 1) for place, part in enumerate(value)]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if value is None or isinstance(value, (str, int)):
+        return value
+    raise TypeError(
+        f"{where} is {value!r:.60} of type {type(value).__name__}, and JSON has only numbers, text, lists and dicts: give one "
+        "of these, such as str(it) or list(it)."
+    )
 
 
 def library_versions() -> dict[str, str]:

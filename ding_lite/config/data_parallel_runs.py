@@ -8,8 +8,9 @@ import os
 from collections.abc import Iterator
 from typing import TypeVar
 
+from ding_lite.basics import CheckpointError, RunFiles, is_uri
 from ding_lite.basics.blocks import block
-from ding_lite.ranks import joined, seed_of_rank
+from ding_lite.ranks import RankError, Ranks, joined, seed_of_rank
 from ding_lite.run_configs import RunConfig
 
 RunConfigType = TypeVar("RunConfigType", bound=RunConfig)
@@ -33,7 +34,7 @@ def data_parallel(cfg: RunConfigType, timeout_s: float = 1800.0) -> Iterator[Run
         The configuration of this process.
 
     Raises:
-        RankError: another process has failed, or is not at the same point of the program.
+        RankError: another process has failed, or is not at the same point of the program; or one has no state to resume.
         ValueError: the run is asynchronous or has a lag.
     """
     with joined(timeout_s, cfg.policy.device) as ranks:
@@ -57,4 +58,19 @@ def data_parallel(cfg: RunConfigType, timeout_s: float = 1800.0) -> Iterator[Run
             own.resume = None if cfg.resume is None else os.path.join(cfg.resume, folder)
             own.log.show_every_s, own.log.video_every = math.inf, 0
             own.log.tensorboard, own.log.wandb = False, "disabled"
+        if own.resume is not None and own.storage_path is None and not is_uri(own.resume):  # else it may be downloaded later
+            _require_states(ranks, own.resume)
         yield own
+
+
+def _require_states(ranks: Ranks, folder: str) -> None:
+    """Raise the same error in all processes if one of them has no state to resume: that of the first one."""
+    problem = ""
+    try:
+        RunFiles(folder).require()
+    except CheckpointError as error:
+        problem = str(error)
+    found = ranks.texts("the states to resume", problem)
+    rank = next((rank for rank, text in enumerate(found) if text), None)
+    if rank is not None:
+        raise RankError(f"rank {rank} cannot resume: {found[rank]}")

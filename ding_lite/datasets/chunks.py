@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import math
 import warnings
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,6 +18,7 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 import numpy as np
+import torch
 
 from ding_lite.basics import unflatten, write_atomically
 from ding_lite.data import Episodes, LeafSpec, flatten
@@ -74,11 +76,18 @@ def path_of(name: str) -> tuple[str, ...]:
 
 
 def as_column(where: str, name: str, column: Any) -> np.ndarray[Any, Any]:
-    """A column as an array, in the byte order of this machine.
+    """A column as an array, in the byte order of this machine; tensors of any device are detached.
 
     Raises:
-        DatasetError: it is a masked array with masked numbers, whose mask a dataset would lose.
+        DatasetError: it is a masked array with masked numbers, whose mask a dataset would lose; or a tensor of a dtype that
+            numpy does not have.
     """
+    if isinstance(column, torch.Tensor):
+        try:
+            column = column.numpy(force=True)
+        except TypeError:
+            dtype = str(column.dtype).removeprefix("torch.")
+            raise DatasetError(f"{where}: the column {name!r} is {dtype}, which datasets do not store: use .float().") from None
     if np.ma.is_masked(column):
         raise DatasetError(
             f"{where}: the column {name!r} is a masked array with {column.mask.sum():,} masked numbers, and a dataset "
@@ -426,13 +435,18 @@ def _verify(path: Path, chunk: Chunk) -> None:
 
 
 def _array(archive: zipfile.ZipFile, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """The array of this name, read-only, if it has this shape and dtype; they are compared before memory is taken for it."""
+    """The array of this name, read-only, if it has this shape and dtype; they are compared before memory is taken for it, and
+    no more than that is read."""
     headers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     with archive.open(f"{name}.npy") as member:
         has_shape, is_fortran, has_dtype = headers[np.lib.format.read_magic(member)](member)
         if has_shape != shape or has_dtype != dtype or (is_fortran and len(shape) > 1):
             raise ValueError(f"{name} is {has_dtype} {has_shape}, expected {dtype} {shape}")
-        return np.ndarray(shape, dtype, member.read())  # to the end, where zipfile compares its checksum
+        size = math.prod(shape) * dtype.itemsize
+        data = member.read(size + 1)  # to the end, where zipfile compares its checksum
+        if len(data) != size:
+            raise ValueError(f"{name} has {'more' if len(data) > size else 'less'} than the {size:,} bytes of {dtype} {shape}")
+        return np.ndarray(shape, dtype, data)
 
 
 def is_obs(name: str) -> bool:

@@ -59,13 +59,29 @@ def read_d4rl(path: str | PathLike[str], max_episode_steps: int | None = None) -
         with h5py.File(path, "r") as file:
             present = [name for name in file if isinstance(file.get(name), h5py.Dataset)]
             names = _named(str(path), present, list(file))
-            found = {name: file[stored][()] for name, stored in names.items()}
+            found = {name: _read(path, file[stored]) for name, stored in names.items()}
     except FileNotFoundError:
         raise DatasetError(f"there is no file {path}.") from None
     except (OSError, RuntimeError) as error:
         raise DatasetError(f"{path} cannot be read as HDF5, it may be damaged: {error}") from None
     episodes = _checked_episodes(str(path), found, max_episode_steps)
     return OfflineDataset.from_episodes(episodes, source={"d4rl": str(path)}, name=str(path))
+
+
+def _read(path: Path, column: Any) -> Any:
+    """A column of an open file.
+
+    Raises:
+        DatasetError: it does not fit into memory.
+    """
+    try:
+        return column[()]
+    except (MemoryError, ValueError) as error:  # ValueError: no array can have so many numbers
+        raise DatasetError(
+            f"{path}: the column {column.name.lstrip('/')!r} of {column.dtype} {column.shape} cannot be read into memory, it "
+            f"would take {column.nbytes / 2**30:,.1f} GiB, and the file has {path.stat().st_size / 2**30:,.1f}: it may be "
+            f"damaged. ({error})"
+        ) from None
 
 
 def d4rl_episodes(arrays: Mapping[str, Any], where: str, max_episode_steps: int | None = None) -> Episodes:

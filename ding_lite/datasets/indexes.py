@@ -51,6 +51,18 @@ class Index:
         return sum(chunk.episodes for chunk in self.chunks)
 
 
+def source_of(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Where data is from, as plain data for `Index.sources`.
+
+    Raises:
+        DatasetError: a part of it is no plain data.
+    """
+    try:
+        return dict(json_ready(given, "the source of a dataset, source"))
+    except TypeError as error:
+        raise DatasetError(str(error)) from None
+
+
 def write_index(folder: Path, index: Index) -> None:
     """Write `dataset.json`.
 

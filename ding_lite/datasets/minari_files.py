@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import sys
 import warnings
@@ -25,8 +26,7 @@ from ding_lite.datasets.scores import REFERENCES
 from ding_lite.envs.spaces import space_spec, to_gymnasium, to_nested
 
 _CUT = 32_767  # steps, after which Minari's arrow and parquet formats lose the rest of an episode
-
-
+_NAMES = "a name in HDF5 is neither empty nor '.', and has no '/' and no zero character."
 _OF_D4RL = re.compile(r"[a-z0-9]+(-[a-z]+)+-v\d+")
 """Ids of D4RL, such as "hopper-medium-replay-v2"; those of Minari mostly have a '/'."""
 
@@ -64,7 +64,7 @@ def read_minari(source: Any) -> OfflineDataset:
     import minari
 
     dataset = source if isinstance(source, minari.MinariDataset) else _found(minari, source)
-    name, storage = dataset.spec.dataset_id or str(source), dataset.storage
+    name, storage = dataset.id or str(source), dataset.storage
     spaces = dataset.observation_space, dataset.action_space
     for space in spaces:
         space_spec(space)  # refuses elements without a fixed shape
@@ -72,6 +72,7 @@ def read_minari(source: Any) -> OfflineDataset:
     try:
         for episode in dataset.iterate_episodes():
             parts.append(_packed(f"the dataset {name}", episode, *spaces))
+        wanted = dataset.total_episodes, dataset.total_steps
     except (OSError, KeyError, ValueError, TypeError, AssertionError, RuntimeError) as error:
         if isinstance(error, DatasetError):
             raise
@@ -81,16 +82,21 @@ def read_minari(source: Any) -> OfflineDataset:
             f"the dataset {name} is in Minari's format {storage.FORMAT!r}, which cuts episodes after {_CUT:,} steps, and it "
             "has such an episode: write it again with data_format='hdf5'."
         )
+    if (found := (len(parts), sum(int(part[LENGTHS].sum()) for part in parts))) != wanted:
+        raise DatasetError(
+            f"the dataset {name} is damaged: by its metadata, it has {wanted[1]:,} steps in {wanted[0]:,} episodes, and its "
+            f"files have {found[1]:,} steps in {found[0]:,} episodes. Restore the files, or download the dataset again."
+        )
     if not parts:
         raise DatasetError(f"the dataset {name} has no episodes.")
     joined = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
     lengths = joined.pop(LENGTHS)
     columns = {key: LeafSpec(array.shape[1:], array.dtype) for key, array in joined.items()}
-    env = dataset.spec.env_spec
+    env = dataset.env_spec
     known = {"minari": name, "environments": [{"stage": "collect", "name": env.id}] if env is not None else []}
     references = [storage.metadata.get(key) for key in ("ref_min_score", "ref_max_score")]
     if None not in references:
-        known[REFERENCES] = [float(one) for one in references]
+        known[REFERENCES] = [_number(f"the dataset {name}", one) for one in references]
     return OfflineDataset.from_columns(Index(*spaces, columns, [known]), lengths, joined, name)
 
 
@@ -107,7 +113,7 @@ def write_minari(dataset: OfflineDataset, dataset_id: str, **description: Any) -
         **description: further arguments of `minari.create_dataset_from_buffers`, such as author and code_permalink, about which
             Minari warns if they are missing; algorithm_name and env instead of those of the sources.
 
-    Warns of columns that are left out, because their names have a "/".
+    Warns of columns that are left out, because HDF5 cannot store their names.
 
     Returns:
         The `minari.MinariDataset`.
@@ -134,11 +140,8 @@ def write_minari(dataset: OfflineDataset, dataset_id: str, **description: Any) -
     observation_space, action_space = dataset.observation_space, dataset.action_space
     for name, space in (("observations", observation_space), ("actions", action_space)):
         for path, _ in flatten(space_spec(space)):
-            if wrong := [part for part in path if "/" in part]:
-                raise DatasetError(
-                    f"the part {wrong[0]!r} of {name} has a '/' in its name, which HDF5 takes for a folder: Minari cannot "
-                    "store it."
-                )
+            if wrong := [part for part in path if not _is_name(part)]:
+                raise DatasetError(f"Minari cannot store the part {wrong[0]!r} of {name}: {_NAMES}")
 
     further = _further_columns(dataset)
 
@@ -172,14 +175,33 @@ def _further_columns(dataset: OfflineDataset) -> list[str]:
     standard = (OBS, "next_obs", "action", "reward", "terminated", "truncated")
     further = [name for name in dataset.columns if name not in standard]
     parts = {name: [part for path, _ in flatten({name: dataset.columns[name]}) for part in path] for name in further}
-    dropped = [name for name in further if any("/" in part for part in parts[name])]
+    dropped = [name for name in further if not all(map(_is_name, parts[name]))]
     if dropped:
         warnings.warn(
-            f"write_minari leaves out the columns {', '.join(map(repr, dropped))} of the dataset {dataset.name}: HDF5 takes a "
-            "'/' in a name for a folder. Add them under other names: dataset.with_columns(...).",
+            f"write_minari leaves out the columns {', '.join(map(repr, dropped))} of the dataset {dataset.name}: {_NAMES} Add "
+            "them under other names: dataset.with_columns(...).",
             stacklevel=3,
         )
     return [name for name in further if name not in dropped]
+
+
+def _is_name(part: str) -> bool:
+    return part not in ("", ".") and not {"/", "\0"} & set(part)
+
+
+def _number(where: str, value: Any) -> float:
+    """A reference return in the metadata of Minari.
+
+    Raises:
+        DatasetError: it is no finite number.
+    """
+    try:
+        found = float(value)
+    except (TypeError, ValueError):
+        found = math.nan
+    if not math.isfinite(found):
+        raise DatasetError(f"{where} has the reference return {value!r:.60}, expected a number: correct its metadata.")
+    return found
 
 
 def _known_of(dataset: OfflineDataset) -> dict[str, Any]:

@@ -35,7 +35,7 @@ from ding_lite.datasets.chunks import (
     require_names,
 )
 from ding_lite.datasets.concatenations import JoinedColumns, joined_index, joined_name
-from ding_lite.datasets.indexes import Index
+from ding_lite.datasets.indexes import Index, source_of
 from ding_lite.datasets.space_checks import find_space_mismatch, misfit_in_numbers
 from ding_lite.datasets.start_returns import returns_from_near_starts
 from ding_lite.datasets.stored_columns import Checksum, opened
@@ -107,16 +107,17 @@ class OfflineDataset:
         Args:
             episodes: the episodes; the last one may be unfinished, with neither terminated nor truncated at its end.
             observation_space, action_space: spaces of one environment.
-            source: plain data about where they are from.
+            source: plain data about where they are from; numbers and arrays of numpy become those of Python, and paths text.
             name: what messages call it.
 
         Raises:
-            DatasetError: a column is missing, or holds objects; or elements do not fit the spaces, see `with_spaces`.
+            DatasetError: a column is missing, or holds objects; the source has something that is no plain data; or elements do
+                not fit the spaces, see `with_spaces`.
         """
         found = packed(episodes)
         lengths = found.pop(LENGTHS)
         specs = {key: LeafSpec(array.shape[1:], array.dtype) for key, array in found.items()}
-        index = Index(None, None, specs, [] if source is None else [dict(source)])
+        index = Index(None, None, specs, [] if source is None else [source_of(source)])
         return cls.from_columns(index, lengths, found, name).with_spaces(observation_space, action_space)
 
     @classmethod
@@ -174,7 +175,7 @@ class OfflineDataset:
         """
         return self._space("action_space")
 
-    def misfit(self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]) -> str | None:
+    def misfit(self, observation_space: gymnasium.Space[Any] | None, action_space: gymnasium.Space[Any] | None) -> str | None:
         """What does not fit these spaces, and the fix; None if everything fits. See `with_spaces`.
 
         Values are checked only against spaces that the dataset does not specify; the others were checked earlier.
@@ -262,7 +263,8 @@ class OfflineDataset:
 
     def _new_column(self, name: str, column: Any) -> np.ndarray[Any, Any]:
         """A column for `with_columns` as an array, if it fits."""
-        found = _as_numbers(name, column)
+        found = as_column(f"with_columns({name}=...)", name, column)
+        require_fit_for_tensors(f"with_columns({name}=...)", name, found)
         fixed = (OBS, "next_obs", "terminated", "truncated")
         if name in fixed:
             raise DatasetError(f"with_columns({name}=...): {', '.join(fixed)} say what the episodes are: make a new dataset.")
@@ -326,8 +328,9 @@ class OfflineDataset:
     def _not_finite(self, column: str, row: int, value: Any, count: str, such: str) -> str:
         """A message about a number that is not finite, and its fix."""
         episode = int(self._ends.searchsorted(row, "right"))
+        in_batches = ", infinite in batches, which are float32," if np.isfinite(value) else ""
         return (
-            f"the column {column} of the dataset {self.name} has the value {value} in row {row}, which is step "
+            f"the column {column} of the dataset {self.name} has the value {value}{in_batches} in row {row}, which is step "
             f"{row - self._begins[episode]} of episode {episode}; {count} of {self.num_episodes:,} episodes have such {such}. "
             "Leave them out: dataset.select(dataset.finite)."
         )
@@ -341,7 +344,8 @@ class OfflineDataset:
 
     @cached_property
     def finite(self) -> np.ndarray[Any, Any]:
-        """[E] bool, whether all rewards, observations and actions of an episode are finite, neither NaN nor infinite."""
+        """[E] bool, whether all rewards, observations and actions of an episode are finite, neither NaN nor infinite, also in
+        batches, which have float32 instead of float64."""
         found = np.ones(self.num_episodes, np.bool_)
         for name in ("reward", OBS, "next_obs", "action"):
             for _, row, _ in self._numbers_not_finite(name):
@@ -349,7 +353,7 @@ class OfflineDataset:
         return found
 
     def problem_with_numbers(self, columns: Collection[str]) -> str | None:
-        """The first number that is NaN or infinite in these columns, and the fix; or None.
+        """The first number that is NaN, infinite, or above the range of batches in these columns, and the fix; or None.
 
         Columns are read in pieces.
 
@@ -365,13 +369,13 @@ class OfflineDataset:
     def problem_with_weights(self) -> str | None:
         """The first number of the column `weight` that is no weight of a loss, and the fix; None if there is none."""
         weight = self.rows(("weight",))["weight"] if "weight" in self._names else np.ones(0)
-        wrong = np.flatnonzero(~((weight >= 0) & np.isfinite(weight)))
+        wrong = np.flatnonzero(~((weight >= 0) & _is_finite(weight)))
         if not len(wrong):
             return None
         return (
             f"the column weight of the dataset {self.name} has the value {weight[wrong[0]]} in row {wrong[0]}; {len(wrong):,} "
             f"of {len(weight):,} weights are such. They are the weights of transitions in the loss, expected finite numbers of "
-            "at least 0: change them, dataset.with_columns(weight=...), or give the column another name."
+            "float32 of at least 0: change them, dataset.with_columns(weight=...), or give the column another name."
         )
 
     def problem_with_masks(
@@ -423,7 +427,7 @@ class OfflineDataset:
                 part = rows[begin : begin + size]
                 at, stored = self._places(part)
                 found = self._rows(leaf, at + (stored if is_observation else 0) + is_last).reshape(len(part), -1)
-                wrong = ~np.isfinite(found)
+                wrong = ~_is_finite(found)
                 if wrong.any():
                     has = np.flatnonzero(wrong.any(1))
                     yield "/".join((name, *path[1:])), part[has], found[has, wrong[has].argmax(1)]
@@ -457,6 +461,8 @@ class OfflineDataset:
 
     def _checked(self, rows: Sequence[int] | np.ndarray[Any, Any], who: str) -> np.ndarray[Any, Any]:
         found = np.asarray(rows)
+        if not found.ndim:
+            raise IndexError(f"{who}({rows!s:.60}) of the dataset {self.name}: rows are several, pass {who}([{rows!s:.60}]).")
         found = found if found.size else np.zeros(found.shape, np.int64)
         if found.dtype.kind == "b" and found.shape == (len(self),):
             return np.flatnonzero(found)
@@ -605,7 +611,12 @@ class OfflineDataset:
 
     def _chosen(self, numbers: Sequence[int] | np.ndarray[Any, Any], who: str) -> np.ndarray[Any, Any]:
         """[n] int64, these episodes, from 0 to num_episodes - 1."""
-        found = np.asarray(numbers) if len(numbers) else np.zeros(0, np.int64)
+        found = np.asarray(numbers)
+        if not found.ndim:
+            raise IndexError(
+                f"{who}({numbers!s:.60}) of the dataset {self.name}: episodes are several, pass {who}([{numbers!s:.60}])."
+            )
+        found = found if found.size else np.zeros(found.shape, np.int64)
         if found.ndim == 1 and found.dtype.kind in "biu":
             if found.dtype.kind == "b" and len(found) == self.num_episodes:
                 return np.flatnonzero(found)
@@ -713,19 +724,16 @@ def _is_share(value: object) -> bool:
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
+def _is_finite(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Where numbers are neither NaN nor infinite in batches, which have float32 instead of float64."""
+    with np.errstate(over="ignore"):
+        found: np.ndarray[Any, Any] = np.isfinite(array.astype(np.float32) if array.dtype == np.float64 else array)
+    return found
+
+
 def _as_tensor(where: str, name: str, array: np.ndarray[Any, Any]) -> torch.Tensor:
     require_fit_for_tensors(where, name, array)  # files of earlier versions may have such numbers
     if array.dtype in _WIDER:
         array = array.astype(_WIDER[array.dtype])
     found = torch.from_numpy(array)
     return found.float() if found.dtype == torch.float64 else found
-
-
-def _as_numbers(name: str, column: Any) -> np.ndarray[Any, Any]:
-    """A column as an array; tensors are detached. Numbers that torch does not have are refused."""
-    tensor = column.detach().cpu() if isinstance(column, torch.Tensor) else None
-    if tensor is not None and tensor.dtype == torch.bfloat16:
-        raise DatasetError(f"with_columns({name}=...): the column is bfloat16, which datasets do not store: use .float().")
-    found = as_column(f"with_columns({name}=...)", name, column if tensor is None else tensor.numpy())
-    require_fit_for_tensors(f"with_columns({name}=...)", name, found)
-    return found

@@ -13,7 +13,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from ding_lite.basics import RunLock, arrays, base_state, json_ready, plain, remove_leftovers, require_writable, unflatten
+from ding_lite.basics import RunLock, arrays, base_state, plain, remove_leftovers, require_writable, unflatten
 from ding_lite.data import Episodes, LeafSpec, Trajectories, flatten
 from ding_lite.data.column_arrays import spec_like
 from ding_lite.data.column_names import FLAGS, LENGTHS
@@ -21,7 +21,7 @@ from ding_lite.data.episodes import cut_episodes
 from ding_lite.data.restoring import require_integer, require_state, state_error
 from ding_lite.data.trees import map_leaves, merge_leading_dims
 from ding_lite.datasets.chunks import Chunk, DatasetError, column_specs, native, packed, storable, write_chunk
-from ding_lite.datasets.indexes import INDEX, Index, read_index, write_index
+from ding_lite.datasets.indexes import INDEX, Index, read_index, source_of, write_index
 from ding_lite.datasets.offline_datasets import OfflineDataset
 from ding_lite.envs.space_records import same_elements
 
@@ -89,8 +89,9 @@ class DatasetWriter:
             *sources: plain data about where the data is from, mostly one: environment, policy, seed, versions.
 
         Raises:
-            DatasetError: there is a dataset already, and `append` is False; its spaces differ; or, after `load_state_dict`, it
-                is not the one of the saved run. Or another writer has written to it since this one has.
+            DatasetError: there is a dataset already, and `append` is False; its spaces differ, or its rows do not fit the
+                spaces, if it does not say its own; a source has something that is no plain data; or, after `load_state_dict`,
+                it is not the one of the saved run. Or another writer has written to it since this one has.
             FolderInUseError: another process writes to it.
         """
         if self._is_open:
@@ -106,25 +107,37 @@ class DatasetWriter:
             index = self._index
         elif found is None or self.append:
             index = Index() if found is None else found
-            _warn_of_copies(self.path, index.sources, sources)
-            index.sources += [{**json_ready(source), "first_chunk": len(index.chunks)} for source in sources]
+            added = [source_of(source) for source in sources]
+            _warn_of_copies(self.path, index.sources, added)
+            index.sources += [{**source, "first_chunk": len(index.chunks)} for source in added]
         else:
             raise DatasetError(
                 f"there is a dataset of {found.steps:,} transitions in {self.path}: choose another folder, or add to it with "
                 "append=True."
             )
-        for name, own in (("observation_space", observation_space), ("action_space", action_space)):
+        self._give_spaces(index, {"observation_space": observation_space, "action_space": action_space})
+        if not self._has_begun:
+            self._listed = listed
+        self._index, self._saved, self._is_open, self._has_begun = index, None, True, True
+
+    def _give_spaces(self, index: Index, given: Mapping[str, gymnasium.Space[Any] | None]) -> None:
+        """Put these spaces into the index, where it has none.
+
+        Raises:
+            DatasetError: it has others, or rows are stored that do not fit them.
+        """
+        new = {name: space for name, space in given.items() if space is not None and getattr(index, name) is None}
+        for name, own in given.items():
             known = getattr(index, name)
-            if known is None:
-                setattr(index, name, own)
-            elif own is not None and not same_elements(known, own):
+            if own is not None and known is not None and not same_elements(known, own):
                 raise DatasetError(
                     f"the dataset {self.path} has the {name.replace('_', ' ')} {known}, and the environments have {own}: write "
                     "to another folder."
                 )
-        if not self._has_begun:
-            self._listed = listed
-        self._index, self._saved, self._is_open, self._has_begun = index, None, True, True
+        if index.chunks and new:
+            OfflineDataset(self.path).with_spaces(**new)
+        for name, space in new.items():
+            setattr(index, name, space)
 
     def _require_unchanged(self) -> None:
         """Raise an error if another writer has changed the dataset."""
@@ -243,6 +256,11 @@ class DatasetWriter:
     def is_open(self) -> bool:
         """Whether the dataset is open for this writer, from `begin` until `close`."""
         return self._is_open
+
+    @property
+    def spaces(self) -> tuple[gymnasium.Space[Any] | None, gymnasium.Space[Any] | None]:
+        """The observation space and the action space of the dataset, after `begin`; None for one that it does not say."""
+        return self._index.observation_space, self._index.action_space
 
     def _require_open(self) -> None:
         if not self._is_open:
@@ -368,7 +386,8 @@ def write_dataset(dataset: OfflineDataset, path: str | PathLike[str], append: bo
         The dataset in the folder.
 
     Raises:
-        DatasetError: there is a dataset already, or, with `append`, its spaces or columns differ.
+        DatasetError: there is a dataset already; or, with `append`, its spaces or columns differ, or the rows of one do not fit
+            the spaces of the other.
         FolderInUseError: another process writes to it.
         WriteError: nothing can be written there.
     """
@@ -377,6 +396,8 @@ def write_dataset(dataset: OfflineDataset, path: str | PathLike[str], append: bo
     action_space = dataset.action_space if dataset.knows("action_space") else None
     try:
         writer.begin(observation_space, action_space, *(dataset.sources or [{"dataset": dataset.name}]))
+        if (found := dataset.misfit(*writer.spaces)) is not None:
+            raise DatasetError(f"the dataset {dataset.name} does not fit the spaces of the dataset {writer.path}: {found}")
         row_bytes = sum(int(np.prod(spec.shape)) * spec.dtype.itemsize for _, spec in flatten(dataset.columns))
         group = np.cumsum(dataset.lengths) * row_bytes // _CHUNK_BYTES
         for numbers in np.split(np.arange(dataset.num_episodes), np.flatnonzero(np.diff(group)) + 1):
@@ -393,7 +414,7 @@ def _warn_of_copies(path: Path, known: Sequence[Mapping[str, Any]], added: Seque
     for source in added:
         if None in (source.get("seed"), source.get("environment_seeds")) or "weights" not in source:
             continue
-        own = json_ready({name: source.get(name) for name in _SAME})
+        own = {name: source.get(name) for name in _SAME}
         if any(own == {name: one.get(name) for name in _SAME} for one in known):
             warnings.warn(
                 f"the dataset {path} has a recording with seed {source['seed']}, the same environments and the same policy "

@@ -117,11 +117,11 @@ class Trial:
         """The configuration with the values of a search space."""
         cfg = copy.deepcopy(self._default)
         known = cfg.to_dict()
-        unknown = [name for name in values if name.partition(".")[0] not in known]
+        unknown = [name for name in values if not isinstance(name, str) or name.partition(".")[0] not in known]
         if unknown:
             raise ConfigError(
                 f"the search space has {unknown[0]!r}, and {type(cfg).__name__} has no such setting"
-                f"{did_you_mean(unknown[0], known)} Settings have dotted names, such as policy.learn.learning_rate."
+                f"{did_you_mean(str(unknown[0]), known)} Settings have dotted names, such as policy.learn.learning_rate."
             )
         cfg.exp_name, cfg.storage_path = str(Path(self._folder) / "run"), None  # Tune stores checkpoints itself
         return cfg.override(values)

@@ -186,8 +186,19 @@ def _parts(found: Any, args: tuple[Any, ...]) -> tuple[Any, Sequence[Any]]:
     return found if len(args) > 1 and args[1] else (found, ())
 
 
-def _names(name: str, structure: Any) -> list[str]:
-    return [".".join((name, *map(str, path))) for path, _ in flatten(structure)]
+def _names(name: str, structure: Any) -> dict[str, tuple[Any, ...]]:
+    """The names of the leaves in an ONNX file, in their order, and their paths.
+
+    Raises:
+        ExportError: two have the same one.
+    """
+    made = dict[str, tuple[Any, ...]]()
+    for path, _ in flatten(structure):
+        one = ".".join((name, *map(str, path)))
+        if one in made:
+            raise ExportError(f"two parts of {name} have the name {one} in an ONNX file: rename one, or export to .pt2.")
+        made[one] = path
+    return made
 
 
 def _named(obs: Any, state: Sequence[Tensor] = (), previous: Mapping[str, Any] | None = None) -> dict[str, Tensor]:
@@ -199,7 +210,8 @@ def _named(obs: Any, state: Sequence[Tensor] = (), previous: Mapping[str, Any] |
 
 def _check(policy: Policy, greedy: GreedyPolicy, inputs: Mapping[str, Any], path: Path) -> None:
     """Raise ExportError if the file at `path` gives other actions than the policy, in the first step or the second."""
-    run = _onnx_runner(path) if path.suffix == ".onnx" else torch.export.load(path).module()
+    is_onnx = path.suffix == ".onnx"
+    run = _onnx_runner(path, _samples(policy.action_space)) if is_onnx else torch.export.load(path).module()
     mode = EvalMode(policy)  # a new one, so that those of the policy stay as they are
     for count in (1, _SAMPLES):
         args = _arguments(greedy, inputs, count)
@@ -225,17 +237,19 @@ def _require_same(policy: Policy, wanted: Any, action: Mapping[Any, Any]) -> Non
             )
 
 
-def _onnx_runner(path: Path) -> Callable[..., Any]:
+def _onnx_runner(path: Path, actions: Any) -> Callable[..., Any]:
+    """The function in an ONNX file, for actions nested like these."""
     import onnxruntime
 
+    places = _names("action", actions)
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     inputs, outputs = ([one.name for one in part] for part in (session.get_inputs(), session.get_outputs()))
 
     def run(*args: Any) -> Any:
         given = _named(*args)
         found = session.run(None, {name: given[name].numpy() for name in inputs})
-        values = [(name.split("."), value) for name, value in zip(outputs, found)]
-        action = unflatten({tuple(path[1:]): value for path, value in values if path[0] == "action"})
+        values = dict(zip(outputs, found))
+        action = unflatten({place: values[name] for name, place in places.items()})
         count = len(args[1]) if len(args) > 1 else 0
         return (action, found[len(found) - count :]) if count else action
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import math
 import os
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -18,11 +19,11 @@ from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
 from ding_lite.basics.blocks import block
 from ding_lite.basics.messages import describe_error
 
-_INLINE = 13  # numbers that are sent together with the description
+_INLINE = 61  # numbers that are sent together with the description
 _RUNS, _FAILS = 0.0, 1.0
 _LEAVE_S = 10.0  # that a process with an error waits for the others
 _LONGEST_TEXT = 2000  # characters of an error that the other processes quote
-_COMPARED_TO = 1e-4  # of the sum of absolute values
+_COMPARED_TO = 1e-6  # of the norm of a tensor
 
 
 class RankError(RuntimeError):
@@ -53,6 +54,8 @@ class Ranks:
         """Iterations, and gradient steps of all policies, of this process; for messages."""
         self._is_over = self._is_disconnected = False
         self._learning: dict[int, tuple[str, Callable[[], Sequence[Tensor]]]] = {}
+        self._random = torch.zeros(0, dtype=torch.float64)
+        """Random numbers, the same in all processes, for at least the largest tensor that was compared."""
 
     def exchange(self, description: str, values: Sequence[float] | Tensor = ()) -> Tensor:
         """The values of all processes, [rank, n] float64. All of them pass the same number of values.
@@ -126,7 +129,10 @@ class Ranks:
         return steps
 
     def require_equal(self, description: str, values: Sequence[Tensor], owner: str = "") -> None:
-        """Check that tensors, such as weights, are equal in all processes, up to the precision of their sums.
+        """Check that tensors, such as weights, are equal in all processes, up to rounding.
+
+        For each tensor, its product with random numbers, the same ones in all processes, is compared. A sum would not tell
+        numbers from the same ones in another order.
 
         Args:
             description: the point of the program; the same in all processes.
@@ -134,20 +140,41 @@ class Ranks:
             owner: what they belong to, for the message.
 
         Raises:
-            RankError: they are not.
+            RankError: they are not, or a number is NaN.
         """
-        sums = [(it.detach().double().sum().item(), it.detach().double().abs().sum().item()) for it in values]
-        own, size = map(sum, zip(*sums)) if sums else (0.0, 0.0)
-        found = self.exchange(description, [own, size])
-        apart = (found[:, 0] - found[0, 0]).abs() > _COMPARED_TO * found[0, 1] + 1e-12
-        if apart.any():
-            other, of = int(apart.nonzero()[0]), f" in {owner}" if owner else ""
-            self._is_over = True
+        found = self.exchange(description, self._projected(values)).reshape(self.size, -1, 2)
+        projections, norms = found.unbind(-1)
+        apart = ~((projections - projections[0]).abs() <= _COMPARED_TO * norms[0])  # True for NaN
+        if not apart.any():
+            return
+        self._is_over = True
+        of, is_nan = f" in {owner}" if owner else "", norms.isnan()
+        if is_nan.any():
+            rank, place = is_nan.nonzero()[0].tolist()
             raise RankError(
-                f"the weights of rank 0 and rank {other} differ at {description}{of}: their sums are {found[0, 0]:.6g} and "
-                f"{found[other, 0]:.6g}. All processes begin with the same weights: make networks with the policy's seed, or "
-                "load the same file. Afterwards only gradient_step may change them, which averages the gradients."
+                f"the weights of rank {rank} are NaN at {description}{of}: {int(is_nan[rank].sum())} of {len(values)} tensors, "
+                f"first number {place}, of the shape {[*values[place].shape]}. Look for what has changed them, such as a loss "
+                "that is not finite, or too high a learning rate."
             )
+        rank, place = apart.nonzero()[0].tolist()
+        raise RankError(
+            f"the weights of rank 0 and rank {rank} differ at {description}{of}: {int(apart[rank].sum())} of {len(values)} "
+            f"tensors, first number {place}, of the shape {[*values[place].shape]}. All processes begin with the same weights: "
+            "make networks with the policy's seed, or load the same file. Afterwards only gradient_step may change them, which "
+            "averages the gradients; running statistics, as in nn.BatchNorm1d, are those of one process: use nn.LayerNorm."
+        )
+
+    def _projected(self, values: Sequence[Tensor]) -> Tensor:
+        """[n, 2] float64, the product of each tensor with the random numbers, and its norm."""
+        found = []
+        for value in values:
+            # Masks have infinite numbers, whose differences would be NaN.
+            flat = value.detach().double().reshape(-1).nan_to_num(math.nan, 1.0, -1.0)
+            if len(flat) > len(self._random) or self._random.device != flat.device:
+                numbers = np.random.default_rng(0).uniform(-1, 1, max(len(flat), len(self._random)))
+                self._random = torch.from_numpy(numbers).to(flat.device)
+            found += [flat @ self._random[: len(flat)], flat.norm()]
+        return torch.stack(found) if found else torch.zeros(0)
 
     def note_learning(self, policy: object, weights: Callable[[], Sequence[Tensor]]) -> None:
         """Note a policy that the processes learn together, for `require_equal_weights`."""

@@ -227,6 +227,13 @@ class TestOverride:
 
         assert "has no 'batch_size'" not in str(caught.value)
 
+    @pytest.mark.parametrize("values", [{3: 1}, {"learn": {3: 1}}])
+    def test_a_name_that_is_no_string_is_named(self, values):
+        with pytest.raises(
+            ConfigError, match=r"^(learn\.)?3 names no setting of (Main|Learn): a name is a string, not of type int"
+        ):
+            Main().override(values)
+
 
 @dataclasses.dataclass
 class Ordered(Config):

@@ -1,15 +1,18 @@
 """RunRecord: run.json and error.txt in the folder of a run."""
 
 import json
+import math
 import os
 import random
 import socket
 import sys
+from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import pytest
 
-from ding_lite.basics import FolderInUseError, RunRecord, WriteError, add_note
+from ding_lite.basics import FolderInUseError, RunRecord, WriteError, add_note, json_ready
 
 
 def content(folder):
@@ -208,3 +211,43 @@ def test_a_refused_record_has_not_begun(tmp_path, monkeypatch):
 
     assert not record.is_begun
     assert list(tmp_path.iterdir()) == []
+
+
+def test_data_for_json_has_numbers_of_python_and_paths_as_text():
+    given = {
+        "seed": np.int64(3),
+        "rate": np.float32(0.5),
+        "flag": np.bool_(True),
+        "array": np.array([[1, 2]], np.uint8),
+        "number": np.array(2.0),
+        "path": Path("/a/b"),
+        "limits": (math.inf, None, "text", [-np.float64("inf")]),
+        7: MappingProxyType({"x": 1}),
+    }
+    found = json_ready(given)
+
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+    assert found == {
+        "seed": 3,
+        "rate": 0.5,
+        "flag": True,
+        "array": [[1, 2]],
+        "number": 2.0,
+        "path": "/a/b",
+        "limits": ["inf", None, "text", ["-inf"]],
+        "7": {"x": 1},
+    }
+
+
+@pytest.mark.parametrize("value", [{1, 2}, b"x", 1j, object(), np.array([None, object()]), os.fsencode])
+def test_what_json_does_not_have_is_named_with_its_place(value):
+    with pytest.raises(TypeError, match=r"source\['policies'\]\[1\]\['seed'\](\[1\])? is .* of type .*, and JSON has only"):
+        json_ready({"policies": [{}, {"seed": value}]}, "source")
+
+
+def test_data_for_json_that_contains_itself_is_named():
+    data = {"a": 1}
+    data["self"] = [data]
+
+    with pytest.raises(TypeError, match=r"source\['self'\]\[0\].* is nested in more than 100 levels, or contains itself"):
+        json_ready(data, "source")

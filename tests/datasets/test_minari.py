@@ -5,9 +5,12 @@ import warnings
 from types import SimpleNamespace
 
 import gymnasium
+import h5py
+import minari
 import numpy as np
 import pytest
 from gymnasium import spaces
+from minari.data_collector.episode_buffer import EpisodeBuffer
 from recordings import SPACES, Recording, fingerprint
 
 from ding_lite.data import Episodes
@@ -40,6 +43,18 @@ def recorded(folder, kind, **options):
         writer.add(recording.rollout(7))
     writer.flush()
     return OfflineDataset(folder)
+
+
+def with_lengths(lengths, file_format):
+    """A dataset of Minari with episodes of these lengths."""
+    episodes = []
+    for number, count in enumerate(lengths):
+        ends = np.arange(count) == count - 1
+        columns = {"observations": np.zeros((count + 1, 2), np.float32), "actions": np.zeros(count, np.int64)}
+        columns |= {"rewards": np.zeros(count), "terminations": ends, "truncations": ends & False, "infos": {}}
+        episodes.append(EpisodeBuffer(id=number, **columns))
+    options = {"observation_space": spaces.Box(-1, 1, (2,)), "action_space": spaces.Discrete(2), "data_format": file_format}
+    return minari.create_dataset_from_buffers("tests/lengths-v0", episodes, algorithm_name="none", **options)
 
 
 def standard(dataset):
@@ -76,8 +91,11 @@ class TestMinari:
         assert standard(read_minari(written)) == standard(dataset)
 
     def test_columns_that_cannot_be_stored_are_named(self, tmp_path):
-        dataset = recorded(tmp_path / "own", "box").with_columns(**{"a/b": np.ones(84), "c": np.ones(84)})
-        with pytest.warns(UserWarning, match=r"write_minari leaves out the columns 'a/b' of the dataset .* a '/' in a name"):
+        wrong = {name: np.ones(84) for name in ("a/b", "", ".", "d\0")}
+        dataset = recorded(tmp_path / "own", "box").with_columns(**wrong, c=np.ones(84))
+        with pytest.warns(
+            UserWarning, match=r"leaves out the columns 'a/b', '', '\.', 'd\\x00' of the dataset .* has no '/' and no"
+        ):
             written = write_minari(dataset, "tests/folders-v0")
         assert set(next(iter(written.iterate_episodes())).infos) == {"log_prob", "c"}
 
@@ -170,9 +188,47 @@ class TestMinari:
         with pytest.raises(DatasetError, match="damaged"):
             open_dataset("tests/damaged-v0")
 
-    def test_names_that_hdf5_takes_for_folders_are_refused(self, tmp_path):
-        with pytest.raises(DatasetError, match="the part 'a/b' of observations has a '/'"):
-            write_minari(recorded(tmp_path / "own", "slash"), "tests/slash-v0")
+    @pytest.mark.parametrize("file_format", ["arrow", "parquet"])
+    @pytest.mark.parametrize("is_chosen", [False, True])
+    def test_episodes_whose_files_are_missing_are_not_left_out(self, file_format, is_chosen, minari_folder):
+        written = with_lengths((3, 1, 2), file_format)
+        chosen = written.filter_episodes(lambda episode: len(episode.rewards) > 1)
+        assert read_minari(chosen).lengths.tolist() == [3, 2]
+        (minari_folder / "tests" / "lengths-v0" / "data" / "2" / f"part-0.{file_format}").unlink()
+        words = (
+            r"damaged: .* 5 steps in 2 episodes, .* 3 steps in 1 " if is_chosen else r" 6 steps in 3 .* 4 steps in 2 episodes"
+        )
+        with pytest.raises(DatasetError, match=words):
+            open_dataset(chosen if is_chosen else "tests/lengths-v0")
+
+    def test_steps_that_are_missing_in_a_file_are_named(self, minari_folder):
+        with_lengths((3, 1, 2), "hdf5")
+        with h5py.File(minari_folder / "tests" / "lengths-v0" / "data" / "main_data.hdf5", "r+") as file:
+            for name, count in (("observations", 2), ("actions", 1), ("rewards", 1), ("terminations", 1), ("truncations", 1)):
+                rows = file["episode_0"][name][:count]
+                del file["episode_0"][name]
+                file["episode_0"][name] = rows
+        with pytest.raises(DatasetError, match="damaged: by its metadata, it has 6 steps in 3 episodes, and its files have 4 "):
+            open_dataset("tests/lengths-v0")
+
+    @pytest.mark.parametrize("value", ["abc", [1], float("nan")])
+    def test_a_reference_return_that_is_no_number_is_named(self, value):
+        written = with_lengths((2,), "hdf5")
+        written.storage.update_metadata({"ref_min_score": value, "ref_max_score": 2})
+        with pytest.raises(DatasetError, match=r"the dataset tests/lengths-v0 has the reference return .*, expected a number"):
+            open_dataset("tests/lengths-v0")
+
+    @pytest.mark.parametrize("name", ["a/b", "", ".", "a\0b"])
+    def test_names_that_hdf5_cannot_store_are_refused(self, name, minari_folder):
+        obs, ends = {name: np.zeros((3, 1), np.float32)}, np.arange(2) == 1
+        columns = {"obs": {name: obs[name][:-1]}, "next_obs": {name: obs[name][1:]}, "action": np.zeros(2, np.int64)}
+        columns |= {"reward": np.zeros(2), "terminated": ends, "truncated": ends & False}
+        dataset = open_dataset(columns, spaces.Dict({name: spaces.Box(-1, 1, (1,))}), spaces.Discrete(2))
+        with pytest.raises(
+            DatasetError, match=rf"cannot store the part {re.escape(repr(name))} of observations: a name in HDF5"
+        ):
+            write_minari(dataset, "tests/names-v0")
+        assert not (minari_folder / "tests").exists()
 
     @pytest.mark.parametrize(
         "name", ["noversion", "tests/noversion", "e/e-v0", "/e-v0", "tests/-v", "te sts/e-v0", "tests/é.1-v0"]
@@ -208,8 +264,6 @@ class TestMinari:
 
 def d4rl_file(path, episodes, with_next):
     """Write these episodes, each (obs with the final one, rewards, terminated at its end), as D4RL does."""
-    import h5py
-
     columns = {name: [] for name in ("observations", "actions", "rewards", "terminals", "timeouts", "next_observations")}
     for obs, rewards, terminated in episodes:
         steps = len(rewards)
@@ -239,8 +293,6 @@ def random_episodes(seed):
 
 def small_d4rl_file(path, **changes):
     """A file of six steps in the layout of D4RL, but for these columns."""
-    import h5py
-
     columns = {"observations": np.arange(12.0).reshape(6, 2), "actions": np.zeros((6, 1)), "rewards": np.ones(6)}
     columns |= {"terminals": np.arange(6) == 5, "timeouts": np.zeros(6, bool), **changes}
     with h5py.File(path, "w") as file:
@@ -308,9 +360,20 @@ class TestD4RL:
             assert np.array_equal(rows["next_obs"][: steps - ended], obs[1 : steps + (not ended)][: steps - ended])
             assert (rows["terminated"][-1], rows["truncated"][-1]) == (ended, not ended)
 
-    def test_errors(self, tmp_path):
-        import h5py
+    @pytest.mark.parametrize("rows", [10**13, 2**62])
+    def test_a_column_that_does_not_fit_into_memory_is_named_with_its_size(self, rows, tmp_path):
+        path = tmp_path / "x.hdf5"
+        small_d4rl_file(path)
+        with h5py.File(path, "a") as file:
+            del file["observations"]
+            file.create_dataset("observations", (rows, 4), "f4")
+        words = (
+            rf"x\.hdf5: the column 'observations' of float32 \({rows}, 4\) cannot be read .* {rows / 2**26:,.1f} GiB, .* 0\.0:"
+        )
+        with pytest.raises(DatasetError, match=words):
+            read_d4rl(path)
 
+    def test_errors(self, tmp_path):
         with pytest.raises(DatasetError, match="there is no file"):
             read_d4rl(tmp_path / "x.hdf5")
         (tmp_path / "x.hdf5").write_bytes(b"nothing of the kind")

@@ -5,6 +5,8 @@ import hashlib
 import json
 import re
 import shutil
+import tracemalloc
+import zipfile
 
 import numpy as np
 import pytest
@@ -197,6 +199,28 @@ def test_observations_and_actions_that_are_not_finite_are_named(value, column, m
     assert f"in row {row % 10}, which is step {row % 10} of episode 0" in chosen.problem_with_numbers((column,))
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("column", ["obs", "action", "reward"])
+def test_numbers_that_are_infinite_in_batches_are_named(column):
+    obs, ends = np.zeros((41, 3)), np.arange(40) % 10 == 9
+    rows = {"obs": obs[:-1].copy(), "next_obs": obs[1:].copy(), "action": np.zeros((40, 2)), "reward": np.ones(40)}
+    rows.update(terminated=ends & False, truncated=ends)
+    rows[column].reshape(40, -1)[20, 0] = -1e39
+    rows["reward"][0] = np.finfo(np.float32).max
+    dataset = open_dataset(rows)
+
+    assert dataset.take([20])[column].isinf().any()
+    words = dataset.problem_with_numbers(("reward", "obs", "next_obs", "action"))
+    assert f"the column {column} of" in words
+    assert (
+        "has the value -1e+39, infinite in batches, which are float32, in row 20, which is step 0 of episode 2; 1 of 4" in words
+    )
+    assert dataset.finite.tolist() == [True, True, False, True]
+    rest = dataset.select(dataset.finite)
+    assert rest.problem_with_numbers(("reward", "obs", "next_obs", "action")) is None
+    assert all(rest.take(np.arange(30))[name].isfinite().all() for name in rows)
+
+
 def test_nothing_is_wrong_with_an_observation_after_a_terminated_episode_that_is_not_finite():
     obs, ends = np.zeros((21, 3), np.float32), np.arange(20) % 10 == 9
     rows = {"obs": obs[:-1].copy(), "next_obs": obs[1:].copy(), "action": np.zeros((20, 2)), "reward": np.ones(20)}
@@ -304,6 +328,15 @@ def test_only_the_columns_in_use_are_taken_and_read(tmp_path):
         dataset.take([1], "obs")
     with pytest.raises(IndexError, match=r"rows -1 to 3: the dataset .* has 90 rows"):
         dataset.take([-1, 3])
+    with pytest.raises(IndexError, match=r"take\(1\) of the dataset .*: rows are several, pass take\(\[1\]\)"):
+        dataset.take(1)
+    with pytest.raises(IndexError, match=r"windows\(\[1\]\)"):
+        dataset.windows(np.int64(1), 2)
+    for choose in (dataset.select, dataset.episodes):
+        with pytest.raises(
+            IndexError, match=rf"{choose.__name__}\(1\) of .*: episodes are several, pass {choose.__name__}\(\[1\]"
+        ):
+            choose(1)
     words = r"the dataset .* has no column 'acts', but obs, .*, next_obs: did you mean 'action'\?"
     for reads in (dataset.rows, lambda columns: dataset.take([1], columns), lambda columns: dataset.windows([1], 2, columns)):
         with pytest.raises(DatasetError, match=words):
@@ -651,20 +684,47 @@ class TestDamage:
         with pytest.raises(DatasetError, match="is damaged"):
             self.read_all(good)
 
+    def replace_chunk(self, folder, name):
+        """Name this file in the index, in place of the first one."""
+        content, index = (folder / name).read_bytes(), json.loads((folder / "dataset.json").read_text())
+        index.pop("sha256")
+        index["chunks"][0].update(file=name, size=len(content), sha256=hashlib.sha256(content).hexdigest())
+        (folder / "dataset.json").write_text(json.dumps({**index, "sha256": _digest(index)}))
+
+    @pytest.mark.parametrize("more", [-1, 1, 64 << 20])
+    def test_an_array_of_another_length_than_it_says_is_not_read_to_its_end(self, more, tmp_path):
+        good = self.folder(tmp_path)
+        file = next(good.glob("chunk_*"))
+        with zipfile.ZipFile(file) as archive, zipfile.ZipFile(good / "long.npz", "w", zipfile.ZIP_DEFLATED) as longer:
+            for name in archive.namelist():
+                content = archive.read(name)
+                if name == "reward.npy":
+                    content = content + bytes(more) if more > 0 else content[:more]
+                longer.writestr(name, content)
+        self.replace_chunk(good, "long.npz")
+        dataset = OfflineDataset(good)
+        tracemalloc.start()
+        try:
+            with pytest.raises(
+                DatasetError, match=rf"damaged: .*reward has {'more' if more > 0 else 'less'} than the \d+ bytes"
+            ):
+                dataset.returns  # noqa: B018
+            assert tracemalloc.get_traced_memory()[1] < 16 << 20
+        finally:
+            tracemalloc.stop()
+
     def test_pickles_are_not_loaded(self, tmp_path):
         good, marker = self.folder(tmp_path), tmp_path / "executed"
         from states import Armed
 
-        file, index = next(good.glob("chunk_*")), json.loads((good / "dataset.json").read_text())
-        arrays = dict(np.load(file))
+        arrays = dict(np.load(next(good.glob("chunk_*"))))
         arrays["reward"] = np.array([Armed(marker)] * len(arrays["reward"]), object)
         np.savez(good / "armed.npz", **arrays)
-        content = (good / "armed.npz").read_bytes()
-        index.pop("sha256")
-        index["chunks"][0].update(file="armed.npz", size=len(content), sha256=hashlib.sha256(content).hexdigest())
-        (good / "dataset.json").write_text(json.dumps({**index, "sha256": _digest(index)}))
+        self.replace_chunk(good, "armed.npz")
         with pytest.raises(DatasetError, match="cannot be read as an npz file"):
             self.read_all(good)
+        index = json.loads((good / "dataset.json").read_text())
+        index.pop("sha256")
         index["chunks"][0]["file"] = "../good/armed.npz"
         (good / "dataset.json").write_text(json.dumps({**index, "sha256": _digest(index)}))
         with pytest.raises(DatasetError, match="it names the file"):

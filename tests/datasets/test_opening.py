@@ -574,6 +574,18 @@ class TestNumbers:
         same(write_dataset(dataset, tmp_path / "own").rows(), transitions())
         assert dataset.take([4]).reward.dtype == torch.float32
 
+    @pytest.mark.parametrize("by_names_of_d4rl", [False, True])
+    def test_tensors_are_detached_and_those_that_numpy_does_not_have_are_named(self, by_names_of_d4rl):
+        rows = as_d4rl(transitions()) if by_names_of_d4rl else transitions()
+        reward = "rewards" if by_names_of_d4rl else "reward"
+        number = torch.as_tensor(rows[reward]).requires_grad_()
+        assert np.array_equal(open_dataset({**rows, reward: number}).rows()["reward"], rows[reward])
+        assert np.array_equal(open_dataset({**rows, reward: number[:, None]}).rows()["reward"], rows[reward])
+        with pytest.raises(
+            DatasetError, match=rf"the column '{reward}' is bfloat16, which datasets do not store: use \.float\(\)"
+        ):
+            open_dataset({**rows, reward: number.bfloat16()})
+
     @pytest.mark.parametrize("column", ["obs", "extra"])
     def test_integers_that_no_tensor_holds_are_refused_wherever_data_comes_in(self, column, tmp_path):
         numbers = np.arange(20, dtype=np.uint64).reshape(10, 2) + np.uint64(2**63 - 20)

@@ -8,12 +8,13 @@ import sys
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 from recordings import SPACES, Recording, fingerprint
 from states import same, through_a_file
 
 from ding_lite.basics.files import temporary_beside
 from ding_lite.data import Episodes, Trajectories
-from ding_lite.datasets import DatasetError, DatasetWriter, OfflineDataset, open_dataset, stored_columns
+from ding_lite.datasets import DatasetError, DatasetWriter, OfflineDataset, open_dataset, stored_columns, write_dataset
 from ding_lite.datasets import writers as writers_module
 
 
@@ -541,3 +542,59 @@ def test_one_step_in_one_environment(tmp_path):
     written(tmp_path, recording, rollouts=1, steps=1)
     require_equal(OfflineDataset(tmp_path), recording)
     assert isinstance(recording.rollout(1), Trajectories)
+
+
+def test_sources_are_plain_data_and_what_is_none_is_named_where_it_is_given(tmp_path):
+    recording = Recording()
+    recording.rollout(9)
+    episodes = recording.as_episodes()
+    dataset = OfflineDataset.from_episodes(episodes, source={"seed": np.int64(3), "path": tmp_path, "best": np.float32(0.5)})
+    plain = {"seed": 3, "path": str(tmp_path), "best": 0.5}
+    assert dataset.sources == [plain]
+    assert write_dataset(dataset, tmp_path / "data").sources == [{**plain, "first_chunk": 0}]
+    with pytest.raises(DatasetError, match=r"source\['tags'\] is \{'a'\} of type set, and JSON has only"):
+        OfflineDataset.from_episodes(episodes, source={"tags": {"a"}})
+    writer = DatasetWriter(tmp_path / "other")
+    with pytest.raises(DatasetError, match=r"source\['tags'\]"):
+        writer.begin(None, None, {"tags": {"a"}})
+    writer.close()
+
+
+class TestSpacesOfAppendedRows:
+    def rows(self, actions):
+        obs, ends = np.zeros((len(actions) + 1, 1), np.float32), np.arange(len(actions)) == len(actions) - 1
+        columns = {"obs": obs[:-1], "next_obs": obs[1:], "action": np.array(actions), "reward": np.zeros(len(actions))}
+        return {**columns, "terminated": ends, "truncated": ends & False}
+
+    @pytest.mark.parametrize(
+        ("space", "fits", "wrong"),
+        [
+            (spaces.Discrete(2), [0, 1], [7, 0]),
+            (spaces.MultiDiscrete([2, 2]), [[0, 1], [1, 1]], [[-1, 1], [0, 0]]),
+            (spaces.MultiBinary(2), np.array([[0, 1]], np.int8), np.array([[5, 1]], np.int8)),
+        ],
+    )
+    def test_rows_that_do_not_fit_the_spaces_of_the_others_are_refused_in_both_orders(self, space, fits, wrong, tmp_path):
+        spaces_of = spaces.Box(-1, 1, (1,)), space
+        write_dataset(open_dataset(self.rows(fits), *spaces_of), tmp_path / "known")
+        write_dataset(open_dataset(self.rows(wrong)), tmp_path / "unknown")
+        words = r"dataset of these arrays does not fit the spaces of the dataset .*known: the column action has the number"
+        with pytest.raises(DatasetError, match=words):
+            write_dataset(open_dataset(self.rows(wrong)), tmp_path / "known", append=True)
+        with pytest.raises(DatasetError, match=r"unknown does not fit the given spaces: the column action has the number"):
+            write_dataset(open_dataset(self.rows(fits), *spaces_of), tmp_path / "unknown", append=True)
+        writer = DatasetWriter(tmp_path / "unknown", append=True)
+        with pytest.raises(DatasetError, match=r"unknown does not fit the given spaces"):
+            writer.begin(*spaces_of, {})
+        writer.close()
+
+        assert not OfflineDataset(tmp_path / "unknown").knows("action_space")
+        assert OfflineDataset(tmp_path / "known").num_episodes == 1
+        both = write_dataset(open_dataset(self.rows(fits)), tmp_path / "known", append=True)
+        assert (both.num_episodes, both.action_space) == (2, space)
+
+    def test_spaces_are_given_to_stored_rows_that_fit_them(self, tmp_path):
+        write_dataset(open_dataset(self.rows([1, 0])), tmp_path)
+        both = write_dataset(open_dataset(self.rows([0]), spaces.Box(-1, 1, (1,)), spaces.Discrete(2)), tmp_path, append=True)
+        assert both.action_space == spaces.Discrete(2)
+        assert both.rows()["action"].tolist() == [1, 0, 0]

@@ -47,6 +47,10 @@ class TestTrials:
             trial({"polcy.learn": 3})
         with pytest.raises(ConfigError, match="did you mean 'batch_size'"):
             trial({"policy.learn.bach_size": 3})
+        with pytest.raises(ConfigError, match="the search space has 3, and PPOConfig has no such setting"):
+            trial({3: 8})
+        with pytest.raises(ConfigError, match="policy.learn.3 names no setting of PPOLearnConfig: a name is a string, not"):
+            trial({"policy": {"learn": {3: 8}}})
 
     def test_a_checkpoint_continues_bit_for_bit_and_leaves_the_settings(self, trial, tmp_path):
         first, again, other = trial({RATE: 0.01}), trial({RATE: 0.01}), trial({RATE: 0.003})

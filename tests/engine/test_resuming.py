@@ -542,6 +542,21 @@ def test_what_is_no_folder_of_a_run_is_named(run, error, words):
         pass
 
 
+@pytest.mark.parametrize(
+    ("saved", "words"),
+    [
+        ((), r"rank_2: .* has the states of 1 process, .* Start as many, without torchrun; or restore rank_2"),
+        (("rank_1",), r"rank_2: .* of 2 processes, its own and 1 in .* Start as many, torchrun --nproc-per-node 2;"),
+    ],
+)
+def test_a_process_without_a_state_of_its_own_names_how_many_have_one(saved, words, tmp_path):
+    for folder in (".", *saved):
+        RunFiles(tmp_path / folder).save({"x": 1}, 1)
+
+    with pytest.raises(CheckpointError, match=words), Task().start(resume=tmp_path / "rank_2"):
+        pass
+
+
 @pytest.mark.parametrize("inside", ["run", "ckpt/final.pt", "run/latest.pt"])
 def test_a_path_inside_the_folder_of_a_run_is_named_with_the_folder(inside, tmp_path):
     (tmp_path / "run").mkdir()

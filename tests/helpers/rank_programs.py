@@ -50,7 +50,7 @@ OBSERVATIONS, ACTIONS = spaces.Box(-1.0, 1.0, (3,)), spaces.Discrete(2)
 ROWS = (5, 9)
 """Rows of a minibatch of each rank."""
 STEPS = 6
-BLOCKS = 40
+BLOCKS = 60
 """More than these programs join the other process."""
 TIMEOUT_S = 20.0
 _ports = []
@@ -173,7 +173,7 @@ def config(folder, **settings):
     )
 
 
-def run(cfg, *middleware, max_step=6, limits=None, checker=True, change=None, kind=PPOPolicy, **start):
+def run(cfg, *middleware, late=(), max_step=6, limits=None, checker=True, change=None, kind=PPOPolicy, **start):
     """A run with these further middleware. Returns what it came to."""
     env = make_envs(cfg.env.id, cfg.env.collector_env_num, seed=cfg.seed, **cfg.env.options())
     evaluated = make_envs(cfg.env.id, cfg.env.evaluator_env_num, seed=cfg.seed + 1, **cfg.env.options())
@@ -189,6 +189,8 @@ def run(cfg, *middleware, max_step=6, limits=None, checker=True, change=None, ki
         for one in middleware:
             task.use(one)
         task.use(multistep_trainer(cfg, policy.learn_mode))
+        for one in late:
+            task.use(one)
         task.use(CkptSaver(policy, cfg.exp_name, train_freq=4))
         task.use(online_logger(cfg, train_show_freq=4))
         if checker:
@@ -389,6 +391,19 @@ def diverging(iteration, *more):
     return {"change": policies.append, "extra": [at(iteration, 1, lambda: other_weights(policies[0])), *more]}
 
 
+def spoiling(iteration, *more):
+    """The weights of rank 0 become NaN in this iteration, after its gradient steps."""
+    policies = []
+
+    @contract(stage="record")
+    def spoil(ctx):
+        if ctx.total_step == iteration and current_ranks().rank == 0:
+            with torch.no_grad():
+                policies[0].params[0].fill_(torch.nan)
+
+    return {"change": policies.append, "late": [spoil], "extra": more}
+
+
 def once_more(policy):
     """Rank 0 takes one more gradient step per batch."""
     if current_ranks().rank == 0:
@@ -433,6 +448,7 @@ def mistakes(rank, folder):
         "weights": {"change": other_weights},
         "before a checkpoint": diverging(3),  # which is due after gradient steps 4 and 8, in iterations 1 and 3
         "before the end": diverging(4, at(4, 1, finished)),
+        "NaN before the end": spoiling(4, at(4, 1, finished)),
         "steps": {"change": once_more},
         "gradients": {"change": not_averaged},
         "backward": {"kind": PPOPolicy.with_updates(gradients_fn=backward_itself)},
@@ -448,7 +464,7 @@ def mistakes(rank, folder):
                 run(cfg, *case.pop("extra", ()), **case)
         except BaseException as error:  # noqa: BLE001 - it is what is tested
             found[name] = f"{type(error).__name__}: {error}", time.monotonic() - began
-    found["saved"] = {name: _saved_in(folder / name) for name in ("before a checkpoint", "before the end")}
+    found["saved"] = {name: _saved_in(folder / name) for name in cases if "before" in name}
     try:
         with together(config(folder / "async", async_mode=True)):
             pass
@@ -460,6 +476,53 @@ def mistakes(rank, folder):
 def _saved_in(run):
     """The names of the checkpoints, and the iterations after which the state of the run was saved."""
     return sorted(path.name for path in (run / "ckpt").iterdir()), RunFiles(run).saved()
+
+
+def not_resumed(rank, folder):
+    """The error of runs that were saved by another number of processes, or that are not there."""
+    found = {}
+    if rank == 0:
+        RunFiles(folder / "by one").save({"done": 1}, 1)
+    for name in ("by one", "absent"):
+        try:
+            with together(config(folder / "other", resume=str(folder / name))):
+                raise AssertionError("it has begun")
+        except RankError as error:
+            found[name] = str(error)
+    return found
+
+
+def compared(rank, folder):
+    """The error that each pair of tensors raises, of which only one is that of the other rank; "" if there is none."""
+    numbers = torch.randn(64, 64, generator=torch.Generator().manual_seed(0))
+    swapped, one_other = numbers[0].clone(), numbers[0].clone()
+    swapped[[3, 4]], one_other[5] = numbers[0, [4, 3]], numbers[0, 5] + 1e-4
+    unknown, mask = torch.full((3,), torch.nan), torch.full((3, 3), -torch.inf).triu(1)
+    cases = {
+        "equal": (numbers, numbers.clone()),
+        "rounded": (numbers, numbers.double().float() + 1e-8),
+        "counts": (torch.tensor(10**9), torch.tensor(10**9)),
+        "nothing": (torch.zeros(0), torch.zeros(0)),
+        "a mask": (mask, mask.clone()),
+        "another mask": (mask, mask.T),
+        "rows in another order": (numbers, numbers.flip(0)),
+        "two numbers in another order": (numbers[0], swapped),
+        "one number": (numbers[0], one_other),
+        "zeros": (torch.zeros(3), torch.tensor([0, 1e-9, 0])),
+        "NaN in one": (torch.zeros(3), unknown),
+        "NaN in both": (unknown, unknown),
+    }
+    found = {}
+    for name, pair in cases.items():
+        next_port()
+        with contextlib.suppress(RankError), joined(TIMEOUT_S) as ranks:
+            found[name] = ""
+            try:
+                ranks.require_equal("the start", [torch.ones(2), pair[rank]])
+            except RankError as error:
+                found[name] = str(error)
+                raise
+    return found
 
 
 def killed(rank, folder):
@@ -475,7 +538,10 @@ def killed(rank, folder):
 
 PROGRAMS = {
     fn.__name__: fn
-    for fn in (gradient_steps, all_policies, running_statistics, whole_runs, replayed, offline, resumed, mistakes, killed)
+    for fn in (
+        *(gradient_steps, all_policies, running_statistics, whole_runs, replayed, offline),
+        *(resumed, not_resumed, mistakes, compared, killed),
+    )
 }
 
 

@@ -114,6 +114,25 @@ def test_a_file_for_onnx_takes_raw_observations_by_name(name, observation_space,
         assert same_actions(action_space, policy.predict(row)[0], action)
 
 
+@pytest.mark.slow
+def test_names_with_dots_are_kept_apart_in_a_file_for_onnx(tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    parts = {"arm.left": spaces.Discrete(2), "arm": spaces.Dict({"right": spaces.Discrete(3)})}
+    policy = make("PPO", spaces.Dict(parts), spaces.Dict(parts))
+    session = onnxruntime.InferenceSession(str(export_policy(policy, tmp_path / "policy.onnx")))
+    obs = {"arm.left": np.int64(1), "arm": {"right": np.int64(2)}}
+    left, right = session.run(
+        ["action.arm.left", "action.arm.right"], {"obs.arm.left": np.full(1, 1), "obs.arm.right": np.full(1, 2)}
+    )
+    assert same_actions(policy.action_space, policy.predict(obs)[0], {"arm.left": left, "arm": {"right": right}})
+
+    parts = {**parts, "arm": spaces.Dict({"left": spaces.Discrete(3)})}
+    for space, other, name in ((spaces.Dict(parts), CHOICE, "obs"), (VECTOR, spaces.Dict(parts), "action")):
+        with pytest.raises(ExportError, match=rf"two parts of {name} have the name {name}\.arm\.left in an ONNX file"):
+            export_policy(make("PPO", space, other), tmp_path / "other.onnx")
+    assert [path.name for path in tmp_path.iterdir()] == ["policy.onnx"]
+
+
 def policies_leaves(structure, path=()):
     if not isinstance(structure, dict):
         return [(path, structure)]

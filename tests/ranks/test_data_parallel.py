@@ -1,6 +1,7 @@
 """Two processes that learn together: like one with all rows, together to the end, and exactly on resuming."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -202,6 +203,7 @@ def test_a_run_continues_from_the_newest_state_that_all_processes_have(ran):
         ("weights", 2 * ("the weights of rank 0 and rank 1 differ at 0 gradient steps",)),
         ("before a checkpoint", 2 * ("the weights of rank 0 and rank 1 differ at saving in PPOPolicy",)),
         ("before the end", 2 * ("the weights of rank 0 and rank 1 differ at the end of the run in PPOPolicy",)),
+        ("NaN before the end", 2 * ("the weights of rank 0 are NaN at the end of the run in PPOPolicy: 1 of",)),
         ("steps", 2 * ("rank 0 is at the rows of a rollout, in iteration 0, after 2 gradient steps; rank 1 is at running",)),
         ("gradients", 2 * ("compute_gradients of PPOPolicy has not averaged the gradients over the processes",)),
         ("backward", 2 * ("gradients_fn of PPOPolicy computes the gradients itself, so they cannot be averaged",)),
@@ -228,6 +230,33 @@ def test_weights_that_differ_are_never_saved(ran):
 
     assert saved["before a checkpoint"] == (["best.pt", "iteration_4.pt"], [2])
     assert saved["before the end"] == (["best.pt", "iteration_4.pt", "iteration_8.pt"], [2])
+    assert saved["NaN before the end"] == saved["before the end"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [
+        ("equal", ""),
+        ("rounded", ""),
+        ("counts", ""),
+        ("nothing", ""),
+        ("a mask", ""),
+        ("another mask", "differ at the start: 1 of 2 tensors, first number 1, of the shape [3, 3]"),
+        ("rows in another order", "differ at the start: 1 of 2 tensors, first number 1, of the shape [64, 64]"),
+        ("two numbers in another order", "differ"),
+        ("one number", "differ"),
+        ("zeros", "differ"),
+        ("NaN in one", "the weights of rank 1 are NaN at the start: 1 of 2 tensors, first number 1, of the shape [3]"),
+        ("NaN in both", "the weights of rank 0 are NaN"),
+    ],
+)
+def test_weights_are_compared_number_by_number(ran, case, words):
+    first, second = (result[case] for result in ran[1]["compared"])
+
+    assert first == second
+    assert words in first
+    assert bool(words) == bool(first)
 
 
 @pytest.mark.slow
@@ -244,6 +273,21 @@ def test_processes_end_and_leave_no_locks(ran):
 
     assert codes == [0, -signal.SIGKILL]
     assert [path for path in folder.rglob(".lock") if path.parent.name != "rank_1" or "killed" not in path.parts] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [
+        ("by one", "rank 1 cannot resume: .*has the states of 1 process, its own and 0 in .* Start as many, without torchrun;"),
+        ("absent", "rank 0 cannot resume: there is no run to resume in .*absent: there is no such folder"),
+    ],
+)
+def test_a_run_that_not_all_processes_can_resume_is_the_same_error_in_all(ran, case, words):
+    first, second = (result[case] for result in ran[1]["not_resumed"])
+
+    assert first == second
+    assert re.search(words, first)
 
 
 def test_one_process_learns_alone_with_the_configuration_as_it_is():
