@@ -109,6 +109,24 @@ def printable(text: str, keep: str = "") -> str:
     return "".join(letter if letter.isprintable() or letter in keep else "?" for letter in text)
 
 
+def words_of(error: BaseException) -> str:
+    """`str(error)`, also for an error whose `__str__` raises one: then what Python prints in its place."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001  it is code of the script, and must not hide the error
+        return "<exception str() failed>"
+
+
+def describe_error(error: BaseException) -> str:
+    """Class and text of an error for messages.
+
+    Example:
+        >>> describe_error(KeyError("env_step"))
+        "KeyError: 'env_step'"
+    """
+    return f"{type(error).__name__}: {words_of(error)}"
+
+
 def add_note(error: BaseException, note: str, place: str | None = None) -> None:
     """`error.add_note(note)`, also for an error that is a frozen dataclass. On Python 3.10, tracebacks do not print it.
 
@@ -123,7 +141,7 @@ def add_note(error: BaseException, note: str, place: str | None = None) -> None:
     place = _MOMENT.sub("", note) if place is None else place
     places: dict[str, str] = error.__dict__.setdefault("_note_of_place", {})
     before, places[place] = places.get(place), note
-    notes = [*getattr(error, "__notes__", ())]
+    notes = [*error.__dict__.get("__notes__", ())]
     if note not in notes:
         # not by add_note, which a frozen dataclass refuses, and Python 3.10 does not have
         error.__dict__["__notes__"] = [*(other for other in notes if other != before), note]

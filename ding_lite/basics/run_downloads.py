@@ -12,6 +12,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from ding_lite.basics.blocks import block
 from ding_lite.basics.checkpoints import CheckpointError
 from ding_lite.basics.copied_files import MANIFEST, content_of, id_in, inner_runs, is_copied, latest_in, mapping_in
 from ding_lite.basics.run_files import RunFiles
@@ -78,7 +79,7 @@ def restored_run(
     return target
 
 
-@contextlib.contextmanager
+@block
 def downloaded_run(uri: str) -> Iterator[Path]:
     """The description and the checkpoints of the run in a copy, in a temporary folder within this block.
 

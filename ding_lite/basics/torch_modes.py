@@ -6,6 +6,8 @@ import contextlib
 import sys
 from typing import Any, NamedTuple
 
+from ding_lite.basics.blocks import block
+
 _AUTOCAST_DEVICES = ("cpu", "cuda")
 
 
@@ -35,7 +37,7 @@ def torch_modes_here() -> TorchModes | None:
     )
 
 
-@contextlib.contextmanager
+@block
 def _entered(modes: TorchModes, here: TorchModes) -> Any:
     torch: Any = sys.modules["torch"]
     with contextlib.ExitStack() as stack:

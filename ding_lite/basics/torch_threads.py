@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from collections.abc import Iterator
 from typing import Any
+
+from ding_lite.basics.blocks import block
 
 
 def torch_threads_here() -> int | None:
@@ -21,7 +22,7 @@ def use_torch_threads(count: int | None) -> None:
         torch.set_num_threads(count)
 
 
-@contextlib.contextmanager
+@block
 def torch_threads(count: int | None) -> Iterator[None]:
     """A context in which the calling thread uses `count` torch threads; None keeps the number. It is restored at the end."""
     before = torch_threads_here()

@@ -9,6 +9,8 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any, TextIO
 
+from ding_lite.basics.blocks import block
+
 _GONE = (errno.EPIPE, errno.EIO)  # the reader has ended, or the terminal is closed
 
 
@@ -33,7 +35,7 @@ def drop_unwritable_output() -> None:
             _drop(stream, for_good=False)
 
 
-@contextlib.contextmanager
+@block
 def without_closed_stderr() -> Iterator[None]:
     """Inside the block, a closed standard error is None, so that Python drops warnings instead of raising ValueError."""
     stream = sys.stderr

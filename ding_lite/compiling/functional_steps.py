@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import operator
 import threading
 import traceback
@@ -16,6 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ding_lite.basics import Config
+from ding_lite.basics.blocks import block
 from ding_lite.basics.global_random import global_random_states
 from ding_lite.compiling.guards import AnyGuard, is_plain, parts_of
 from ding_lite.compiling.programs import Program, program_of
@@ -242,7 +242,7 @@ def trace_step(policy: CompilablePolicy, batch: Tree, checks_gradients: bool) ->
         return _Tracer(policy, batch, [], checks_gradients).traced()
 
 
-@contextlib.contextmanager
+@block
 def _only_trace() -> Iterator[None]:
     """Wait until no other thread traces a step.
 
@@ -443,7 +443,7 @@ def _states_of_numpy(policy: Any) -> dict[str, Any]:
     return {**states, **{f"self.{name}": repr(it) for name, it in policy.generator_state().items() if name != "generator"}}
 
 
-@contextlib.contextmanager
+@block
 def _explained() -> Iterator[None]:
     """Turn an error of the traced hooks into NotCompiledError: without tracing, they raise it themselves, or do not."""
     try:

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ding_lite.basics import Config
+from ding_lite.basics.blocks import block
 from ding_lite.basics.origins import is_of_ding_lite, is_of_script
 from ding_lite.compiling.guards import (
     DEEPEST,
@@ -120,7 +121,7 @@ class Reads:
         outside = [guard for key, guard in self._outside.items() if key not in self._found]
         return [*self._found.values(), *restored, *unshadowed, *self._tensors.values(), *outside, *self._functions.values()]
 
-    @contextlib.contextmanager
+    @block
     def recording(self) -> Iterator[None]:
         """Record in this block.
 
@@ -210,7 +211,7 @@ class Reads:
                         raise
                     self._doubts.append((guard.name, error))  # functions that are not called may have named it
 
-    @contextlib.contextmanager
+    @block
     def _noticing_calls(self) -> Iterator[None]:
         """Notice which functions this thread calls in this block, with their default values."""
         if self._is_profiled:  # the profiler must go on, so that it is not known which functions are called
@@ -535,7 +536,7 @@ def _of_slot(owner: Any, name: str) -> Any:
     return getattr(owner, name, MISSING) if hasattr(slot, "__set__") and not isinstance(slot, property) else MISSING
 
 
-@contextlib.contextmanager
+@block
 def _replaced(kind: Any, name: str, wrap: Callable[[Any], Any]) -> Iterator[None]:
     """Replace a method of a class by a wrapper of it, for the block."""
     own = vars(kind).get(name, MISSING)

@@ -18,6 +18,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ding_lite.basics.blocks import block
+
 _OWN = Path(__file__).resolve().parent
 _TORCH = Path(torch.__file__).resolve().parent
 _STANDARD = Path(contextlib.__file__).resolve().parent
@@ -334,7 +336,7 @@ class _Watched:
         return getattr(self._stream, name)
 
 
-@contextlib.contextmanager
+@block
 def refusing_side_effects() -> Iterator[None]:
     """Inside the block, raise NotCompiledError when this thread prints, logs, or makes Python numbers of tensors."""
     own, streams, handle = threading.get_ident(), (sys.stdout, sys.stderr), logging.Logger.handle

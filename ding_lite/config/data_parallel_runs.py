@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import math
 import os
 from collections.abc import Iterator
 from typing import TypeVar
 
+from ding_lite.basics.blocks import block
 from ding_lite.ranks import joined, seed_of_rank
 from ding_lite.run_configs import RunConfig
 
 RunConfigType = TypeVar("RunConfigType", bound=RunConfig)
 
 
-@contextlib.contextmanager
+@block
 def data_parallel(cfg: RunConfigType, timeout_s: float = 1800.0) -> Iterator[RunConfigType]:
     """Learn together with the other processes that torchrun has started. Without torchrun, this does nothing.
 

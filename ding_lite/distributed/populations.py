@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ding_lite.basics import ConfigError, add_note, did_you_mean, move_aside, require_extra, write_atomically
+from ding_lite.basics.messages import describe_error
 from ding_lite.config import PopulationConfig
 from ding_lite.data.random_generators import require_generator_state
 from ding_lite.distributed.exploring import as_mutation, drawn_values, explored
@@ -199,7 +200,7 @@ class Population:
         return results
 
     def _fail(self, name: str, error: Exception) -> None:
-        self.failed[name] = f"{type(error).__name__}: {error}"
+        self.failed[name] = describe_error(error)
         self._log.write({"round": self.round, "kind": "failed", "member": name, "error": self.failed[name]})
         warnings.warn(f"{name} has failed, and the population goes on without it: {self.failed[name]}", stacklevel=3)
         release_hosts([self._hosts[name]], for_good=True)

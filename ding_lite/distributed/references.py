@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
@@ -11,6 +10,7 @@ import numpy as np
 import ray
 from numpy.typing import NDArray
 
+from ding_lite.basics.blocks import block
 from ding_lite.processes import LostValueError, Shared
 from ding_lite.processes.pickles import dumps, loads
 
@@ -169,7 +169,7 @@ def unpacked_answer(answer: Answer) -> Any:
         return loads(data, buffers)
 
 
-@contextlib.contextmanager
+@block
 def _collecting(refs: list[Any]) -> Iterator[list[Any]]:
     before, _refs.found = _refs.found, refs
     try:

@@ -19,7 +19,7 @@ import ray
 from numpy.typing import NDArray
 from ray import exceptions
 
-from ding_lite.basics.messages import add_note, name_of
+from ding_lite.basics.messages import add_note, describe_error, name_of
 from ding_lite.basics.torch_threads import torch_threads
 from ding_lite.distributed.clusters import Resources, available, kept_workers
 from ding_lite.distributed.references import (
@@ -275,7 +275,7 @@ class RayWorker:
             self._actor = actors.take()
             self._begun = self._actor.begin.remote(progress_size)
         except exceptions.RayError as error:
-            raise WorkerDied(f"{self} could not be started: {type(error).__name__}: {error}") from error
+            raise WorkerDied(f"{self} could not be started: {describe_error(error)}") from error
 
     @property
     def is_starting(self) -> bool:
@@ -452,7 +452,7 @@ class RayWorker:
         try:
             return f"{lead}{self._describe(self.progress)}"
         except Exception as error:  # noqa: BLE001  this is only part of the message of another error
-            return f"{lead}{self.progress.tolist()} (describe() failed: {type(error).__name__}: {error})"
+            return f"{lead}{self.progress.tolist()} (describe() failed: {describe_error(error)})"
 
     def _let_go(self, end: str, is_clean: bool = False) -> None:
         """Give the actor back, free all references, and store how it ended."""
@@ -479,4 +479,4 @@ def _reason(cause: Exception) -> str:
         return f"has ended, as Ray reports: {lines[-1] if lines else type(cause).__name__}"
     if isinstance(cause, exceptions.ObjectLostError):
         return f"lost its result: {type(cause).__name__}"
-    return f"failed with {type(cause).__name__}: {cause}"
+    return f"failed with {describe_error(cause)}"

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
 
+from ding_lite.basics.blocks import block
+
 _SWITCH_S = 0.0005  # instead of Python's 5 ms
 _mutex = threading.Lock()
 _intervals: list[float] = []  # at the entry of each block that some thread is in; the first is restored after the last
 
 
-@contextlib.contextmanager
+@block
 def short_switch_interval() -> Iterator[None]:
     """Within this block, a thread that stops waiting gets the interpreter quickly."""
     with _mutex:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 
-from ding_lite.basics.messages import HelperContext, add_note, describe_call, did_you_mean, name_of
+from ding_lite.basics.messages import HelperContext, add_note, describe_call, describe_error, did_you_mean, name_of
 from ding_lite.basics.torch_threads import torch_threads, use_torch_threads
 from ding_lite.engine.calling_middleware import code_of
 from ding_lite.engine.deferred_inputs import InputFingerprints
@@ -458,7 +458,7 @@ def _warn_of_waiting(works: Iterable[Deferred[Any]]) -> None:
 
 def warn_of(error: BaseException, where: str) -> None:
     """Warn of an error of deferred work that no run can raise any more."""
-    text = f"{where}, and raised {type(error).__name__}: {error}. Its result was never taken."
+    text = f"{where}, and raised {describe_error(error)}. Its result was never taken."
     warnings.warn(text, RuntimeWarning, stacklevel=3)
 
 

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from ding_lite.basics.messages import add_note, location_of
+from ding_lite.basics.messages import add_note, describe_error, location_of
 from ding_lite.engine.hidden_middleware import unended_middleware
 from ding_lite.engine.sync_loops import iterate
 from ding_lite.pipeline.contexts import Context, same_iteration, settable_fields
@@ -172,7 +172,7 @@ class EndingMixin:
             try:
                 note(error)
             except Exception as failed:  # noqa: BLE001  it must not hide the error of the run
-                add_note(error, f"and note_error of {name} raised {type(failed).__name__}: {failed}")
+                add_note(error, f"and note_error of {name} raised {describe_error(failed)}")
 
 
 def where_set(above: int = 0) -> str:

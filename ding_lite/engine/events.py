@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
-from ding_lite.basics.messages import add_note
+from ding_lite.basics.messages import add_note, describe_error
 from ding_lite.engine.deferrals import Deferrals
 from ding_lite.engine.lanes import current_lane
 from ding_lite.engine.token_networks import Network
@@ -112,7 +112,7 @@ class Events:
                         add_note(first, f"raised by a listener of the event {event!r}")
                     else:
                         later += 1
-                        text = f"a later listener, of {event!r}, raised {type(error).__name__}: {error}"
+                        text = f"a later listener, of {event!r}, raised {describe_error(error)}"
                         add_note(first, text, place=f"later listener {later}")
         if first is not None:
             raise first

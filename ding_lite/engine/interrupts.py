@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, NoReturn
 
+from ding_lite.basics.blocks import block
 from ding_lite.basics.user_output import drop_unwritable_output, tell
 
 
@@ -67,7 +68,7 @@ def _raise(number: int, interrupted: KeyboardInterrupt) -> NoReturn:
     raise interrupted if number == signal.SIGINT else SystemExit(128 + number)
 
 
-@contextlib.contextmanager
+@block
 def interruptible(finish: Callable[[str], None]) -> Iterator[Interrupts]:
     """Within this block, SIGINT and SIGTERM call `finish(name of the signal)`. Works only on the main thread, and does nothing
     on others.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+from ding_lite.basics.blocks import block
 from ding_lite.pipeline.entries import Entry
 from ding_lite.pipeline.generators import WaitingGenerator, backward_step, unwind
 
@@ -126,7 +126,7 @@ class LaneThread:
         """Whether it has ended in this run."""
 
 
-@contextmanager
+@block
 def waiting_for_process() -> Iterator[None]:
     """Record for the timeline that this block waits for another process, and that other threads can use the interpreter."""
     lane, begun = _lane.get(), time.perf_counter_ns()

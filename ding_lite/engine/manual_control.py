@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ding_lite.basics.messages import HelperContext, add_note, name_of
+from ding_lite.basics.blocks import block
+from ding_lite.basics.messages import HelperContext, add_note, describe_error, name_of
 from ding_lite.engine.lanes import current_lane
 from ding_lite.engine.pipelines import PipelineMixin
 from ding_lite.pipeline.composites import Middleware
@@ -46,7 +47,7 @@ class ManualControl(PipelineMixin):
         lane = current_lane() if self._network is not None else None
         return self._own_waiting if lane is None else lane.waiting
 
-    @contextmanager
+    @block
     def _current(self) -> Iterator[None]:
         token = _current.set(self)
         try:
@@ -101,7 +102,7 @@ class ManualControl(PipelineMixin):
                 first = error
             else:
                 others += 1
-                add_note(first, f"beside it, {type(error).__name__}: {error}", place=f"beside it {others}")
+                add_note(first, f"beside it, {describe_error(error)}", place=f"beside it {others}")
         if first is not None:
             raise first
         return self

@@ -12,7 +12,7 @@ from typing import Any
 
 from ding_lite.basics.checkpoints import plain
 from ding_lite.basics.global_random import load_global_random, require_global_random, save_global_random
-from ding_lite.basics.messages import add_note
+from ding_lite.basics.messages import add_note, describe_error
 from ding_lite.basics.optional_attributes import attribute_of
 from ding_lite.basics.origins import is_of_ding_lite
 from ding_lite.basics.run_files import RunFiles
@@ -249,7 +249,7 @@ class RunStateMixin:
         except Exception as error:
             if _is_raw(error, part) and not (is_env and self._new_episodes):
                 raise RunStateError(
-                    f"the state of {name} cannot be loaded ({type(error).__name__}: {error}): it is damaged, or another "
+                    f"the state of {name} cannot be loaded ({describe_error(error)}): it is damaged, or another "
                     "version of ding_lite saved it. To continue from the state before, remove the file of this one."
                 ) from error
             if not is_env:

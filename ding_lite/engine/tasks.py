@@ -12,8 +12,9 @@ from os import PathLike
 from types import TracebackType
 from typing import Any, SupportsIndex, TypeVar
 
+from ding_lite.basics.blocks import block
 from ding_lite.basics.foreign_names import foreign_arguments, foreign_attributes
-from ding_lite.basics.messages import add_note, did_you_mean
+from ding_lite.basics.messages import add_note, describe_error, did_you_mean, words_of
 from ding_lite.basics.optional_attributes import attribute_of
 from ding_lite.basics.origins import is_method_of_ding_lite
 from ding_lite.basics.run_downloads import restored_run
@@ -265,7 +266,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
         except BaseException as closing:
             if error is None:
                 raise
-            add_note(error, f"and closing the task raised {type(closing).__name__}: {closing}")
+            add_note(error, f"and closing the task raised {describe_error(closing)}")
 
     def run(self, max_step: int = _ENDLESS, final: bool = True) -> None:
         """Run `max_step` more iterations, or fewer if `finish` is set; the iteration that sets it is completed.
@@ -372,7 +373,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
         except BaseException as error:
             first = self._first_of(error)
             if isinstance(first, Exception) and not isinstance(first, OutOfMemoryError):
-                self._end_reason = EndReason("error", f"{type(first).__name__} was raised: {first}")
+                self._end_reason = EndReason("error", f"{type(first).__name__} was raised: {words_of(first)}")
                 with self._current():
                     self._note_error(first)
             if first is not error:
@@ -404,7 +405,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
         first = ends[0] if ends and isinstance(error, Exception) else error
         for other in (error, *others):
             if other is not first:
-                add_note(first, f"and {type(other).__name__}: {other}")
+                add_note(first, f"and {describe_error(other)}")
         return first
 
     def _complete(self) -> None:
@@ -762,7 +763,7 @@ def _warn_of_barriers(plan: Plan) -> None:
 _opened: ContextVar[Task | None] = ContextVar("opened_task", default=None)
 
 
-@contextlib.contextmanager
+@block
 def opened_for(other: Task) -> Iterator[None]:
     """Within this block, `ding_lite.task.use` adds to another task, so that a function written for the global task builds the
     pipeline of that one."""

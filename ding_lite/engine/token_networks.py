@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ding_lite.basics.messages import HelperContext, add_note
+from ding_lite.basics.messages import HelperContext, add_note, describe_error, words_of
 from ding_lite.basics.torch_threads import torch_threads, use_torch_threads
 from ding_lite.engine.cores import short_switch_interval, threads_of_torch
 from ding_lite.engine.deferrals import Deferrals, WorkCancelled
@@ -573,7 +573,7 @@ class Network:
             else:
                 self.error, self._failed_at = error, at
             if other is not None and other is not first:
-                add_note(first, f"another lane also raised {type(other).__name__}: {other}")
+                add_note(first, f"another lane also raised {describe_error(other)}")
         self._stop(at)
 
     def _stop(self, at: tuple[int, int]) -> None:
@@ -611,17 +611,17 @@ class Network:
             if error is None:
                 self._fail(raised, lane)
             elif raised is not error:
-                add_note(error, f"a generator that saw it then raised {type(raised).__name__}: {raised}")
+                add_note(error, f"a generator that saw it then raised {describe_error(raised)}")
 
     def _forgive_what_came_after(self) -> None:
         """Turn an error in an iteration after the last one, which other lanes had begun, into a warning."""
         if self.error is None or self._last is None or self._failed_at[0] <= self._last:
             return
         error, self.error = self.error, None
-        notes = "; ".join(getattr(error, "__notes__", ()))
+        notes = "; ".join(error.__dict__.get("__notes__", ()))
         warnings.warn(
             f"the run had ended when {type(error).__name__} was raised in a later iteration that had already begun: "
-            f"{error} ({notes})",
+            f"{words_of(error)} ({notes})",
             RuntimeWarning,
             stacklevel=2,
         )

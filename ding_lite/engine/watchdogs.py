@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 
+from ding_lite.basics.blocks import block
 from ding_lite.basics.user_output import tell
 from ding_lite.engine.endings import EndingMixin, EndReason
 from ding_lite.engine.interrupts import Interrupts
@@ -74,7 +75,7 @@ class Watchdog:
         self._limit: int | None = None
         self._made_at = time.monotonic()
 
-    @contextlib.contextmanager
+    @block
     def watching(self) -> Iterator[None]:
         """Watch while this block runs: at once if there is a limit of time, else when `begin_in_time` is called late enough."""
         if self._stuck_after_s is not None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ding_lite.basics.blocks import block
 from ding_lite.envs.agent_envs import AgentEnv
 from ding_lite.envs.agent_slots import AgentStepResult
 from ding_lite.envs.multi_agent import AgentEnvFactory, AgentVectorEnv
@@ -70,7 +70,7 @@ class _ProgressAgentEnv(AgentEnv):
         with self._recorded(REPLAYS, state["number"]):
             return super().restore(state, seen)
 
-    @contextmanager
+    @block
     def _recorded(self, what: int, number: int) -> Iterator[None]:
         fields = self._fields
         fields.numbers[self._position] = number

@@ -15,6 +15,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
 from ding_lite.basics import did_you_mean
+from ding_lite.basics.messages import describe_error
 from ding_lite.envs.classic_control import TASKS, Array, BatchTask, UnusualEnvError
 from ding_lite.envs.known_sources import is_known, label_of, patch_of
 from ding_lite.envs.results import Results
@@ -119,7 +120,7 @@ class BatchedSteps:
                 obs, reward, terminated = task.step(action)
         except (ArithmeticError, ValueError) as error:  # math.cos raises the latter
             self._write_back()
-            self._try_later(f"{type(error).__name__}: {error}")
+            self._try_later(describe_error(error))
             return None
         self._taken += 1
         truncated = self._taken >= self._left

@@ -14,6 +14,7 @@ import gymnasium
 import numpy as np
 
 from ding_lite.basics import add_note, did_you_mean
+from ding_lite.basics.messages import describe_error
 from ding_lite.data.restoring import state_error
 
 Change = Mapping[str, Any]
@@ -270,7 +271,7 @@ def repeat(env: Any, change: Change) -> None:
             return
         done = f"call({change['call']!r})" if "call" in change else f"set_attr({change['set']!r})"
         raise ValueError(
-            f"envs.{done} of the saved run cannot be repeated in {env}: {type(error).__name__}: {error}. Use the same "
+            f"envs.{done} of the saved run cannot be repeated in {env}: {describe_error(error)}. Use the same "
             "environment and wrappers."
         ) from error
 

@@ -9,6 +9,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from ding_lite.basics.messages import describe_error
 from ding_lite.data import LeafSpec, Spec
 from ding_lite.envs.spaces import SpaceError, to_nested
 
@@ -55,7 +56,7 @@ def to_leaf(value: Any, leaf: LeafSpec, who: str, env: int | None = None) -> np.
         array = np.asarray(value)
     except Exception as error:
         raise EnvDataError(
-            f"{who} is {shown(value)}, which numpy cannot convert to an array ({type(error).__name__}: {error}), expected "
+            f"{who} is {shown(value)}, which numpy cannot convert to an array ({describe_error(error)}), expected "
             f"{leaf.shape} {leaf.dtype}: correct the environment.",
             env,
         ) from error

@@ -9,6 +9,7 @@ from typing import Any
 import gymnasium
 
 from ding_lite.basics import add_note
+from ding_lite.basics.messages import describe_error
 from ding_lite.basics.signatures import passed_signature_of
 from ding_lite.envs.error_locations import exit_error
 from ding_lite.envs.spaces import SpaceError, hidden_difference, require_elements, same_layout
@@ -104,7 +105,7 @@ def close_all(envs: Iterable[Any]) -> None:
             errors.append(error)
     if errors:
         for other in errors[1:]:
-            add_note(errors[0], f"another environment could not be closed either: {type(other).__name__}: {other}")
+            add_note(errors[0], f"another environment could not be closed either: {describe_error(other)}")
         raise errors[0]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import importlib
 import inspect
@@ -16,6 +15,7 @@ from gymnasium.vector import VectorEnv
 from gymnasium.wrappers import TimeLimit
 
 from ding_lite.basics import add_note, did_you_mean, require_extra, seed_of
+from ding_lite.basics.blocks import block
 from ding_lite.basics.signatures import parameters_of, passed_signature_of
 from ding_lite.envs.action_masks import ActionMask
 from ding_lite.envs.atari import AtariMode, AtariPreprocessing, atari_mode, make_atari
@@ -293,7 +293,7 @@ def _made_atari(spec: EnvSpec, mode: AtariMode, /, **kwargs: Any) -> gymnasium.E
         return make_atari(spec, mode, **copied_settings(kwargs))
 
 
-@contextlib.contextmanager
+@block
 def _names_of_arguments(spec: EnvSpec, kwargs: Mapping[str, Any], *takers: Callable[..., Any]) -> Iterator[None]:
     """Add a note to an error about an unknown argument, with the nearest name, or the names that the environment takes."""
     try:

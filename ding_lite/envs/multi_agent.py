@@ -6,13 +6,14 @@ PettingZoo itself is not imported: any object with `possible_agents`, `agents`, 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from copy import deepcopy
 from typing import Any, cast
 
 import numpy as np
 
 from ding_lite.basics import add_note, arrays, base_state, plain, seed_of
+from ding_lite.basics.blocks import block
 from ding_lite.envs.agent_bases import AGENT_ENV_KEYS, AgentVectorBase, MultiAgentStep, require_agents_state
 from ding_lite.envs.agent_envs import AgentEnv, require_own_envs, require_same_agents
 from ding_lite.envs.agent_slots import AgentSlots, AgentStepResult
@@ -127,7 +128,7 @@ class AgentVectorEnv(AgentVectorBase):
         means = {name: mean_of(part) for name, part in parts.items() if part}
         return episode._replace(info={"return": returns, "policy_return": means, **episode.info})
 
-    @contextmanager
+    @block
     def _placing(self, played: Sequence[AgentStepResult] = ()) -> Iterator[None]:
         """Adds the location in the environment to an EnvDataError."""
         try:

@@ -10,6 +10,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from ding_lite.basics.messages import describe_error
 from ding_lite.envs.spaces import SpaceError, has_unknown_dtype, subspaces, with_unknown_dtype
 
 _BOUNDS = ("low", "high")
@@ -69,7 +70,7 @@ def space_from(record: Mapping[str, Any]) -> gymnasium.Space[Any]:
         raise
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError, AssertionError, MemoryError) as error:
         raise DamagedRecordError(
-            f"no space can be made from its record {record!r:.120} ({type(error).__name__}: {error}): take the spaces of the "
+            f"no space can be made from its record {record!r:.120} ({describe_error(error)}): take the spaces of the "
             "environment instead."
         ) from error
     if made is None:

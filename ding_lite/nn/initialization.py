@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import torch
 from torch import nn
 
 from ding_lite.basics import seed_of
+from ding_lite.basics.blocks import block
 from ding_lite.basics.torch_threads import torch_threads
 
 # The first call of set_num_threads makes MKL always use that many threads; before, it uses fewer for small problems. Lanes and
@@ -20,7 +20,7 @@ torch.set_num_threads(torch.get_num_threads())
 _LOCK = threading.RLock()  # all threads share torch's global generator
 
 
-@contextmanager
+@block
 def seeded(seed: int) -> Iterator[None]:
     """Seed torch's global generator inside the block, for the weights of new layers; afterwards, restore its state."""
     seed = seed_of(seed, "seeded({})")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
@@ -11,6 +10,7 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional
 
+from ding_lite.basics.blocks import block
 from ding_lite.nn.layers import ACTIVATIONS
 
 
@@ -81,7 +81,7 @@ class NoisyMLP(nn.Module):
         return last(x)  # type: ignore[no-any-return]
 
 
-@contextmanager
+@block
 def noisy_weights(module: nn.Module, generator: Generator | None, rows: int | None = None) -> Iterator[None]:
     """Add noise to every NoisyLinear of a module inside the block. The noise is drawn once, and removed afterwards.
 

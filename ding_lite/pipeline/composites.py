@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from ding_lite.basics.messages import HelperContext, add_note, location_of, name_of
+from ding_lite.basics.messages import HelperContext, add_note, describe_error, location_of, name_of
 from ding_lite.pipeline.contracts import joint_contract
 from ding_lite.pipeline.generators import WaitingGenerator, at_yield, forward_step, may_yield, method_of, named, unwind
 from ding_lite.pipeline.guards import under_contract
@@ -85,7 +85,7 @@ class Parallel(Serial):
         for first in sorted(errors.values(), key=lambda error: isinstance(error, WouldBlockError))[:1]:
             for index, error in errors.items():
                 if error is not first:
-                    add_note(first, f"side by side with it, {type(error).__name__}: {error}", place=f"part {index}")
+                    add_note(first, f"side by side with it, {describe_error(error)}", place=f"part {index}")
             raise first
 
     def _on_its_view(self, index: int, fn: Middleware, ctx: Any) -> Callable[[], WaitingGenerator | None]:

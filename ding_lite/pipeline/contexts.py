@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, MutableSequence, MutableSet, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
-from ding_lite.basics.messages import did_you_mean
+from ding_lite.basics.messages import describe_error, did_you_mean
 from ding_lite.basics.optional_attributes import has_attribute
 
 ContextType = TypeVar("ContextType", bound="Context")
@@ -379,7 +379,7 @@ def with_own_values(ctx: ContextType, names: frozenset[str], owner: str) -> Cont
                 return value
             raise ValueError(
                 f"{type(ctx).__name__}.{name} starts with a {type(value).__name__}, which cannot be copied "
-                f"({type(error).__name__}: {error}), and where iterations overlap, each lane needs its own copy, here "
+                f"({describe_error(error)}), and where iterations overlap, each lane needs its own copy, here "
                 f"{owner}. Pass the object to the middleware that need it, and name it in the uses of their contracts, "
                 "instead of keeping it in the context."
             ) from error

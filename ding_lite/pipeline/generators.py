@@ -6,10 +6,11 @@ import functools
 import inspect
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from types import CodeType, FunctionType, GeneratorType, MethodType
 from typing import TYPE_CHECKING, Any
 
+from ding_lite.basics.blocks import block
 from ding_lite.basics.messages import add_note, call_of, describe_call, name_of
 from ding_lite.basics.optional_attributes import attribute_behind, attribute_of, has_attribute
 from ding_lite.pipeline.contexts import Context
@@ -178,7 +179,7 @@ def at_yield(call: Callable[..., object], *args: Any) -> Iterator[None]:
         call(*args, None)
 
 
-@contextmanager
+@block
 def run_inside(fn: Callable[..., Any], ctx: object) -> Iterator[None]:
     """Run one middleware inside another: its first half on entry, its second half on exit, errors thrown in."""
     generator = forward_step(fn, fn(ctx), ctx)
@@ -209,7 +210,7 @@ def wrap_both_steps(fn: Callable[..., Any], wrapper: Callable[[Callable[..., Any
     if not callable(outer):
         raise TypeError(f"the wrapper {describe_call(wrapper)} returned {outer!r} instead of a function of ctx.")
 
-    @contextmanager
+    @block
     def collecting(waiting: list[WaitingGenerator]) -> Iterator[None]:
         running.append(waiting)
         try:

@@ -8,9 +8,9 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
 from concurrent.futures import Future
-from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from ding_lite.basics.blocks import block
 from ding_lite.basics.torch_threads import torch_threads_here, use_torch_threads
 
 Result = TypeVar("Result")
@@ -142,7 +142,7 @@ class Pool:
         with self.resting():
             futures.wait(calls)
 
-    @contextmanager
+    @block
     def resting(self) -> Iterator[None]:
         """Within this block, a call of the pool waits, and its place is free for the next call."""
         is_here = self.is_here

@@ -12,9 +12,9 @@ import sys
 import threading
 import types
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
+from ding_lite.basics.blocks import block
 from ding_lite.pipeline.contexts import Context
 from ding_lite.pipeline.properties import is_property
 
@@ -169,7 +169,7 @@ def field_value(ctx: object, name: str) -> Any:
     return None if value is _MISSING else value
 
 
-@contextmanager
+@block
 def seen_whole(ctx: object) -> Iterator[None]:
     """Within this block, the context has its real class."""
     view = type(ctx)

@@ -8,7 +8,6 @@ import logging
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from ding_lite.basics import require_extra, temporary_beside, unflatten, writing
+from ding_lite.basics.blocks import block
 from ding_lite.basics.signatures import parameters_of
 from ding_lite.data import flatten
 from ding_lite.data.trees import map_leaves
@@ -167,7 +167,7 @@ def _write_onnx(program: torch.export.ExportedProgram, args: tuple[Any, ...], pa
         )
 
 
-@contextmanager
+@block
 def _silent(name: str) -> Iterator[None]:
     """No warnings, and no messages of this logger below errors."""
     logger = logging.getLogger(name)

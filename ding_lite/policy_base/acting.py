@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FunctionType
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ding_lite.basics import add_note, foreign_attributes
+from ding_lite.basics.blocks import block
 from ding_lite.data import Tree, to_device
 from ding_lite.engine.manual_control import running_task
 from ding_lite.envs import SpaceError, action_masks
@@ -284,7 +284,7 @@ class ActMode:
         """Act with these weights from now on; None acts with the newest weights again."""
         self._given = snapshot
 
-    @contextlib.contextmanager
+    @block
     def acting_with(self, weights: WeightsSnapshot) -> Iterator[None]:
         """A block in which it acts with these weights, even if other snapshots are loaded in between."""
         before, self._held = self._held, weights

@@ -15,7 +15,9 @@ import numpy as np
 import torch
 
 from ding_lite.basics import add_note, require_extra
+from ding_lite.basics.blocks import block
 from ding_lite.basics.global_random import global_random_states, set_global_random_states
+from ding_lite.basics.messages import describe_error
 from ding_lite.basics.torch_modes import torch_modes_here
 from ding_lite.data import Tree, flatten, nested
 from ding_lite.data.trees import map_leaves
@@ -155,7 +157,7 @@ class LearnerGroup:
         except ValueError as error:
             raise FixedSettingError(str(error)) from None
 
-    @contextlib.contextmanager
+    @block
     def _following(self) -> Iterator[None]:
         self._is_following = True
         try:
@@ -197,7 +199,7 @@ class LearnerGroup:
                 return answers
             except (WorkerDied, RankError) as error:
                 self._end_after(error, was_ahead)
-                attempts, first_failure = attempts + 1, first_failure or f"{type(error).__name__}: {error}"
+                attempts, first_failure = attempts + 1, first_failure or describe_error(error)
                 if not self._cfg.restart or attempts >= _PATIENCE.attempts:
                     if attempts > 1:
                         add_note(error, f"this was attempt {attempts} of the same batch; the first ended with {first_failure}")
@@ -224,7 +226,7 @@ class LearnerGroup:
         self._is_ahead = was_ahead
         self._close()
         if was_ahead and self._kept is None:
-            self._is_ahead, self._lost = False, f"{type(error).__name__}: {error}"
+            self._is_ahead, self._lost = False, describe_error(error)
 
     def _require_state(self) -> None:
         if self._lost:

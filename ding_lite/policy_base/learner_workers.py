@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -12,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ding_lite.basics.blocks import block
 from ding_lite.basics.global_random import global_random_states, set_global_random_states
 from ding_lite.basics.torch_modes import TorchModes, torch_modes
 from ding_lite.basics.torch_threads import torch_threads, torch_threads_here
@@ -208,7 +208,7 @@ class Learner:
         return self._ranks is None or self._ranks.rank == 0
 
 
-@contextlib.contextmanager
+@block
 def _shown_in_script() -> Iterator[None]:
     """A context without warnings, because the script has shown them."""
     with warnings.catch_warnings():
@@ -216,7 +216,7 @@ def _shown_in_script() -> Iterator[None]:
         yield
 
 
-@contextlib.contextmanager
+@block
 def _global_random(states: Mapping[str, Any] | None) -> Iterator[None]:
     """A context with these states of the global random generators; None for the current ones."""
     before = global_random_states()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
+
+from ding_lite.basics.blocks import block
 
 
 class SentWarning(NamedTuple):
@@ -18,7 +19,7 @@ class SentWarning(NamedTuple):
     lineno: int
 
 
-@contextlib.contextmanager
+@block
 def collecting_warnings(found: list[SentWarning]) -> Iterator[None]:
     """A context whose warnings are added to a list, also after an error; equal ones only once."""
     with warnings.catch_warnings(record=True) as caught:

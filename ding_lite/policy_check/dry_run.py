@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from inspect import unwrap
@@ -17,7 +16,9 @@ from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
 from ding_lite.basics.attribute_reads import instructions_of
+from ding_lite.basics.blocks import block
 from ding_lite.basics.global_random import global_random_states
+from ding_lite.basics.messages import describe_error
 from ding_lite.data import Tree, flatten, nested, to_device, tree
 from ding_lite.data.column_names import RESERVED
 from ding_lite.data.trees import map_leaves
@@ -350,7 +351,7 @@ def _require_unchanged(hook: str, columns: Mapping[str, Any], versions: Mapping[
         )
 
 
-@contextlib.contextmanager
+@block
 def _watched(policy: DryRunPolicy, hook: str) -> Iterator[None]:
     """Warn if a hook that learns draws from torch's global random generator. Reading the states of all takes much longer."""
     before = torch.get_rng_state()
@@ -411,7 +412,7 @@ def _require_apart(policy: DryRunPolicy, outputs: Mapping[str, Any]) -> None:
             )
 
 
-@contextlib.contextmanager
+@block
 def _explained(hook: str, batch: Callable[[], str]) -> Iterator[None]:
     """Turn errors from inside a hook into HookCallError, with the names of the hook and its batch."""
     try:
@@ -420,7 +421,7 @@ def _explained(hook: str, batch: Callable[[], str]) -> Iterator[None]:
         raise
     except Exception as error:
         raise HookCallError(
-            f"{hook} fails on a dummy batch ({batch()}): {type(error).__name__}: {error}. This is the dry run before the first "
+            f"{hook} fails on a dummy batch ({batch()}): {describe_error(error)}. This is the dry run before the first "
             "step: everything that the hook needs must exist by then."
         ) from error
 

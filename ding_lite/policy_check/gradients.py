@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
@@ -10,6 +9,7 @@ from typing import Any, Protocol
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ding_lite.basics.blocks import block
 from ding_lite.policy_check.hook_results import HookError
 from ding_lite.policy_check.restoring import reachable
 
@@ -26,7 +26,7 @@ class PolicyWithModel(Protocol):
         """The model's parameters."""
 
 
-@contextlib.contextmanager
+@block
 def require_gradients(policy: PolicyWithModel) -> Iterator[None]:
     """Check the gradients that the block computes. Warns of weights outside of the model that no optimizer changes.
 

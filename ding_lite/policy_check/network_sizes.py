@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +9,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from ding_lite.basics.blocks import block
 from ding_lite.envs.spaces import SpaceError, subspaces
 
 _MANY = 10_000_000
@@ -17,7 +17,7 @@ _MANY = 10_000_000
 _NO_MEMORY = ("allocate memory", "out of memory", "calculation overflowed", "Unable to allocate", "exceeds the limit")
 
 
-@contextlib.contextmanager
+@block
 def explained_size(policy: str, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]) -> Iterator[None]:
     """Explain that there is no memory for networks, if a space has so many elements that this is the reason.
 

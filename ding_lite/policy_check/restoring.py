@@ -19,6 +19,7 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from ding_lite.basics.blocks import block
 from ding_lite.metrics import MetricsLogger
 
 _LARGEST = 1 << 24  # elements of an array or tensor that is restored; larger ones are data sets, which hooks do not change
@@ -67,7 +68,7 @@ class RestorablePolicy(Protocol):
         """Load the states of the random generators."""
 
 
-@contextlib.contextmanager
+@block
 def restoring_state(policy: RestorablePolicy) -> Iterator[None]:
     """Restore the state of a policy after the block: its attributes, and the objects that it can reach through them.
 

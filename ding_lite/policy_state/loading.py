@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ding_lite.basics import Config, add_note
+from ding_lite.basics.messages import describe_error
 from ding_lite.basics.origins import is_of_ding_lite
 from ding_lite.metrics import MetricsLogger
 from ding_lite.policy_state.identities import StateError, differing_settings, is_of_given_model, require_alike, settings_in
@@ -540,7 +541,7 @@ def _require_metrics(state: Any) -> None:
             raise TypeError("it is no list")
         MetricsLogger().set_state(state)
     except Exception as error:  # noqa: BLE001  a damaged state may raise any
-        found = f"{type(error).__name__}: {error}"
+        found = describe_error(error)
         raise StateError(
             f'state["metrics"] wants "stats" as in MetricsLogger.get_state(), which cannot be read ({found}).'
         ) from None

@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ding_lite.basics.messages import add_note
+from ding_lite.basics.messages import add_note, describe_error
 from ding_lite.processes.pickles import dumps
 
 
@@ -79,7 +79,7 @@ def pack(error: BaseException) -> Failure:
     try:
         return failure._replace(pickled=dumps(error))
     except Exception as problem:  # noqa: BLE001 (pickling runs user code)
-        return failure._replace(hindrance=f"{type(problem).__name__}: {problem}")
+        return failure._replace(hindrance=describe_error(problem))
 
 
 def _pickled_location(error: BaseException) -> bytes | None:
@@ -100,7 +100,7 @@ def unpack(failure: Failure, worker: str) -> Exception:
         try:
             error = pickle.loads(failure.pickled)
         except Exception as problem:  # noqa: BLE001 (unpickling calls constructors of user code)
-            hindrance = f"{type(problem).__name__}: {problem}"
+            hindrance = describe_error(problem)
     if not isinstance(error, Exception):
         why = f" (a {failure.type_name} cannot be sent from a worker: {hindrance})" if hindrance else ""
         text = f"{worker} raised {failure.type_name}: {failure.message}{why}"
@@ -111,7 +111,7 @@ def unpack(failure: Failure, worker: str) -> Exception:
     for note in failure.notes:
         add_note(error, note)
     add_note(error, f"It was raised in {worker}.")
-    error.__cause__ = WorkerTraceback(failure.traceback)
+    BaseException.__setattr__(error, "__cause__", WorkerTraceback(failure.traceback))  # its class may refuse attributes
     return error
 
 

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ding_lite.basics.messages import add_note, name_of
+from ding_lite.basics.messages import add_note, describe_error, name_of
 from ding_lite.processes.errors import WorkerDied, WorkerHangs
 from ding_lite.processes.hosts import Request, with_state
 from ding_lite.processes.pickles import Shared, dumps
@@ -341,7 +341,7 @@ class RestartingHost:
 
     def _failed(self, request: _Request, error: Exception) -> None:
         """Restart the worker and repeat all requests, or make this error the final one."""
-        described = f"{type(error).__name__}: {error}"
+        described = describe_error(error)
         request.attempts += 1
         request.first_failure = request.first_failure or described
         worker = self._worker
@@ -557,7 +557,7 @@ def _kept_state(thing: Any) -> bytes | str:
     try:
         return dumps(thing.state_dict())
     except Exception as error:  # noqa: BLE001  user code; raised when the state is needed
-        return f"{type(error).__name__}: {error}"
+        return describe_error(error)
 
 
 def _load(objects: dict[str, Any], packed: Mapping[str, bytes]) -> None:

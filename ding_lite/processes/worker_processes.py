@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from ding_lite.basics.messages import add_note, name_of
+from ding_lite.basics.messages import add_note, describe_error, name_of
 from ding_lite.processes.channels import FAILURE, REQUEST, Message
 from ding_lite.processes.children import Child
 from ding_lite.processes.errors import WorkerDied, WorkerError, WorkerHangs, describe_exit, unpack
@@ -95,7 +95,7 @@ class WorkerProcess:
             self._child = Child(name, progress_size)
         except (OSError, EOFError) as error:
             raise WorkerDied(
-                f"{self} could not be started: {type(error).__name__}: {error}. If the fork server failed, see stderr."
+                f"{self} could not be started: {describe_error(error)}. If the fork server failed, see stderr."
             ) from error
         self.pid = self._child.pid
         """Id of the process, also after its end."""
@@ -196,7 +196,7 @@ class WorkerProcess:
             value = message.load()
         except Exception as error:
             raise WorkerError(
-                f"{self} sent a result that cannot be loaded here: {type(error).__name__}: {error}. Return numbers, strings, "
+                f"{self} sent a result that cannot be loaded here: {describe_error(error)}. Return numbers, strings, "
                 "arrays, and lists and dicts of them."
             ) from error
         if message.kind == FAILURE:
@@ -329,7 +329,7 @@ class WorkerProcess:
         try:
             return f"{separator}{lead}{self._describe(self.progress)}"
         except Exception as error:  # noqa: BLE001 (this is only part of the message of another error)
-            return f"{separator}{lead}{self.progress.tolist()} (describe() failed: {type(error).__name__}: {error})"
+            return f"{separator}{lead}{self.progress.tolist()} (describe() failed: {describe_error(error)})"
 
     def _let_go(self, end: str) -> None:
         """Kill the process if it is alive, free all resources, and store how it ended."""

@@ -15,6 +15,9 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
 
+from ding_lite.basics.blocks import block
+from ding_lite.basics.messages import describe_error
+
 _INLINE = 13  # numbers that are sent together with the description
 _RUNS, _FAILS = 0.0, 1.0
 _LEAVE_S = 10.0  # that a process with an error waits for the others
@@ -166,7 +169,7 @@ class Ranks:
         row = torch.zeros(_INLINE + 3, dtype=torch.float64)
         row[0] = _FAILS
         with contextlib.suppress(RankError), self._explained("an error"):
-            words = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+            words = describe_error(error) if str(error) else type(error).__name__
             self._require_all(self._gathered(row), "an error", words)
 
     def leave_after_error(self) -> None:
@@ -203,7 +206,7 @@ class Ranks:
             "of iterations and of gradient steps: compare the settings of the ranks, and the code that depends on their data."
         )
 
-    @contextlib.contextmanager
+    @block
     def _explained(self, description: str) -> Iterator[None]:
         if self._is_over:
             raise RankError(f"rank {self.rank} cannot reach the other processes at {description}: the run has failed before.")
@@ -249,7 +252,7 @@ def seed_of_rank(seed: int, rank: int) -> int:
     return seed if rank == 0 else int(np.random.SeedSequence([seed, rank]).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
-@contextlib.contextmanager
+@block
 def joined(timeout_s: float, device: str = "cpu") -> Iterator[Ranks | None]:
     """Join the processes that torchrun has started, and leave them at the end of the block, together.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-import contextlib
 import copy
 import dataclasses
 import math
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ding_lite.basics import Config, base_state, ranged_field
+from ding_lite.basics.blocks import block
 from ding_lite.data import Spec, Tree, flatten, nested
 from ding_lite.data.trees import as_floats, has_leaf, map_leaves, with_leaves
 from ding_lite.functional import decayed_value
@@ -79,7 +79,7 @@ class RewardModel(abc.ABC):
                 )
         return rows
 
-    @contextlib.contextmanager
+    @block
     def _unless_refused(self, *statistics: nn.Module) -> Iterator[None]:
         """In a block that updates running statistics and takes a gradient step: a LossError leaves the statistics unchanged."""
         before = [detached_copy(one.state_dict()) for one in statistics]

@@ -18,6 +18,7 @@ import torch
 from gymnasium.envs.registration import EnvSpec
 
 from ding_lite.basics import move_aside, remove_leftovers, seed_of, temporary_beside, write_atomically, writing
+from ding_lite.basics.messages import describe_error
 from ding_lite.engine import WorkCancelled
 from ding_lite.envs import EpisodeResult, make_envs
 from ding_lite.envs.episode_seeds import episode_seed
@@ -142,7 +143,7 @@ class VideoRecorder:
 
     def _warn(self, evaluation: int, error: Exception) -> None:
         if not self._has_warned:
-            cause = "; ".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())])
+            cause = "; ".join([describe_error(error), *getattr(error, "__notes__", ())])
             warnings.warn(f"evaluation {evaluation} has no video, the run continues without it: {cause}", stacklevel=3)
         self._has_warned = True
 

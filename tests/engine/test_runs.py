@@ -6,6 +6,7 @@ import warnings
 import pytest
 
 from ding_lite.engine import Context, Task
+from ding_lite.engine.tasks import opened_for
 
 
 @dataclasses.dataclass
@@ -37,7 +38,20 @@ def appends_twice(number):
     return step
 
 
-@pytest.mark.parametrize("mode", [{}, {"max_lag": 1}, {"async_mode": True}], ids=["plain", "one thread", "threads"])
+@dataclasses.dataclass(frozen=True)
+class Frozen(Exception):
+    code: int
+
+
+class Wordless(Exception):
+    def __str__(self):
+        return self.there_is_none
+
+
+MODES = pytest.mark.parametrize("mode", [{}, {"max_lag": 1}, {"async_mode": True}], ids=["plain", "one thread", "threads"])
+
+
+@MODES
 def test_an_error_that_is_one_object_and_handled_again_and_again_does_not_collect_notes(mode):
     error, meant = ValueError("always the same"), []
 
@@ -277,6 +291,46 @@ class TestErrors:
 
         assert "breaks" in notes(caught.value)
         assert "iteration 0" in notes(caught.value)
+
+    @MODES
+    @pytest.mark.parametrize("way", ["used", "wrapper", "serial", "parallel", "forward"])
+    @pytest.mark.parametrize("half", ["first", "second"])
+    @pytest.mark.parametrize("error", [Frozen(3), Wordless()], ids=["refuses attributes", "has no text"])
+    def test_it_leaves_as_itself_whatever_its_class_is_like(self, error, half, way, mode):
+        def breaks(ctx):
+            if half == "first":
+                raise error
+            yield
+            raise error
+
+        def waits(ctx):
+            with opened_for(loop):
+                yield
+
+        def forwards(ctx):
+            loop.forward(breaks, ctx)
+
+        other = KeyError("other")
+
+        def fails(ctx):
+            raise other
+
+        def tells(told):
+            raise Wordless
+
+        waits.note_error = tells
+        with Task().start(**mode) as loop:
+            if way == "wrapper":
+                loop.use_wrapper(lambda fn: lambda ctx: fn(ctx))
+            fn = {"serial": loop.serial(waits, breaks), "parallel": loop.parallel(breaks, fails), "forward": forwards}.get(way)
+            loop.use(waits).use(fn or breaks)
+            expected = other if (way, half) == ("parallel", "second") else error
+            with pytest.raises(type(expected)) as caught:
+                loop.run(max_step=2)
+            assert loop.end_reason.kind == "error"
+
+        assert caught.value is expected
+        assert "iteration 0" in notes(expected)
 
     def test_a_waiting_generator_may_handle_it_and_the_run_goes_on(self):
         def guards(ctx):
