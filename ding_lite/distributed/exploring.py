@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -183,6 +184,9 @@ def explored(
         custom_explore_fn: called with the new values, returns those to use.
         is_allowed: whether a setting may have a value.
 
+    Raises:
+        TypeError: a value is no plain data, or the function returned no dict.
+
     Example:
         >>> explored({"lr": 0.1}, {"lr": Range(0.0, 1.0)}, np.random.default_rng(0), resample_probability=0.0)
         {'lr': 0.08000000000000002}
@@ -192,17 +196,39 @@ def explored(
         mutation = as_mutation(name, given)
         is_resampled = bool(rng.random() < resample_probability)
         value = mutation.draw(rng) if is_resampled else mutation.perturb(values[name], perturbation_factors, rng)
-        if isinstance(mutation, _Drawn) and not (is_resampled or is_allowed(name, _plain(value))):
+        if isinstance(mutation, _Drawn) and not (is_resampled or is_allowed(name, _plain(name, value))):
             value = mutation.draw(rng)
-        new[name] = _plain(value)
-    return new if custom_explore_fn is None else {name: _plain(value) for name, value in custom_explore_fn(dict(new)).items()}
+        new[name] = _plain(name, value)
+    if custom_explore_fn is None:
+        return new
+    found = custom_explore_fn(dict(new))
+    if not isinstance(found, Mapping):
+        raise TypeError(f"custom_explore_fn returned {found!r:.60}: return a dict of values by name, as it gets one.")
+    return {name: _plain(name, value) for name, value in found.items()}
 
 
 def drawn_values(mutations: Mapping[str, Any], rng: np.random.Generator) -> dict[str, Any]:
     """Values of all settings, drawn at random: those of a first member."""
-    return {name: _plain(as_mutation(name, given).draw(rng)) for name, given in mutations.items()}
+    return {name: _of_python(as_mutation(name, given).draw(rng)) for name, given in mutations.items()}
 
 
-def _plain(value: Any) -> Any:
+def _of_python(value: Any) -> Any:
     """Python's number for one of numpy; other values unchanged."""
     return value.item() if isinstance(value, np.generic) else value
+
+
+def _plain(name: str, value: Any) -> Any:
+    """The value with Python's number for one of numpy.
+
+    Raises:
+        TypeError: it is no plain data, which the log of decisions could not hold.
+    """
+    value = _of_python(value)
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"the new value of {name!r} is {value!r:.60}, of the class {type(value).__name__}: return numbers, strings, None, "
+            "or lists and dicts of them, such as float(value)."
+        ) from error
+    return value

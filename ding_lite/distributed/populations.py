@@ -10,7 +10,7 @@ import math
 import os
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -96,7 +96,7 @@ class Population:
             subfolder of `cfg.exp_name`.
         hyperparam_mutations: settings to explore, by dotted name such as "policy.learn.learning_rate", each a
             `Range(low, high)`, a list of values, or a function of a random generator. All of them must be live.
-        custom_explore_fn: called with the new values by name, returns those to use; the last step of exploring.
+        custom_explore_fn: called with the new values by name, returns those to use, as plain data; the last step of exploring.
         make_host: function of a member's name that makes its host; None for `cfg.backend`.
 
     Raises:
@@ -237,6 +237,8 @@ class Population:
         Raises:
             ValueError: a score is of another round.
             PopulationError: a decision cannot be replayed.
+            TypeError, ConfigError: a function that explores has returned something else than plain data, or values that the
+                settings cannot have; then no member has changed.
         """
         stale = [score for score in scores.values() if score.round != self.round]
         if stale:
@@ -275,16 +277,20 @@ class Population:
         return decisions
 
     def _explored(self, source: str) -> dict[str, Any]:
-        cfg = self.cfg
-        return explored(
+        cfg, config = self.cfg, self._configs[source]
+        new = explored(
             self.values[source],
             self._mutations,
             self._rng,
             cfg.resample_probability,
             cfg.perturbation_factors,
             self._custom,
-            lambda name, value: _is_allowed(self._configs[source], name, value),
+            lambda name, value: _is_allowed(config, name, value),
         )
+        if self._custom is not None:  # here, because no member has changed yet
+            _require_live(config, new, "custom_explore_fn returned {!r}, which cannot be explored")
+            copy.deepcopy(config).override({**self.values[source], **new})
+        return new
 
     def _carry_out(self, decision: Mapping[str, Any], scores: Mapping[str, Score]) -> dict[str, Any]:
         """Let a member copy another one. Returns the decision, with the scores and the old values."""
@@ -351,7 +357,16 @@ class Population:
             raise
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of the population: members, settings, random generator and the number of decisions."""
+        """The state of the population: members, settings, random generator and the number of decisions.
+
+        A member whose process has died has failed, and is left out.
+        """
+        members = {}
+        for name in self.live:
+            try:
+                members[name] = self._hosts[name].state("member")["member"]
+            except WorkerDied as error:
+                self._fail(name, error)
         return {
             "format": _FORMAT,
             "names": list(self.names),
@@ -364,7 +379,7 @@ class Population:
             "values": copy.deepcopy(self.values),
             "configs": {name: config.to_dict() for name, config in self._configs.items()},
             "decisions": self._log.count,
-            "members": {name: self._hosts[name].state("member")["member"] for name in self.live},
+            "members": members,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -406,10 +421,10 @@ class Population:
         release_hosts(list(self._hosts.values()), for_good=True)
 
 
-def _require_live(cfg: RunConfig, mutations: Mapping[str, Any]) -> None:
+def _require_live(cfg: RunConfig, names: Iterable[str], problem: str = "hyperparam_mutations[{!r}] cannot be explored") -> None:
     """Raise ConfigError for settings that do not exist or cannot be changed in a run."""
     table = {f"policy.{name}": (is_live, words) for name, is_live, words in settings_of(cfg.policy)}
-    for name in mutations:
+    for name in names:
         if name in table and table[name][0]:
             continue
         advice = type(cfg).about(name)
@@ -417,7 +432,7 @@ def _require_live(cfg: RunConfig, mutations: Mapping[str, Any]) -> None:
         why = f"{type(cfg).__name__} has no such setting of the policy{hint}"
         if name in table:
             why = table[name][1]
-        raise ConfigError(f"hyperparam_mutations[{name!r}] cannot be explored: {why}")
+        raise ConfigError(f"{problem.format(name)}: {why}")
 
 
 def _is_allowed(cfg: RunConfig, name: str, value: Any) -> bool:

@@ -9,11 +9,11 @@ from functools import partial
 from itertools import accumulate
 from typing import Any, Literal, SupportsIndex, get_args
 
-from ding_lite.basics import add_note, require_extra
+from ding_lite.basics import require_extra
 from ding_lite.envs.changes import Change
 from ding_lite.envs.progress import describe_progress, progress_size
 from ding_lite.envs.saved_states import pieces_of
-from ding_lite.processes import Copied, Host, LocalHost, ProcessHost, gather_results, release_hosts
+from ding_lite.processes import Copied, Host, LocalHost, ProcessHost, gather_results, load_states, release_hosts
 
 _DEPTH = 128  # maximum number of pending rollouts, far above any max_lag
 ENV = "env"
@@ -103,16 +103,14 @@ class Pieces:
 
     def _load_pieces(self, pieces: Sequence[Any]) -> None:
         """Restore each piece. If one fails, all are restored to their state before the call."""
-        before = [host.state(ENV) for host in self.hosts]
-        changed: list[int] = []
-        try:
-            for index, own in enumerate(pieces):
-                self.hosts[index].load_state({ENV: own})
-                changed.append(index)
-        except Exception as error:
-            for index in changed:  # the host that raised the error has restored its own environments
-                _bring_back(self.hosts[index], before[index], error)
-            raise
+        load_states(self.hosts, ENV, pieces)
+        self.accept_loss()
+
+    def accept_loss(self) -> None:
+        """Continue after a process has died or was killed, because the environments begin anew or have another state. The
+        workers and policies in it continue from their last known state, until theirs is loaded too."""
+        for host in self.hosts:
+            host.accept_loss()
 
     def release(self) -> None:
         """End the processes; the next call starts them again in the same state."""
@@ -204,14 +202,6 @@ def local_host(first_env: int, num_envs: int) -> LocalHost:
 def len_of(piece: slice) -> int:
     """The number of environments of a piece."""
     return int(piece.stop - piece.start)
-
-
-def _bring_back(host: Host, before: Mapping[str, Any], refusal: Exception) -> None:
-    """Restore the earlier state of the environments of a host, after another host refused a state."""
-    try:
-        host.load_state(before)
-    except Exception as error:  # noqa: BLE001  added to the refusal, which is the first error
-        add_note(refusal, f"some environments could not be restored to their earlier state: {error}")
 
 
 # Functions that run in the process of the environments.

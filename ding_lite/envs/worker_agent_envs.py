@@ -79,6 +79,7 @@ class SplitAgentVectorEnv(Pieces, AgentVectorBase):
         self._require_slots()
         if seed is not None:
             self.run_seed = seed = seed_of(seed, "begin(seed={})")
+        self.accept_loss()
         self._show(self.ask(_begin, [seed] * len(self.hosts)))
 
     def advance(self, actions: Mapping[str, Any], out: Mapping[str, Any]) -> MultiAgentStep:

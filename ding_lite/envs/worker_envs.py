@@ -99,6 +99,7 @@ class SplitVectorEnv(Pieces, SameStepVectorEnv):
         if seed is not None:
             self.run_seed = seed = seed_of(seed, "reset(seed={})")
             self.action_space.seed(seed)
+        self.accept_loss()
         self._join(self.ask(_begin, [seed] * count, [Copied(options)] * count), out)
         self.restarted = np.ones(self.num_envs, np.bool_)
 

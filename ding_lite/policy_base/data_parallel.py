@@ -61,10 +61,11 @@ class StepAverage:
             LossError: the loss of one of them is not finite.
         """
         grads = [param.grad for param in params if param.grad is not None]
-        names = [name for name, value in self._stats.items() if _is_scalar(value)]
+        names = sorted(name for name, value in self._stats.items() if _is_scalar(value))
         scalars = [torch.as_tensor(self._stats[name], dtype=torch.float32).detach().reshape(1) for name in names]
-        # The length goes into the description, because a reduction of different lengths is undefined.
-        lengths = f"{sum(grad.numel() for grad in grads):,} gradients and {len(scalars)} statistics"
+        # The lengths go into the description, because a reduction of different lengths is undefined; and the names, because
+        # each statistic is averaged with the one at its place.
+        lengths = f"{sum(grad.numel() for grad in grads):,} gradients and the statistics [{', '.join(names)}]"
         loss = 0.0 if self._check is None or self._loss is None else float(self._loss.detach())
         found = self._ranks.exchange(f"{self._what}, with {lengths}", [self._rows, loss])
         share = self._rows / max(float(found[:, 0].sum()), 1.0)

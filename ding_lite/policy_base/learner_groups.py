@@ -95,7 +95,7 @@ class LearnerGroup:
 
         Raises:
             WorkerDied: a learner has ended, or hung and was killed.
-            RankError: the learners could not learn together.
+            RankError: the learners could not learn together, or their hooks have logged other names.
             ValueError: there are fewer rows than learners.
             RuntimeError: weights, settings or optimizers of the policy were changed by other means than its methods; or hooks
                 have set other settings in one learner than in another.
@@ -122,8 +122,9 @@ class LearnerGroup:
             is_replaced: whether the policy gets another state right after it, so that a lost one is no error.
 
         Raises:
-            RuntimeError: it is lost, because a learner has ended; or the policy was changed by other means than its methods,
-                and this change would be lost.
+            WorkerDied: a learner has ended, and the state is lost.
+            RuntimeError: it was lost before; or the policy was changed by other means than its methods, and this change would
+                be lost.
         """
         if self._is_following or (self._lost and is_replaced):
             return
@@ -132,7 +133,14 @@ class LearnerGroup:
             return
         if self._agreement is not None and not is_replaced:
             self._agreement.require_same_tensors(self._policy)
-        states = self._kept or self._asked(read_state)
+        try:
+            states = self._kept or self._asked(read_state)
+        except BaseException as error:
+            if isinstance(error, WorkerDied) or not isinstance(error, Exception):  # Ctrl-C: an answer will not be taken
+                self._end_after(error, was_ahead=True)
+            if is_replaced and isinstance(error, WorkerDied):
+                return
+            raise
         settings = plain_settings(self._policy.cfg)
         with self._following():
             self._policy.take_learned(_with_batch_size(states[0], lambda part: part * len(states)))
@@ -392,16 +400,46 @@ def _with_batch_size(state: Mapping[str, Any], change: Callable[[int], int]) -> 
 
 
 def _joined(answers: Sequence[Answer], rows: Sequence[int]) -> dict[str, Any]:
-    """What the learners log: arrays of rows one after another, and means of numbers."""
-    return {name: _one_value(name, answers, rows) for name in answers[0].output}
+    """What the learners log for a batch, as one value by name.
+
+    An array of the rows of each learner's part, or of its environments, is joined in their order. Whole numbers are sums, as of
+    counts, and other numbers are means, weighted by the rows; so are the elements of arrays with another first size. Everything
+    else is that of the first learner.
+
+    Raises:
+        RankError: the learners log other names, or arrays of shapes that do not fit each other.
+    """
+    first = answers[0].output
+    for index, answer in enumerate(answers):
+        if others := sorted(first.keys() ^ answer.output.keys()):
+            raise RankError(
+                f"learner 0 and learner {index} have not logged the same: only one of them has {', '.join(others)}. Let hooks "
+                "return the same names for every batch."
+            )
+    return {name: _one_value(name, answers, rows) for name in first}
 
 
 def _one_value(name: str, answers: Sequence[Answer], rows: Sequence[int]) -> Any:
-    values = [answer.output[name] for answer in answers]
-    if name not in answers[0].tensors:
+    values, dtype = [answer.output[name] for answer in answers], answers[0].tensors.get(name)
+    if dtype is None and not all(type(value) in (int, float) for value in values):
         return values[0]
-    arrays = [np.array(value) for value in values]
-    joined = np.concatenate(arrays) if arrays[0].ndim else arrays[0]
-    if not joined.ndim and any(one != joined for one in arrays) and joined.dtype.kind == "f":
-        joined = np.array(np.average(arrays, weights=rows), joined.dtype)
-    return torch.from_numpy(joined).to(answers[0].tensors[name])
+    joined = _one_array(name, [np.array(value) for value in values], rows)
+    return joined.item() if dtype is None else torch.from_numpy(joined).to(dtype)
+
+
+def _one_array(name: str, arrays: Sequence[Any], rows: Sequence[int]) -> Any:
+    first = arrays[0]
+    if len(arrays) == 1:
+        return first
+    if all(one.ndim and len(one) == count for one, count in zip(arrays, rows)):
+        return np.concatenate(arrays)
+    if any(one.shape != first.shape for one in arrays):
+        raise RankError(
+            f"learners have logged {name!r} with the shapes {', '.join(str(one.shape) for one in arrays)}, for "
+            f"{', '.join(map(str, rows))} rows: log a number, or an array with one element for each row."
+        )
+    if first.dtype.kind in "iu":
+        return np.array(np.sum(arrays, axis=0, dtype=np.int64))
+    if first.dtype.kind in "fc" and not all(np.array_equal(one, first) for one in arrays):
+        return np.array(np.average(arrays, axis=0, weights=rows))
+    return first

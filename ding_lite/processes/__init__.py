@@ -4,7 +4,7 @@ Internal: its names may change in any version.
 """
 
 from ding_lite.processes.errors import WorkerDied, WorkerError, WorkerHangs, WorkerTraceback
-from ding_lite.processes.hosts import Host, LocalHost, gather_results, release_hosts
+from ding_lite.processes.hosts import Host, LocalHost, gather_results, load_states, release_hosts
 from ding_lite.processes.pickles import Copied, LostValueError, Shared
 from ding_lite.processes.restarts import Patience, ProcessHost, RestartingHost, Worker
 from ding_lite.processes.worker_processes import WorkerProcess
@@ -25,5 +25,6 @@ __all__ = [
     "WorkerProcess",
     "WorkerTraceback",
     "gather_results",
+    "load_states",
     "release_hosts",
 ]

@@ -7,8 +7,9 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from ding_lite.basics.messages import name_of
+from ding_lite.basics.messages import add_note, describe_error, name_of
 from ding_lite.basics.torch_threads import torch_threads
+from ding_lite.processes.errors import WorkerDied
 from ding_lite.processes.pickles import Shared
 
 Request = tuple[Callable[..., Any], tuple[Any, ...]]
@@ -71,6 +72,9 @@ class Host(Protocol):
     def load_state(self, states: Mapping[str, Any]) -> None:
         """Restore these states of the objects with these names."""
 
+    def accept_loss(self) -> None:
+        """Let objects whose state is lost, because their process died or was killed, continue from their last known state."""
+
     def check(self) -> None:
         """Check the first request without waiting, so that failures of several hosts are found and handled at the same time.
         Called several times a second during the wait for another host."""
@@ -86,6 +90,36 @@ class Host(Protocol):
 
 
 _CHECK_EVERY_S = 0.02
+
+
+def load_states(hosts: Sequence[Host], name: str, states: Sequence[Any]) -> None:
+    """Restore an object of each host. If one refuses its state, all are restored to those before the call.
+
+    A host whose state is lost takes its own last, because it cannot be restored.
+    """
+    before: list[dict[str, Any] | None] = []
+    for host in hosts:
+        try:
+            before.append(host.state(name))
+        except WorkerDied:
+            before.append(None)
+    changed: list[int] = []
+    try:
+        for index in sorted(range(len(hosts)), key=lambda index: before[index] is None):
+            hosts[index].load_state({name: states[index]})
+            changed.append(index)
+    except Exception as error:
+        for index in changed:  # the host that raised the error has restored its own object
+            _bring_back(hosts[index], before[index], error)
+        raise
+
+
+def _bring_back(host: Host, before: Mapping[str, Any] | None, refusal: Exception) -> None:
+    """Restore the earlier state of an object, after another host refused a state."""
+    try:
+        host.load_state(before or {})
+    except Exception as error:  # noqa: BLE001  added to the refusal, which is the first error
+        add_note(refusal, f"a part could not be restored to its earlier state: {describe_error(error)}")
 
 
 def gather_results(
@@ -225,6 +259,9 @@ class LocalHost:
         """Restore these states of the objects with these names."""
         for name, state in states.items():
             self.objects[name].load_state_dict(state)
+
+    def accept_loss(self) -> None:
+        """Does nothing, because there is no process that dies."""
 
     def check(self) -> None:
         """Does nothing, because requests run in `result`."""

@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import signal
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from multiprocessing import resource_tracker, spawn
 from multiprocessing.process import BaseProcess
@@ -19,7 +20,18 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 """One thread per process, because several processes share the cores. numpy and torch read this when they are imported."""
 
 _LOCK = threading.Lock()
+_started: weakref.WeakSet[BaseProcess] = weakref.WeakSet()
 _server: tuple[int, Any] | None = None  # id of the process that started it, and the fork server
+
+
+def _disown() -> None:
+    """Let a fork of this process not know the processes that this one has started: `multiprocessing` ends all that it knows
+    when a process exits, and does not ask whose they are."""
+    multiprocessing.process._children.difference_update(_started)  # type: ignore[attr-defined]
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_disown)
 
 
 def start(name: str, target: Callable[..., None], *args: Any) -> BaseProcess:
@@ -43,6 +55,7 @@ def start(name: str, target: Callable[..., None], *args: Any) -> BaseProcess:
     by_server = _by_our_server() if has_server else contextlib.nullcontext()
     with _LOCK, _environment(ONE_THREAD), _without_main(), by_server, _without_sigterm():
         process.start()
+    _started.add(process)
     return process
 
 

@@ -17,13 +17,16 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ding_lite.basics.messages import add_note, describe_error, name_of
+from ding_lite.basics.messages import add_note, describe_error, name_of, words_of
 from ding_lite.processes.errors import WorkerDied, WorkerHangs
 from ding_lite.processes.hosts import Request, with_state
 from ding_lite.processes.pickles import Shared, dumps
 from ding_lite.processes.worker_processes import WorkerProcess
 
 _logger = logging.getLogger(__name__)
+
+_WITHOUT_STATE = ""
+"""In place of a name, for objects of which none has a state: a new process could not have what they had."""
 
 States = dict[str, bytes | str]
 """The pickled state of each object by name; or the reason why there is none, for an error if it is needed."""
@@ -113,8 +116,9 @@ class Patience:
 class RestartingHost:
     """Objects of a worker, which is restarted in the same state after `release` and, with `restart`, after a failure.
 
-    Without `restart`, a worker that died or was killed during a request is restarted from its last known state: that of the
-    last `release`, or of the last request that created objects.
+    Without `restart`, the state of a worker that ended otherwise than by `release` is lost: it died or hung, or was killed
+    because the wait for its answer was stopped. Then each request is a `WorkerDied`, until `load_state` has restored all
+    objects, or `accept_loss` was called.
 
     A restart does not wait: the new worker is sent the requests that restore its state, and then all requests in flight. If a
     request finally fails, those after it fail too. So the time until an error is raised does not grow with the number of
@@ -153,6 +157,8 @@ class RestartingHost:
         self._lasting: list[bytes] = []
         self._known: States = {}
         """The states from which a new process continues."""
+        self._lost: dict[str, str] = {}
+        """How the worker ended, by the name of each object whose current state was lost with it."""
         self._untold: list[str] = []
         """The warnings of the objects about their last states; of no use to a program that does not need these any more."""
         self.span: tuple[int, int] | None = None
@@ -225,7 +231,9 @@ class RestartingHost:
             packed, names = self._discarded.popleft()
             self._lasting = [one for one in self._lasting if one is not packed]
             gone += tuple(names)
-        self._known = {name: state for name, state in self._known.items() if name not in gone} if gone else self._known
+        for name in gone:
+            self._known.pop(name, None)
+            self._lost.pop(name, None)
         return gone
 
     def _ask(self, request: _Request) -> None:
@@ -240,6 +248,7 @@ class RestartingHost:
             request.refusal = error
 
     def _started_again(self, prepare: Request | None) -> Worker:
+        self._require_kept()
         required = self._required(self._known)
         self._tell()
         worker = self._start()
@@ -261,7 +270,7 @@ class RestartingHost:
 
         Raises:
             RuntimeError: nothing is in flight, or the first request is not the expected one.
-            WorkerDied: the process has ended, or hung and was killed.
+            WorkerDied: the process has ended, or hung and was killed; or it has before, and its state is lost.
             InterruptedError: `is_stopping()` became true; the process was killed.
             Exception: the error of the function.
         """
@@ -389,10 +398,29 @@ class RestartingHost:
 
     def _end(self, ended: BaseException) -> None:
         """End the process. Requests without an answer fail."""
+        self._lose(describe_error(ended))
         self._drop()
         for waiting in self._requests:
             if not waiting.is_settled:
-                waiting.error = WorkerDied(f"worker {self.name!r} had ended before this request began: {ended}")
+                waiting.error = WorkerDied(f"worker {self.name!r} had ended before this request began: {words_of(ended)}")
+
+    def _lose(self, how: str) -> None:
+        """Note that the states end with the process, unless it continues from known states and no request has run since."""
+        if self._worker is not None and self._lasting and not self.restart and not self._left_to_set_up:
+            self._lost = dict.fromkeys(self._known or [_WITHOUT_STATE], how)
+
+    def _require_kept(self, names: Sequence[str] = ()) -> None:
+        """Check that the states of these objects are not lost; without names, of all."""
+        lost = next((name for name in self._lost if not names or name in names), None)
+        if lost is not None:
+            raise WorkerDied(
+                f"worker {self.name!r} has ended before, and its state is lost: load a state, make a new one, or reset its "
+                f"environments if it has any. ({self._lost[lost]})"
+            )
+
+    def accept_loss(self) -> None:
+        """Let objects whose state is lost continue from their last known state; see `Host.accept_loss`."""
+        self._lost = {}
 
     def _required(self, states: States) -> dict[str, bytes]:
         """These states, if all of them are available; else an error."""
@@ -415,6 +443,7 @@ class RestartingHost:
 
         Raises:
             RuntimeError: a `state_dict` raised an error.
+            WorkerDied: the process has ended, and the state is lost.
         """
         return {name: pickle.loads(state) for name, state in self._required(self._states(names)).items()}
 
@@ -423,6 +452,7 @@ class RestartingHost:
             states: States = self.result(request=self.submit(_kept_states, names))
             self._known = self._known if names else states
             return states
+        self._require_kept(names)
         self._tell()
         return {name: self._known[name] for name in names or self._known}
 
@@ -433,12 +463,20 @@ class RestartingHost:
             warnings.warn(f"{words} (worker {self.name!r})", stacklevel=2)
 
     def load_state(self, states: Mapping[str, Any]) -> None:
-        """Restore these states of the objects with these names."""
+        """Restore these states of the objects with these names.
+
+        If there is no process, or it has died, the next one starts with them.
+        """
         packed = {name: dumps(state, by_value=True) for name, state in states.items()}
-        before = self._states()
         if self._worker is not None:
-            self.result(request=self.submit(_load, packed))
-        self._known = {**before, **packed}
+            try:
+                self.result(request=self.submit(_load, packed))
+            except WorkerDied:
+                if self.restart:
+                    raise
+        self._known = {**self._known, **packed}
+        for name in packed:
+            self._lost.pop(name, None)
 
     def begin_release(self, at_once: bool = False) -> None:
         """Begin `release`, without waiting: results of requests in flight are discarded, and no further requests are sent.
@@ -447,6 +485,7 @@ class RestartingHost:
             at_once: kill the process if a request is in flight, as `close` does.
         """
         if at_once and any(request is not self._parting for request in self._requests):
+            self._lose("it was closed during a request.")
             self._requests.clear()
             self._parting = None
             self._drop()
@@ -459,7 +498,8 @@ class RestartingHost:
         self._worker.finish()
 
     def release(self, is_stopping: Callable[[], bool] = lambda: False) -> None:
-        """End the process after the requests in flight. The next request starts a new process in the same state.
+        """End the process after the requests in flight. The next request starts a new process in the same state; or it is an
+        error, because the process has died before and its state is lost.
 
         Args:
             is_stopping: once it is true, requests in flight are not waited for.
@@ -471,7 +511,7 @@ class RestartingHost:
                 self._wait(self._requests[0], is_stopping)
                 self._done()
             if parting is not None:
-                with contextlib.suppress(WorkerDied):  # then it continues from the last known state
+                with contextlib.suppress(WorkerDied):  # an error when the state is needed
                     self._known, self._untold = self.result(is_stopping, parting)
         except InterruptedError:
             self._requests.clear()

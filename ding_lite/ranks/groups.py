@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
 
 from ding_lite.basics.blocks import block
-from ding_lite.basics.messages import describe_error
+from ding_lite.basics.messages import describe_error, words_of
 
 _INLINE = 61  # numbers that are sent together with the description
 _RUNS, _FAILS = 0.0, 1.0
@@ -196,7 +196,7 @@ class Ranks:
         row = torch.zeros(_INLINE + 3, dtype=torch.float64)
         row[0] = _FAILS
         with contextlib.suppress(RankError), self._explained("an error"):
-            words = describe_error(error) if str(error) else type(error).__name__
+            words = describe_error(error) if words_of(error) else type(error).__name__
             self._require_all(self._gathered(row), "an error", words)
 
     def leave_after_error(self) -> None:

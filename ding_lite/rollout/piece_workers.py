@@ -14,7 +14,7 @@ from ding_lite.engine.lanes import waiting_for_process
 from ding_lite.envs import EpisodeResult
 from ding_lite.metrics import MetricsLogger
 from ding_lite.policy import ActMode, WeightsSnapshot
-from ding_lite.processes import Copied, Host, Shared, gather_results
+from ding_lite.processes import Copied, Host, Shared, gather_results, load_states
 from ding_lite.rollout.evaluation import EpisodeUnit, shares_of
 
 _numbers = count()
@@ -30,6 +30,9 @@ class EnvPieces(Protocol):
     @property
     def works_in_background(self) -> bool:
         """Whether the pieces work in the background."""
+
+    def accept_loss(self) -> None:
+        """Continue after a process has died or was killed; see `Host.accept_loss`."""
 
 
 class PieceWorkers:
@@ -103,6 +106,7 @@ class PieceWorkers:
         try:
             answers = self._results(self._submit(_play, self._shares(count)), is_stopping)
         except InterruptedError as error:
+            self._pieces.accept_loss()  # the next evaluation begins new episodes
             raise WorkCancelled("the run ended during an evaluation.") from error
         self._logged += [one for copied in answers for one in copied.value[1] if one]
         return episodes_of([copied.value[0] for copied in answers])
@@ -186,16 +190,7 @@ class PieceWorkers:
                 "environments with "
                 f"workers={len(pieces)}."
             )
-        before = [host.state(self._name) for host in hosts]
-        changed: list[int] = []
-        try:
-            for index, piece in enumerate(pieces):
-                hosts[index].load_state({self._name: piece})
-                changed.append(index)
-        except Exception:
-            for index in changed:
-                hosts[index].load_state(before[index])
-            raise
+        load_states(hosts, self._name, pieces)
 
     def _states_of(self, mode: str) -> list[dict[str, Any]]:
         return [host.state(mode)[mode] for host in self._pieces.hosts]

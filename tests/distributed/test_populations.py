@@ -472,6 +472,67 @@ def test_a_killed_process_is_a_failed_member_unless_it_is_restarted(make, tmp_pa
     assert population.evolve(given(population, [2.0, 1.0]))[0]["source"] == "member_0"
 
 
+FAILED = "member_1 has failed, and the population goes on without it: WorkerDied"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_released", [False, True])
+def test_a_member_that_dies_between_two_rounds_has_failed_and_does_not_begin_anew(make, tmp_path, is_released):
+    population = make(backend="process", num_members=3, min_members=1, replace_failed=False, burn_in=100)
+    turn(population)
+    os.kill(population._hosts["member_1"].pid, signal.SIGKILL)
+    if is_released:
+        population.release()
+    with pytest.warns(UserWarning, match=FAILED):
+        state = population.state_dict()
+    assert sorted(state["members"]) == ["member_0", "member_2"]
+    assert list(state["failed"]) == list(population.failed) == ["member_1"]
+    assert lines(tmp_path / "run")[0]["kind"] == "failed"
+    assert {name: result["env_step"] for name, result in population.advance().items()} == {"member_0": 64, "member_2": 64}
+
+
+@pytest.mark.slow
+def test_a_run_with_a_saver_goes_on_if_a_member_dies_between_two_rounds(make, tmp_path):
+    population, task = make(backend="process", num_members=3, min_members=1, replace_failed=False, burn_in=100), Task()
+
+    def kill(ctx):
+        if ctx.total_step == 1:
+            os.kill(population._hosts["member_1"].pid, signal.SIGKILL)
+
+    with task.start(ctx=PopulationContext()):
+        for one in (population_stepper(population), kill, population_exploiter(population)):
+            task.use(one)
+        task.use(CkptSaver(population, str(tmp_path / "run"), train_freq=1))
+        with pytest.warns(UserWarning, match=FAILED):
+            task.run(max_step=3)
+    assert (population.round, list(population.failed)) == (3, ["member_1"])
+
+
+@pytest.mark.parametrize(
+    ("returned", "error", "words"),
+    [
+        (
+            lambda new: {name: np.array(1e-3) for name in new},
+            TypeError,
+            r"'policy.learn.learning_rate' is array\(0.001\).*ndarray",
+        ),
+        (lambda new: None, TypeError, "custom_explore_fn returned None: return a dict"),
+        (lambda new: {"policy.learn.lr": 0.1}, ConfigError, "custom_explore_fn returned 'policy.learn.lr'"),
+        (lambda new: dict.fromkeys(new, -1.0), ConfigError, "policy.learn.learning_rate.*out of range"),
+    ],
+    ids=["an array", "nothing", "another name", "out of range"],
+)
+def test_what_a_function_returns_that_explores_is_checked_before_anything_changes(make, tmp_path, returned, error, words):
+    population = make(mutations={"policy.learn.learning_rate": [1e-3]}, custom=returned, num_members=2, quantile_fraction=0.5)
+    population.advance()
+    before = learned(member(population, "member_1"))
+    with pytest.raises(error, match=words):
+        population.evolve(given(population, [2.0, 1.0]))
+    assert same(learned(member(population, "member_1")), before)
+    assert member(population, "member_1").cfg.policy.learn.learning_rate == 1e-3
+    assert not (tmp_path / "run/decisions.jsonl").exists()
+
+
 def dies_once(cfg):
     """A pipeline whose member with the seed 1 is killed once, in its third iteration."""
     from ding_lite import task

@@ -159,7 +159,7 @@ def test_an_error_of_the_program_is_final_after_one_more_attempt_in_another_work
 
 
 @pytest.mark.parametrize(("fault", "error"), [("SIGKILL", WorkerDied), ("hang", WorkerHangs)])
-def test_without_restart_the_error_arrives_in_time_and_the_next_request_goes_on(hosted, tmp_path, fault, error):
+def test_without_restart_the_error_arrives_in_time_and_the_state_is_lost(hosted, tmp_path, fault, error):
     host = hosted(ray_host(timeout_s=1.0, progress_size=1, describe=lambda progress: f"step {progress[0]}"))
     ask(host, make, 7, tmp_path / "closed", lasting=True)
     begun = time.monotonic()
@@ -168,6 +168,9 @@ def test_without_restart_the_error_arrives_in_time_and_the_next_request_goes_on(
     assert time.monotonic() - begun < 10
     if fault == "hang":
         assert "time.sleep(60)" in str(caught.value)
+    with pytest.raises(WorkerDied, match="worker 'w' has ended before, and its state is lost"):
+        ask(host, add, 1)
+    host.load_state({"counter": {"total": 7}})
     assert ask(host, add, 1) == 8
 
 

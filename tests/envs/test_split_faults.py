@@ -154,6 +154,35 @@ def test_a_process_that_is_killed_between_two_steps_is_an_error(made):
         envs.step(np.zeros(4, np.int64))
 
 
+@pytest.mark.parametrize("is_released", [False, True])
+def test_what_a_process_that_died_knew_is_an_error_until_the_environments_are_reset_or_restored(made, is_released):
+    """A new process would repeat the episodes since its last known state."""
+    envs, undisturbed = (made("CartPole-v1", 4, seed=3, **TWO) for _ in range(2))
+    for env in (envs, undisturbed):
+        env.reset()
+        env.step(np.zeros(4, np.int64))
+    saved, after = undisturbed.state_dict(), undisturbed.step(np.ones(4, np.int64))[0]
+    os.kill(envs.hosts[1].pid, signal.SIGKILL)
+    if is_released:
+        envs.release()
+    else:
+        with pytest.raises(WorkerDied, match="was killed by signal 9"):
+            envs.step(np.ones(4, np.int64))
+    for use in (lambda: envs.step(np.ones(4, np.int64)), envs.state_dict, lambda: envs.running_episodes):
+        with pytest.raises(WorkerDied, match=r"environments 2 to 3' has ended before, and its state is lost: .*reset its env"):
+            use()
+
+    envs.load_state_dict(saved)
+    assert np.array_equal(envs.step(np.ones(4, np.int64))[0], after)
+    os.kill(envs.hosts[1].pid, signal.SIGKILL)
+    envs.load_state_dict(saved)
+    assert np.array_equal(envs.step(np.ones(4, np.int64))[0], after)
+    os.kill(envs.hosts[1].pid, signal.SIGKILL)
+    with pytest.raises(WorkerDied):
+        envs.state_dict()
+    assert np.array_equal(envs.reset(seed=3)[0], undisturbed.reset(seed=3)[0])
+
+
 def test_after_an_error_of_one_worker_the_environments_can_be_used_again(made):
     envs = made(partial(Faulty, "raise"), 4, **TWO)
     envs.reset()

@@ -25,6 +25,7 @@ from ding_lite.policy_base import FixedSettingError, learner_groups
 from ding_lite.policy_check import LossError
 from ding_lite.processes import WorkerDied, WorkerHangs
 from ding_lite.processes.pickles import dumps
+from ding_lite.ranks import RankError
 
 
 @pytest.fixture
@@ -266,6 +267,40 @@ class Noted(DQNPolicy):
         return super().loss(batch)
 
 
+class UntoldError(Exception):
+    """An error whose text raises one."""
+
+    def __str__(self):
+        raise RuntimeError("no text")
+
+
+class Untold(DQNPolicy):
+    """A policy whose loss fails for some rewards."""
+
+    def loss(self, batch):
+        if bool((batch.reward == 17).any()):
+            raise UntoldError
+        return super().loss(batch)
+
+
+class Odd(DQNPolicy):
+    """A policy that logs values of several kinds, and other names for some rewards."""
+
+    def loss(self, batch):
+        loss, _ = super().loss(batch)
+        rows, mean = len(batch.reward), loss.detach()
+        stats = {"count": torch.tensor(rows), "number": rows, "matrix": torch.full((2, 3), float(rows)), "word": "one"}
+        stats |= {"rows": batch.reward * 2, "pairs": torch.stack([batch.reward, batch.reward], 1)}
+        stats |= {"loss": mean, "seen": batch.reward > 0, "cases": torch.tensor([rows, 1, 0])}
+        if bool((batch.reward == 17).any()):
+            stats["x"] = stats.pop("count")
+        if bool((batch.reward == 18).any()):
+            stats["u"] = stats.pop("loss")
+        if bool((batch.reward == 19).any()):
+            stats["matrix"] = torch.ones(3, 3)
+        return loss, stats
+
+
 class TestProcesses:
     def test_one_is_as_good_as_none_and_an_error_leaves_the_state(self, released):
         here, there = dqn(0, Noted), dqn(1, Noted)
@@ -393,6 +428,99 @@ class TestProcesses:
         again = dqn(0, Noted)
         learned(again)
         assert same(state_of(policy), state_of(again))
+
+    @pytest.mark.parametrize(
+        "use",
+        [
+            lambda policy: policy.state_dict(),
+            lambda policy: policy.reset_config({"lr": 1e-4}),
+            lambda policy: policy.set_weights(policy.get_weights()),
+            copy.deepcopy,
+            lambda policy: learned(policy, [7]),
+        ],
+        ids=["state_dict", "reset_config", "set_weights", "deepcopy", "learn"],
+    )
+    def test_one_that_dies_between_two_batches_does_not_begin_anew(self, use, released):
+        policy = dqn(1)
+        released.append(policy)
+        kept = policy.state_dict()
+        learned(policy)
+        os.kill(policy.learners._hosts[0].pid, signal.SIGKILL)
+
+        with pytest.raises(WorkerDied, match="learner 0 of DQNPolicy"):
+            use(policy)
+        for again in (use, lambda policy: policy.state_dict()):
+            with pytest.raises(RuntimeError, match=r"state of the learners of DQNPolicy is lost"):
+                again(policy)
+        policy.load_state_dict(kept)
+        learned(policy)
+        whole = dqn(0)
+        learned(whole)
+        assert same(state_of(policy), state_of(whole))
+
+    def test_a_state_can_be_loaded_when_one_has_died_unnoticed(self, released):
+        policy = dqn(1)
+        released.append(policy)
+        kept = policy.state_dict()
+        learned(policy)
+        os.kill(policy.learners._hosts[0].pid, signal.SIGKILL)
+        policy.load_state_dict(kept)
+        assert same(policy.state_dict(), kept)
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("killed", [slice(1, 2), slice(None)], ids=["the second", "both"])
+    def test_if_one_of_two_dies_between_two_batches_the_state_is_lost_at_once(self, killed, released):
+        policy = dqn(2, **{"learners.timeout_s": 60.0})
+        released.append(policy)
+        learned(policy)
+        for host in policy.learners._hosts[killed]:
+            os.kill(host.pid, signal.SIGKILL)
+        began = time.monotonic()
+
+        with pytest.raises(WorkerDied, match="was killed by signal 9"):
+            policy.state_dict()
+        for call in (policy.state_dict, lambda: learned(policy)):
+            with pytest.raises(RuntimeError, match="is lost"):
+                call()
+        assert time.monotonic() - began < 20  # without a wait for timeout_s
+
+    @pytest.mark.parametrize("learners", [1, pytest.param(2, marks=pytest.mark.slow)])
+    def test_an_error_whose_text_raises_one_leaves_the_state(self, learners, released):
+        here, there = dqn(0, Untold), dqn(learners, Untold)
+        released.append(there)
+        for policy in (here, there):
+            learned(policy)
+            with pytest.raises(UntoldError):
+                policy.learn_mode.forward(with_reward(17))
+            learned(policy)
+
+        torch.testing.assert_close(there.get_weights(), here.get_weights(), rtol=1e-4, atol=1e-6)
+        assert here.train_iter == there.train_iter == 6
+
+    def test_two_log_as_one_and_what_does_not_fit_is_refused(self, released):
+        here, there = dqn(1, Odd), dqn(2, Odd)
+        released += [here, there]
+        batch = transitions(rows=9)  # 4 and 5
+        one, both = here.learn_mode.forward(batch), there.learn_mode.forward(batch)
+
+        assert one.pop("matrix").tolist() == [[9.0] * 3] * 2
+        torch.testing.assert_close(both.pop("matrix"), torch.full((2, 3), (4 * 4 + 5 * 5) / 9))
+        assert (one.pop("cases").tolist(), both.pop("cases").tolist()) == ([9, 1, 0], [9, 2, 0])
+        assert one.keys() == both.keys()
+        for name, value in one.items():
+            assert type(both[name]) is type(value)
+            if torch.is_tensor(value):
+                torch.testing.assert_close(both[name], value, rtol=1e-4, atol=1e-6)
+            else:
+                assert both[name] == value
+
+        with pytest.raises(RankError, match="learner 0 and learner 1 have not logged the same: only one of them has count, x"):
+            there.learn_mode.forward(with_reward(17))
+        with pytest.raises(RankError, match=r"logged 'matrix' with the shapes \(2, 3\), \(3, 3\), for 4, 4 rows"):
+            there.learn_mode.forward(with_reward(19))
+        assert there.state_dict()["train_iter"] == 3  # they have learned
+        with pytest.raises(RankError, match=r"the statistics \[loss\].*the statistics \[u\]"):
+            there.learn_mode.forward(with_reward(18))
 
     @pytest.mark.slow
     @pytest.mark.parametrize("learners", [1, 2])

@@ -229,6 +229,25 @@ worker.close()
     assert "ValueError: stuck" in errors
 
 
+@pytest.mark.slow
+def test_a_fork_of_the_process_that_exits_does_not_end_its_workers(script):
+    """At the exit of a process, multiprocessing ends all children that it knows."""
+    process = script(
+        START
+        + """
+worker.call(lambda objects: 1)
+child = os.fork()
+if not child:
+    sys.exit(0)
+print("ended", os.waitpid(child, 0)[1], worker.call(lambda objects: 3), flush=True)
+worker.close()
+"""
+    )
+    out, errors = process.communicate(timeout=60)
+
+    assert "ended 0 3" in out.splitlines(), errors
+
+
 @pytest.mark.parametrize("stderr", [None, "closed"])
 def test_objects_of_a_worker_are_closed_also_where_errors_cannot_be_printed(stderr, monkeypatch):
     class Bad:
