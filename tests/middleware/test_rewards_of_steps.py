@@ -111,7 +111,8 @@ def test_sums_that_were_collected_with_another_configuration_are_refused_too():
 
 @pytest.mark.parametrize("gamma", [0.99, 1.0])
 def test_sums_are_refused_in_each_part_of_a_batch_and_whatever_the_discount_factor_is(gamma):
-    cfg, envs, policy = made(DQNPolicy, DQNConfig, **{"policy.nstep": 3, "policy.discount_factor": gamma})
+    small = {"policy.learn.learning_starts": 8, "policy.learn.batch_size": 8}
+    cfg, envs, policy = made(DQNPolicy, DQNConfig, **small, **{"policy.nstep": 3, "policy.discount_factor": gamma})
     parts, model = {"own": ReplayBuffer(1000), "demos": ReplayBuffer(1000)}, Model()
     pushers = [data_pusher(cfg, buffer) for buffer in parts.values()]
     run(StepCollector(cfg, policy.collect_mode, envs), nstep_reward_enhancer(cfg), *pushers)

@@ -130,7 +130,7 @@ class Rig:
         else:
             nstep_reward_enhancer(self.cfg)(ctx)
             columns = {**nested(ctx.trajectories.batch)}
-            del columns["discount"]  # so that the policy's own discount factor counts
+            columns.pop("discount", None)  # so that the policy's own discount factor counts
             buffer.push(
                 {name: map_leaves(lambda leaf: merge_leading_dims(leaf).numpy(), leaf) for name, leaf in columns.items()}
             )
