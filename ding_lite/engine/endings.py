@@ -79,6 +79,7 @@ class EndingMixin:
         self._asked: EndReason | None = None
         self._signal: str | None = None
         self._is_repeated = False
+        self._num_begun = 0  # calls of `begin_run`, for the watchdog
         self._ends: list[Entry] = []
         self._progress: float | None = None
         self._num_looked_at = 0  # middleware of the pipeline, of which hidden ones were looked for
@@ -164,6 +165,7 @@ class EndingMixin:
             for words in unended_middleware(self._entries):
                 warnings.warn(words, stacklevel=3)
         for name, begin in methods_of(self._entries, "begin_run"):
+            self._num_begun += 1
             try:
                 begin()
             except BaseException as error:

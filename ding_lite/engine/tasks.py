@@ -40,7 +40,7 @@ from ding_lite.engine.sync_loops import iterate
 from ding_lite.engine.timeline_reports import TimelineMixin
 from ding_lite.engine.timelines import Timeline
 from ding_lite.engine.token_networks import Network
-from ding_lite.engine.watchdogs import OutOfMemoryError, Watchdog, entry_in, running_in
+from ding_lite.engine.watchdogs import OutOfMemoryError, Watchdog, place_in, running_in
 from ding_lite.pipeline.contexts import Context, family_of
 from ding_lite.pipeline.contracts import names_object
 from ding_lite.pipeline.guards import Checker
@@ -152,7 +152,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
                 raising an error. The run is then not the same as the unbroken one.
             watchdog_s: seconds after which a run is ended in which no middleware begins or returns, also in `begin_run` and
                 `end_run`: the stacks of all threads and the name of what hangs are printed, and the program ends with status
-                75. None for no limit.
+                75. A group of `task.serial` or `task.parallel`, or a nested task, counts as one middleware. None for no limit.
             memory_share: a run that uses more than this share of the memory of the machine, or of its cgroup, is ended between
                 two iterations, saved if the pipeline has a CkptSaver, and raises a MemoryError that names its largest objects.
                 None for no limit.
@@ -396,7 +396,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
 
         def progress() -> object:
             network = self._network
-            return (self._ctx.total_step, id(entry_in(home))) if network is None else network.places()
+            return (self._num_begun, place_in(home)) if network is None else network.places()
 
         def running() -> str:
             network = self._network

@@ -142,18 +142,28 @@ class Watchdog:
             self._cut(EndReason("memory", words))
 
 
-def entry_in(home: int) -> Entry | None:
-    """The middleware whose first half runs in a plain loop on this thread, by its frames; None if there is none."""
+def place_in(home: int) -> tuple[int, int, int] | None:
+    """How far a plain loop on this thread is, by its frames: the iteration, the middleware whose first half runs, and the number
+    of second halves that are left; None if there is no loop."""
+    frame = _loop_in(home)
+    return None if frame is None else (frame.f_locals["ctx"].total_step, id(_entry_in(frame)), len(frame.f_locals["waiting"]))
+
+
+def _loop_in(home: int) -> FrameType | None:
     frame: FrameType | None = sys._current_frames().get(home)
     while frame is not None and frame.f_code is not iterate.__code__:
         frame = frame.f_back
+    return frame
+
+
+def _entry_in(frame: FrameType | None) -> Entry | None:
     running = None if frame is None else frame.f_locals.get("running")
     return running if isinstance(running, Entry) else None
 
 
 def running_in(home: int) -> str:
     """What runs in a plain loop on this thread, for messages."""
-    running = entry_in(home)
+    running = _entry_in(_loop_in(home))
     if running is None:
         return _beginning_in(home) or "a second half or the end of an iteration"
     return f"{running.name} ({running.location})" if running.location else running.name

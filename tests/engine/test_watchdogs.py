@@ -132,6 +132,35 @@ def test_a_slow_run_that_makes_progress_goes_on():
         assert loop.end_reason.kind == "max_step"
 
 
+def pauses(ctx):
+    yield
+    time.sleep(0.3)
+
+
+class Slow:
+    """Begins and ends slowly."""
+
+    def begin_run(self):
+        time.sleep(0.3)
+
+    def __call__(self, ctx):
+        pass
+
+    def end_run(self, ctx):
+        yield
+        time.sleep(0.3)
+
+
+@pytest.mark.parametrize("made", [lambda: [contract()(pauses)] * 4, lambda: [Slow() for _ in range(4)]], ids=["halves", "ends"])
+@MODES
+def test_second_halves_and_what_begins_and_ends_a_run_are_progress_too(made, mode):
+    with Task().start(watchdog_s=0.8, **({mode.split("=")[0]: True} if mode else {})) as loop:
+        for fn in made():
+            loop.use(fn)
+        loop.run(1)
+        assert loop.end_reason.kind == "max_step"
+
+
 @MODES
 def test_a_run_that_uses_up_the_memory_is_saved_and_names_the_largest_objects(mode, monkeypatch):
     monkeypatch.setattr(watchdogs, "_LOOK_S", 0.02)
