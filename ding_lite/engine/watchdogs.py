@@ -143,8 +143,8 @@ class Watchdog:
 
 
 def place_in(home: int) -> tuple[int, int, int] | None:
-    """How far a plain loop on this thread is, by its frames: the iteration, the middleware whose first half runs, and the number
-    of second halves that are left; None if there is no loop."""
+    """How far a plain loop on this thread is, by its frames: the iteration, the middleware whose first half runs, and the
+    number of second halves that are left; None if there is no loop."""
     frame = _loop_in(home)
     return None if frame is None else (frame.f_locals["ctx"].total_step, id(_entry_in(frame)), len(frame.f_locals["waiting"]))
 

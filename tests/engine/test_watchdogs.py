@@ -154,7 +154,9 @@ class Slow:
 @pytest.mark.parametrize("made", [lambda: [contract()(pauses)] * 4, lambda: [Slow() for _ in range(4)]], ids=["halves", "ends"])
 @MODES
 def test_second_halves_and_what_begins_and_ends_a_run_are_progress_too(made, mode):
-    with Task().start(watchdog_s=0.8, **({mode.split("=")[0]: True} if mode else {})) as loop:
+    with Task().start(
+        watchdog_s=0.8, **({"async_mode": {"async_mode": True}, "max_lag": {"max_lag": 1}}.get(mode.partition("=")[0], {}))
+    ) as loop:
         for fn in made():
             loop.use(fn)
         loop.run(1)
