@@ -481,7 +481,8 @@ class RunLogger:
 
     def _say_goodbye(self, ctx: OnlineRLContext | OfflineRLContext) -> None:
         spent = format_duration(self._spent_s())
-        taken = f"{self._row[self._step]:,} {_STEPS.get(self._step, self._step)}"
+        count = self._row[self._step] + (self._step == "total_step")  # the last iteration is finished as well
+        taken = f"{count:,} {_STEPS.get(self._step, self._step)}"
         reason = own_run().end_reason
         (value, at), steps = self._last_evaluation(ctx), getattr(ctx, "train_iter", None)
         line = end_line(taken, spent, reason, value, at, steps)

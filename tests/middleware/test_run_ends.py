@@ -375,7 +375,7 @@ def test_loggers_take_any_context_and_count_by_its_own_counters(logger, mode, tm
         last = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
         assert last["total_step"] == 3
         assert (last.get("samples"), last.get("epoch")) == ((64, 2) if counters else (None, None))
-        assert ("ended after 64 samples in" if counters else "ended after 3 iterations in") in capsys.readouterr().out
+        assert ("ended after 64 samples in" if counters else "ended after 4 iterations in") in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("value", [None, "late", True, torch.tensor(3)], ids=repr)
