@@ -65,6 +65,7 @@ _FIELDS = (
     *("eval_value", "last_eval_value", "last_eval_iter", "eval_metrics", "learn_metrics", "train_output"),
     *("collect_metrics", "finished_episodes", *COUNTERS),
 )
+_ROW_FILES: dict[str, type[JsonLines] | type[Csv]] = {"metrics.jsonl": JsonLines, "metrics.csv": Csv}
 _STEPS = {"env_step": "environment steps", "train_iter": "gradient steps", "total_step": "iterations"}
 """Names of the counters in messages."""
 
@@ -213,11 +214,11 @@ class RunLogger:
         self._sinks: SinkGroup | None = None
         self._after: int | None = None
         """Step of the last row in the files."""
-        self._rows = 0
-        """Number of rows in the files."""
-        self._kept: tuple[float | None, int | None] = None, None
-        """What stays of existing files when the run begins: rows up to this step, and at most this number if it is not None.
-        Without a step, the files are new."""
+        self._files: dict[str, JsonLines | Csv] = {}
+        """The files of rows, by name."""
+        self._kept: tuple[float | None, Mapping[str, int]] = None, {}
+        """What stays of existing files when the run begins: this number of rows of each file, or, where it is unknown, rows up
+        to this step. Without a step, the files are new."""
         self._every_iter = train_show_freq
         every_s = self._log.show_every_s if show_every_s is None else show_every_s
         self._console = make_console(every_s) if is_first_rank() else make_console(math.inf, io.StringIO())
@@ -378,7 +379,7 @@ class RunLogger:
         self._is_behind = False
         assert self._sinks is not None
         self._sinks.write(self._row)
-        self._after, self._rows = self._row[self._step], self._rows + 1
+        self._after = self._row[self._step]
 
     def _is_due(self, train_iter: int) -> bool:
         if self._every_iter is not None:
@@ -397,14 +398,17 @@ class RunLogger:
         self._processed = self._processed[0], 0
         sinks: list[Sink] = []
         if self._after is None and task.resumed_from is not None:  # it was saved before its first row
-            self._after, self._kept = -1, (-1, 0)
+            self._after, self._kept = -1, (-1, dict.fromkeys(_ROW_FILES, 0))
         kept, rows = self._kept
-        self._kept = math.inf, None  # a later run with this logger continues the files, and removes nothing
+        self._kept = math.inf, {}  # a later run with this logger continues the files, and removes nothing
         if self._folder is not None:
-            files: Any = {"after": kept, "step": self._step, "rows": rows}
             # Written again, because an evaluator created after this logger may have changed the environment's name.
             self._keep("the configuration", "config.json", self._write_config)
-            sinks += [JsonLines(self._folder / "metrics.jsonl", **files), Csv(self._folder / "metrics.csv", **files)]
+            self._files = {
+                name: make(self._folder / name, after=kept, step=self._step, rows=rows.get(name))
+                for name, make in _ROW_FILES.items()
+            }
+            sinks += self._files.values()
             self._keep("the picture of the pipeline", "pipeline.svg", task.draw)
             if self._log.tensorboard:
                 sinks.append(TensorBoard(self._folder / "tensorboard", self._step, after=kept))
@@ -486,11 +490,11 @@ class RunLogger:
         reason = own_run().end_reason
         (value, at), steps = self._last_evaluation(ctx), getattr(ctx, "train_iter", None)
         line = end_line(taken, spent, reason, value, at, steps)
-        self._console.say(line + self._files())
+        self._console.say(line + self._where())
         _logger.info("%s", line)
         self._has_logged_end = True
 
-    def _files(self) -> str:
+    def _where(self) -> str:
         """The files of this run, for the last line on the console."""
         if self._folder is None:
             return ""
@@ -546,16 +550,18 @@ class RunLogger:
             "tally": self._aggregator.state_dict(),
             "time_s": self._spent_s(),
             "after": self._after,
-            "rows": self._rows,
+            "file_rows": {name: file.rows for name, file in self._files.items()} or dict(self._kept[1]),
             "written_iter": self._written_iter,
             "is_behind": self._is_behind,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a saved state. Before the first iteration, existing files are continued, cut after its step."""
+        """Restore a saved state. Before the first iteration, existing files are continued, without the rows since then."""
         self._aggregator.load_state_dict(state["tally"])
         self._earlier_s, self._written_iter, self._done = state["time_s"], state["written_iter"], 0
         self._is_behind = state.get("is_behind", False)
         if self._task is None:
-            self._after, rows = state["after"], state.get("rows")  # older states do not have the number
-            self._kept, self._rows = (self._after, rows), rows or 0
+            self._after, rows = state["after"], state.get("file_rows")
+            if rows is None:  # older states have one number, or none
+                rows = {} if state.get("rows") is None else dict.fromkeys(_ROW_FILES, state["rows"])
+            self._kept, self._files = (self._after, rows), {}
