@@ -21,6 +21,7 @@ from ding_lite.basics import (
     move_aside,
     plain,
     remove_leftovers,
+    require_no_uri,
     require_writable,
     save_checkpoint,
     tell,
@@ -100,7 +101,7 @@ class CkptSaver:
 
     Args:
         policy: object to save, or a dict of several by name, as with agents_evaluator.
-        save_dir: folder of the run, such as cfg.exp_name.
+        save_dir: folder of the run on this machine, such as cfg.exp_name. A leading `~` is the home folder.
         train_freq: gradient steps between two regular checkpoints, at least 1; None for none.
         save_finish: whether to save at the end of the run.
         keep_last: number of regular checkpoints to keep, at least 1.
@@ -134,6 +135,7 @@ class CkptSaver:
             raise ValueError(
                 f"CkptSaver got {save_dir!r} as the run's folder, which names none: pass one, such as cfg.exp_name."
             )
+        require_no_uri(save_dir, "save_dir of CkptSaver")
         if isinstance(counters, str):
             raise TypeError(f"CkptSaver(counters={counters!r}) wants several names of fields: write ({counters!r},).")
         self._policy, self._folder = policy, Path(save_dir) / "ckpt"

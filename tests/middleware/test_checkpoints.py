@@ -541,6 +541,11 @@ def test_a_folder_without_a_name_is_refused(folder):
         CkptSaver(torch.nn.Linear(1, 1), folder)
 
 
+def test_a_uri_as_its_folder_is_refused():
+    with pytest.raises(ValueError, match=r"save_dir of CkptSaver = 's3://bucket/x' is a URI, .* this machine: set one"):
+        CkptSaver(torch.nn.Linear(1, 1), "s3://bucket/x")
+
+
 @pytest.mark.parametrize("mode", [{}, {"async_mode": True, "max_lag": 1}], ids=["plain", "threads"])
 def test_two_savers_with_the_same_folder_are_refused_before_anything_is_saved(tmp_path, mode):
     one, other = weight_of(1.0), weight_of(2.0)
