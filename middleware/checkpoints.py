@@ -18,6 +18,7 @@ from ding_lite.basics import (
     StorageError,
     UnsavedError,
     WriteError,
+    absolute,
     move_aside,
     plain,
     remove_leftovers,
@@ -138,7 +139,7 @@ class CkptSaver:
         require_no_uri(save_dir, "save_dir of CkptSaver")
         if isinstance(counters, str):
             raise TypeError(f"CkptSaver(counters={counters!r}) wants several names of fields: write ({counters!r},).")
-        self._policy, self._folder = policy, Path(save_dir) / "ckpt"
+        self._policy, self._name, self._folder = policy, Path(save_dir), absolute(save_dir) / "ckpt"
         require_writable(self._folder / "final.pt")
         self._record = RunRecord(save_dir)
         self._run_saver = RunSaver(self._record, is_regular=train_freq is not None)
@@ -261,12 +262,12 @@ class CkptSaver:
 
     def _begin(self) -> None:
         self._require_own_folder()  # again, because a saver that a function calls has no begin_run
-        run_folder, resumed = self._folder.parent, own_run().resumed_from
+        resumed = own_run().resumed_from
         savers = [it for it in own_run().middleware_objects() if isinstance(it, CkptSaver)]
         folders = [os.path.realpath(it._folder.parent) for it in (self, *savers)]
         if resumed is not None and os.path.realpath(resumed) not in folders:
             raise ValueError(
-                f"the run in {resumed} is resumed, and CkptSaver writes to {run_folder}: pass the same folder to both, or copy "
+                f"the run in {resumed} is resumed, and CkptSaver writes to {self._name}: pass the same folder to both, or copy "
                 "the folder first to continue it twice."
             )
         remove_leftovers(self._folder)
@@ -279,7 +280,7 @@ class CkptSaver:
         place, savers = os.path.realpath(self._folder), own_run().middleware_objects()
         if any(isinstance(it, CkptSaver) and it is not self and os.path.realpath(it._folder) == place for it in savers):
             raise ValueError(
-                f"two CkptSavers of one pipeline write to {self._folder}, and each would overwrite what the other saves: give "
+                f"two CkptSavers of one pipeline write to {self._name}, and each would overwrite what the other saves: give "
                 "one another save_dir, or save both things by one, CkptSaver({'name': thing, 'other': thing}, save_dir)."
             )
 
@@ -302,7 +303,7 @@ class CkptSaver:
                 own_run().raise_at_end(missing)
         reason = own_run().end_reason
         if reason is not None and reason.kind == "signal" and self._final_step == ctx.total_step and is_first_rank():
-            tell(f"{reason}: the final state is saved in {self._folder / 'final.pt'}")
+            tell(f"{reason}: the final state is saved in {self._name / 'ckpt/final.pt'}")
 
     def _save_last(self, ctx: Any) -> None:
         """Save everything that is not saved yet; a failure is raised after all middleware have ended."""

@@ -23,6 +23,7 @@ from ding_lite.basics import (
     Storage,
     StorageError,
     WriteError,
+    absolute,
     command_line,
     foreign_arguments,
     is_uri,
@@ -186,7 +187,8 @@ class RunLogger:
         self._steps = (*counters, *steps, "total_step")
         self._step = self._steps[0]
         self._cfg, self._log = cfg, LogConfig() if cfg is None else cfg.log
-        self._folder = None if cfg is None else Path(cfg.exp_name)
+        self._name = None if cfg is None else Path(cfg.exp_name)
+        self._folder = None if cfg is None else absolute(cfg.exp_name)
         self._record: RunRecord | None = None
         self._facts: dict[str, Any] = {}
         """What config.json says of the run, beside its settings."""
@@ -204,7 +206,7 @@ class RunLogger:
                 require_usable(resume)  # config.json has it
             if storage_path is not None:
                 self.storage = open_storage(storage_path)
-                self.storage.at(place_in_storage(self._folder)).require_writable()
+                self.storage.at(place_in_storage(cfg.exp_name)).require_writable()
             self._record = RunRecord(self._folder)
             self._record.lock.take()
             remove_leftovers(self._folder)
@@ -309,7 +311,7 @@ class RunLogger:
         same = [it for it in loggers if it is self or (place and it._folder and os.path.realpath(it._folder) == place)]
         if len(same) > 1:
             names = " and ".join(it.__name__ for it in same)
-            to = f"to {self._folder}/metrics.jsonl" if place else "to the same sinks"
+            to = f"to {self._name}/metrics.jsonl" if place else "to the same sinks"
             raise ValueError(
                 f"{names} of one pipeline would each write every row {to}: keep one of them, which may have several sinks, "
                 f"{same[0].__name__}(cfg, sinks=[first, second]); or give one another cfg.exp_name."
@@ -498,10 +500,10 @@ class RunLogger:
         """The files of this run, for the last line on the console."""
         if self._folder is None:
             return ""
-        curve, saved = self._folder / "metrics.jsonl", self._folder / "ckpt"
-        left = [f"curve: {curve}"] if curve.is_file() else []
+        saved = self._folder / "ckpt"
+        left = [f"curve: {self._name}/metrics.jsonl"] if (self._folder / "metrics.jsonl").is_file() else []
         if saved.is_dir() and any(path.stat().st_mtime >= self._began_at - 1 for path in saved.iterdir()):
-            left.append(f"checkpoints: {saved}")
+            left.append(f"checkpoints: {self._name}/ckpt")
         listed = ", ".join(left)
         return f" {listed[0].upper()}{listed[1:]}" if listed else ""
 

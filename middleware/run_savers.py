@@ -60,7 +60,7 @@ class RunSaver:
             return None
         folder, resumed = self._record.folder, own_run().resumed_from
         is_resumed = resumed is not None and os.path.realpath(resumed) == os.path.realpath(folder)
-        copy = begun_copy(own_run(), folder, is_continued or is_resumed)
+        copy = begun_copy(own_run(), self._record, is_continued or is_resumed)
         if copy is not None:
             self.run_copy, self._files.held = copy, lambda: copy.held
         return copy

@@ -16,6 +16,7 @@ from ding_lite.basics.derived_states import base_state
 from ding_lite.basics.files import (
     UnsavedError,
     WriteError,
+    absolute,
     move_aside,
     remove_leftovers,
     require_writable,
@@ -52,6 +53,7 @@ __all__ = [
     "StorageError",
     "UnsavedError",
     "WriteError",
+    "absolute",
     "add_note",
     "arrays",
     "base_state",

@@ -30,6 +30,17 @@ class UnsavedError(WriteError):
     """A run has ended, but its final state could not be written."""
 
 
+def absolute(path: str | PathLike[str]) -> Path:
+    """The absolute path of a file or folder, with the home folder in place of a leading `~`.
+
+    An object that writes to it later keeps this path, because the program may change its working directory.
+    """
+    path = Path(os.path.expanduser(path))
+    with contextlib.suppress(OSError):  # the working directory was removed
+        return path.absolute()
+    return path
+
+
 def write_atomically(path: Path, content: bytes) -> None:
     """Replace the file at `path` by one with this content, durably: temporary file, fsync, rename, fsync of the folder.
 

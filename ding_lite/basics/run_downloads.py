@@ -54,6 +54,7 @@ def restored_run(
     """
     if not isinstance(run, (str, PathLike)):
         raise TypeError(f"resume={run!r:.60} wants the folder of a run, or the URI of its copy.")
+    run = run if is_uri(run) else os.path.expanduser(run)
     if is_uri(run):
         storage = open_storage(run)
     elif storage_path is None or RunFiles(run).saved():

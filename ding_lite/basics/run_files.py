@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from ding_lite.basics.checkpoints import CheckpointError, plain
-from ding_lite.basics.files import write_atomically, writing
+from ding_lite.basics.files import absolute, write_atomically, writing
 from ding_lite.basics.row_files import RowFiles, read_verified, serialised
 from ding_lite.basics.value_types import types_of, with_types
 
@@ -40,7 +40,8 @@ class RunFiles:
     """
 
     def __init__(self, folder: str | PathLike[str]) -> None:
-        self.folder = Path(folder) / "run"
+        self._name = Path(folder)
+        self.folder = absolute(folder) / "run"
         self._manifest = self.folder / "manifest.json"
         self._rows = RowFiles(self.folder)
         self._has_saved = False
@@ -134,7 +135,7 @@ class RunFiles:
             raise CheckpointError(self._missing())
 
     def _missing(self) -> str:
-        run = self.folder.parent
+        run = self._name  # as it was given
         of_run = (it for it in [*run.parents][:2] if (it / self.folder.name / self._manifest.name).exists())
         outer = next(of_run, None)
         fix = "Give the folder of the run." if outer is None else f"Give the folder of the run, {outer}."

@@ -20,7 +20,7 @@ from types import MappingProxyType
 from typing import Any
 from weakref import WeakValueDictionary
 
-from ding_lite.basics.files import WriteError, move_aside, write_atomically
+from ding_lite.basics.files import WriteError, absolute, move_aside, write_atomically
 from ding_lite.basics.run_locks import RunLock
 from ding_lite.basics.uris import shown_text
 
@@ -40,8 +40,10 @@ class RunRecord:
     """
 
     def __init__(self, folder: str | PathLike[str]) -> None:
-        self.folder = Path(folder)
-        self.lock = RunLock(folder)
+        self.name = os.path.expanduser(folder)
+        """The folder, as it was given."""
+        self.folder = absolute(folder)
+        self.lock = RunLock(self.folder)
         self._session: _Session | None = None
 
     @property
