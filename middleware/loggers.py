@@ -17,11 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from ding_lite.basics import (
-    FolderInUseError,
     RunCopy,
     RunRecord,
     Storage,
-    StorageError,
     WriteError,
     absolute,
     command_line,
@@ -29,8 +27,8 @@ from ding_lite.basics import (
     is_uri,
     open_storage,
     place_in_storage,
-    remove_leftovers,
     require_usable,
+    require_writable,
     write_atomically,
     writing,
 )
@@ -43,8 +41,8 @@ from ding_lite.envs import save_env_error
 from ding_lite.middleware.arguments import RUN_CONFIG, require, require_count
 from ding_lite.middleware.foreign_names import ARGUMENTS
 from ding_lite.middleware.own_runs import own_run
+from ding_lite.middleware.run_beginnings import begin_record
 from ding_lite.middleware.run_copies import copy_late_files, copy_of
-from ding_lite.middleware.run_descriptions import describe_run
 from ding_lite.ranks import is_first_rank
 from ding_lite.rollout.metrics_aggregators import COUNTERS, MetricsAggregator, evaluation_of
 from ding_lite.sinks import (
@@ -94,7 +92,8 @@ def online_logger(
 
     It writes to `cfg.exp_name`: `config.json`, the rows as `metrics.jsonl` and `metrics.csv`, `pipeline.svg` and, if
     iterations overlapped, `timeline.svg` and `lanes.txt`; the events of the run as `run.log`, its id and processes as
-    `run.json`, and an error that ends it as `error.txt`. No other process can write to the folder meanwhile. `cfg.log` adds
+    `run.json`, and an error that ends it as `error.txt`. No other process can write to the folder meanwhile. When a new run
+    begins, the files of an earlier one in the folder are renamed, with one number, such as `metrics.1.jsonl`. `cfg.log` adds
     TensorBoard and Weights & Biases. If writing fails, there is a warning and the run continues. On a terminal the console is
     a live view, elsewhere plain lines.
 
@@ -112,10 +111,12 @@ def online_logger(
         counters: numeric fields of your own context, to be columns of each row; the first one counts the steps of the run.
 
     Raises:
-        FolderInUseError: another process writes to the folder.
+        FolderInUseError: another process writes to the folder; or, when the run begins, another open task does.
+        WriteError: nothing can be written to the folder.
         TypeError: `sinks` is one sink instead of several, or has something that is no sink; or, when the run begins or writes a
             row, the field that counts its steps is no number.
-        ValueError: before the first iteration, another logger of the pipeline writes to the folder.
+        ValueError: before the first iteration, another logger of the pipeline writes to the folder, or it has another run than
+            the one that is resumed.
         StorageError: cfg.storage_path cannot be opened or written to.
     """
     return RunLogger("online_logger", ("env_step", "train_iter"), cfg, show_every_s, train_show_freq, sinks, counters)
@@ -189,7 +190,8 @@ class RunLogger:
         self._cfg, self._log = cfg, LogConfig() if cfg is None else cfg.log
         self._name = None if cfg is None else Path(cfg.exp_name)
         self._folder = None if cfg is None else absolute(cfg.exp_name)
-        self._record: RunRecord | None = None
+        self.run_record: RunRecord | None = None
+        """The record of the run; None without a folder."""
         self._facts: dict[str, Any] = {}
         """What config.json says of the run, beside its settings."""
         self._run_log: RunLog | None = None
@@ -207,10 +209,9 @@ class RunLogger:
             if storage_path is not None:
                 self.storage = open_storage(storage_path)
                 self.storage.at(place_in_storage(cfg.exp_name)).require_writable()
-            self._record = RunRecord(self._folder)
-            self._record.lock.take()
-            remove_leftovers(self._folder)
-            self._write_config(self._folder / "config.json")
+            self.run_record = RunRecord(self._folder)
+            self.run_record.lock.take()
+            require_writable(self._folder / "config.json")
         self._aggregator = MetricsAggregator(counters)
         self._given = given
         self._sinks: SinkGroup | None = None
@@ -248,8 +249,8 @@ class RunLogger:
         evaluated = evaluation_of(ctx) is not None
         self._iterations += 1
         self._done = ctx.total_step + 1
-        if self._record is not None:
-            self._record.count(self._done)
+        if self.run_record is not None:
+            self.run_record.count(self._done)
         self._aggregator.take(ctx)
         self._is_behind = True
         # The last row is written by end_run, unless the run may be resumed, which then has the same rows as an unbroken run.
@@ -283,14 +284,15 @@ class RunLogger:
         """Keep other processes from writing to the folder, and begin `run.json` and `run.log`. The task calls it.
 
         Raises:
-            FolderInUseError: another process writes to the folder.
-            ValueError: another logger of the pipeline writes to the folder, or nothing saves the run that is to be copied.
+            FolderInUseError: another process, or another open task, writes to the folder.
+            ValueError: another logger of the pipeline writes to the folder; nothing saves the run that is to be copied; or the
+                folder has the rows of another run than the one that is resumed.
             TypeError: the step of the run is no number.
         """
         task = own_run()
         self._find_step(task.ctx)
-        self._require_alone(task)
         self._require_saver(task)
+        self.require_folder()
         self._enter(task)
 
     def _enter(self, task: Task) -> None:
@@ -302,7 +304,27 @@ class RunLogger:
             step = next((getattr(task.ctx, name) for name in self._steps if hasattr(task.ctx, name)), 0)
             self._began, self._began_at = time.monotonic(), time.time()
             self._shown, self._is_timed = (self._began, step), True
-        self._begin_record(task, task.ctx.total_step)
+        self._begin_record(task.ctx.total_step)
+
+    def require_folder(self) -> None:
+        """Raise an error if this logger cannot write to its folder in this run.
+
+        Raises:
+            FolderInUseError: another process writes to the folder.
+            ValueError: another logger of the pipeline writes to the folder; or the folder has the rows of another run than the
+                one that is resumed.
+        """
+        task, record = own_run(), self.run_record
+        self._require_alone(task)
+        if record is None:
+            return
+        if task.resumed_from is not None and record.other_id is not None:
+            raise ValueError(
+                f"the run in {task.resumed_from} is resumed, and {self.__name__} writes to {self._name}, which has another run "
+                f"(its id is {record.other_id} instead of {record.last_id}): pass the exp_name with which the resumed run was "
+                "logged, or that of a new folder."
+            )
+        record.lock.take()
 
     def _require_alone(self, task: Task) -> None:
         """Raise an error if another logger of the pipeline, or this one at another place, writes to the same files."""
@@ -339,31 +361,32 @@ class RunLogger:
             )
 
     def note_error(self, error: Exception) -> None:
-        """Write the error that ends the run, with the last row of metrics, to `error.txt`. The task calls it.
+        """Write the error that ends the run, with the last row of metrics, to `error.txt`, if the run has begun. The task
+        calls it.
 
         For an error of an environment, the episode up to it is written too, and a note on the error says how to replay it.
         """
-        if self._record is None or (isinstance(error, StorageError) and not self._record.is_begun):  # the run has not begun
+        if self.run_record is None or self._folder is None or not self.run_record.is_begun:
             return
-        with contextlib.suppress(FolderInUseError):  # the folder belongs to another run
-            self._enter(own_run())
-            if self._folder is not None:
-                save_env_error(error, self._folder)
-            self._record.note_error(error, self._row)
-            if self._run_log is not None:
-                _logger.error("the run ended by %s: %s", type(error).__name__, error)
-                self._has_logged_end = True
+        save_env_error(error, self._folder)
+        self.run_record.note_error(error, self._row)
+        if self._run_log is not None:
+            _logger.error("the run ended by %s: %s", type(error).__name__, error)
+            self._has_logged_end = True
 
-    def _begin_record(self, task: Task, done: int) -> None:
-        """Begin `run.json` and `run.log`, unless this is done."""
-        record = self._record
+    def _begin_record(self, done: int) -> None:
+        """Begin `run.json`, `config.json` and `run.log`, unless this is done."""
+        record = self.run_record
         if record is None or record.is_begun:
             return
-        record.lock.take()
-        continued = self._folder if self._after is not None else task.resumed_from
-        self._keep("the record of the run", "run.json", lambda path: record.begin(continued, done, describe_run(task)))
+        try:
+            begin_record(self, done)
+        except WriteError as error:
+            self._warn_of("the record of the run", error)
         self._facts.update(record.known())
-        self._keep("the log of the run", "run.log", lambda path: self._open_log(path, weakref.ref(task)))
+        self._keep("the configuration", "config.json", self._write_config)
+        task = weakref.ref(own_run())
+        self._keep("the log of the run", "run.log", lambda path: self._open_log(path, task))
         self._has_logged_end = False
         begins = "goes on" if done else "begins"
         _logger.info("run %s %s after %d iterations, in %s: %s", record.run_id, begins, done, record.folder, command_line())
@@ -390,7 +413,7 @@ class RunLogger:
 
     def _begin(self, task: Task, ctx: OnlineRLContext | OfflineRLContext) -> None:
         self._task = task
-        self._begin_record(task, ctx.total_step)
+        self._begin_record(ctx.total_step)
         self._find_step(ctx)
         self._written = time.monotonic()
         if not self._is_timed:  # it is called by hand
@@ -401,11 +424,10 @@ class RunLogger:
         sinks: list[Sink] = []
         if self._after is None and task.resumed_from is not None:  # it was saved before its first row
             self._after, self._kept = -1, (-1, dict.fromkeys(_ROW_FILES, 0))
-        kept, rows = self._kept
+        goes_on = self.run_record is None or self.run_record.goes_on
+        kept, rows = self._kept if goes_on else (None, {})
         self._kept = math.inf, {}  # a later run with this logger continues the files, and removes nothing
         if self._folder is not None:
-            # Written again, because an evaluator created after this logger may have changed the environment's name.
-            self._keep("the configuration", "config.json", self._write_config)
             self._files = {
                 name: make(self._folder / name, after=kept, step=self._step, rows=rows.get(name))
                 for name, make in _ROW_FILES.items()
@@ -533,8 +555,8 @@ class RunLogger:
         copy, self._copy, self._knows_copy = self._copy, None, False
         if copy is not None:
             copy_late_files(copy)
-        if self._record is not None:
-            self._record.end()
+        if self.run_record is not None:
+            self.run_record.end()
 
     def _keep(self, what: str, name: str, write: Callable[[Path], object]) -> None:
         """Write a file into the run's folder, if there is one; a failure is a warning."""
@@ -544,7 +566,10 @@ class RunLogger:
             with writing(self._folder / name):
                 write(self._folder / name)
         except WriteError as error:
-            warnings.warn(f"{what} is not written to {self._folder}: {error} Training goes on.", stacklevel=2)
+            self._warn_of(what, error)
+
+    def _warn_of(self, what: str, error: WriteError) -> None:
+        warnings.warn(f"{what} is not written to {self._folder}: {error} Training goes on.", stacklevel=3)
 
     def state_dict(self) -> dict[str, Any]:
         """The metrics so far, and the step of the last row."""
@@ -555,6 +580,7 @@ class RunLogger:
             "file_rows": {name: file.rows for name, file in self._files.items()} or dict(self._kept[1]),
             "written_iter": self._written_iter,
             "is_behind": self._is_behind,
+            "run_id": None if self.run_record is None else self.run_record.last_id,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -562,6 +588,9 @@ class RunLogger:
         self._aggregator.load_state_dict(state["tally"])
         self._earlier_s, self._written_iter, self._done = state["time_s"], state["written_iter"], 0
         self._is_behind = state.get("is_behind", False)
+        if self.run_record is not None:
+            is_older = "run_id" not in state and state["after"] is not None
+            self.run_record.continue_from("" if is_older else state.get("run_id"))
         if self._task is None:
             self._after, rows = state["after"], state.get("file_rows")
             if rows is None:  # older states have one number, or none

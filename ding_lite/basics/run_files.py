@@ -154,9 +154,11 @@ class RunFiles:
                 f"there is no saved run in {run}: {self._manifest} is missing beside {names}. If a download was interrupted, "
                 "begin it again. If the manifest was deleted, restore it, or make an empty one to use these states without it."
             )
+        earlier = [path.parent.name for path in sorted(self.folder.parent.glob(f"{self.folder.name}.*/{self._manifest.name}"))]
+        hint = f" An earlier run is there, renamed to {', '.join(earlier)}, as are its other files." if earlier else ""
         return (
             f"there is no saved run in {run}: CkptSaver(policy, {str(run)!r}, train_freq=...) in the pipeline saves one at "
-            "intervals, and when a signal or max_step ends the run."
+            f"intervals, and when a signal or max_step ends the run.{hint}"
         )
 
     def saved(self) -> list[int]:
