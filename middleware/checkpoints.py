@@ -12,15 +12,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ding_lite.basics import (
-    FolderInUseError,
     RunCopy,
     RunRecord,
-    StorageError,
     UnsavedError,
     WriteError,
+    absolute,
     move_aside,
     plain,
-    remove_leftovers,
+    require_no_uri,
     require_writable,
     save_checkpoint,
     tell,
@@ -29,8 +28,8 @@ from ding_lite.contexts import OfflineRLContext, OnlineRLContext
 from ding_lite.engine import Context, EndReason, contract
 from ding_lite.middleware.arguments import require_count
 from ding_lite.middleware.own_runs import own_run, warn_of_idle_policies
+from ding_lite.middleware.run_beginnings import begin_record
 from ding_lite.middleware.run_copies import finish_copy
-from ding_lite.middleware.run_descriptions import describe_run
 from ding_lite.middleware.run_savers import RunSaver
 from ding_lite.policy import ActMode, LearnMode
 from ding_lite.policy_state.network_copies import detached_copy
@@ -59,8 +58,8 @@ class CkptSaver:
     It writes to `save_dir/ckpt`: `iteration_N.pt`, the whole policy after N gradient steps, every `train_freq` steps, of which
     the last `keep_last` are kept; `best.pt`, the weights with the best evaluation and its value; `final.pt`, the whole policy
     at the end of the run. The evaluation of the final weights counts for `best.pt` too. If the process dies while it writes, a
-    file is complete or absent. `load_checkpoint` reads the files without executing code. The folder of an earlier run is first
-    renamed to `ckpt.1` and so on.
+    file is complete or absent. `load_checkpoint` reads the files without executing code. When a new run begins, the files of an
+    earlier one in the folder are renamed, `ckpt` to `ckpt.1` and so on.
 
     With `train_freq`, at the same intervals and at the end of a run by max_step, it saves the state of the whole run, to
     `save_dir/run`: everything in the pipeline that has a `state_dict`. When a signal ends the run, it does so even without
@@ -102,7 +101,7 @@ class CkptSaver:
 
     Args:
         policy: object to save, or a dict of several by name, as with agents_evaluator.
-        save_dir: folder of the run, such as cfg.exp_name.
+        save_dir: folder of the run on this machine, such as cfg.exp_name. A leading `~` is the home folder.
         train_freq: gradient steps between two regular checkpoints, at least 1; None for none.
         save_finish: whether to save at the end of the run.
         keep_last: number of regular checkpoints to keep, at least 1.
@@ -112,8 +111,9 @@ class CkptSaver:
         TypeError: something has no `state_dict`, or one with other things than plain data in it.
         WriteError: nothing can be written to `save_dir`.
         FolderInUseError: another process writes to `save_dir`. If there is no such folder yet, it is locked before
-            the first iteration.
-        ValueError: before the first iteration, another one of the pipeline saves to the same folder.
+            the first iteration. Before that, another open task of this process writes to it.
+        ValueError: `save_dir` is a URI. Or, before the first iteration: another one of the pipeline saves to the same folder;
+            the run that is resumed is in another one.
     """
 
     reads_at_end = True
@@ -139,13 +139,15 @@ class CkptSaver:
             raise ValueError(
                 f"CkptSaver got {save_dir!r} as the run's folder, which names none: pass one, such as cfg.exp_name."
             )
+        require_no_uri(save_dir, "save_dir of CkptSaver")
         if isinstance(counters, str):
             raise TypeError(f"CkptSaver(counters={counters!r}) wants several names of fields: write ({counters!r},).")
-        self._policy, self._folder = policy, Path(save_dir) / "ckpt"
+        self._policy, self._name, self._folder = policy, Path(save_dir), absolute(save_dir) / "ckpt"
         require_writable(self._folder / "final.pt")
-        self._record = RunRecord(save_dir)
-        self._run_saver = RunSaver(self._record, is_regular=train_freq is not None)
-        self._record.lock.take_if_exists()
+        self.run_record = RunRecord(save_dir)
+        """The record of the run."""
+        self._run_saver = RunSaver(self.run_record, is_regular=train_freq is not None)
+        self.run_record.lock.take_if_exists()
         self._train_freq, self._save_finish, self._keep_last = train_freq, save_finish, keep_last
         self._counters = tuple(dict.fromkeys((*_COUNTERS, *counters)))
         self._last_iter = self._done = 0
@@ -168,13 +170,13 @@ class CkptSaver:
         )(self)
 
     def __call__(self, ctx: OnlineRLContext | OfflineRLContext | Context) -> Iterator[None]:
-        if not self._record.is_begun:
+        if not self.run_record.is_begun:
             self._begin_record(ctx.total_step)
         if not self._has_begun:
             self._begin()
         yield
         self._done = ctx.total_step + 1
-        self._record.count(self._done)
+        self.run_record.count(self._done)
         self._note_best(ctx)
         problem = None if self.run_copy is None else self.run_copy.problem()
         if problem is not None:
@@ -233,58 +235,58 @@ class CkptSaver:
         """Keep other processes from writing to the folder, and begin `run.json`. The task calls it.
 
         Raises:
-            FolderInUseError: another process writes to the folder.
+            FolderInUseError: another process, or another open task, writes to the folder.
             StorageError: the storage cannot be written to; the copy is one of another run, or is ahead of the folder.
-            ValueError: another saver of the pipeline writes to the folder.
+            ValueError: another saver of the pipeline writes to the folder, or the run that is resumed is in another one.
         """
-        self._require_own_folder()
+        self.require_folder()
         if own_run().ctx.total_step < self._done:  # this saver was in an earlier run of the process
             self._last_iter, self._final_step, self._done = 0, -1, 0
-        self._begin_folder()
-
-    def _begin_folder(self) -> None:
         if self._began_untrained is None and self._is_first:
             self._began_untrained = all(_is_new(one) for one in _things(self._policy))
-        copy = self._run_saver.begin(is_continued=self._has_begun)
-        if not self._record.is_begun:
+        self._run_saver.is_asked = False  # an earlier run may have ended by an error before the save that it asked for
+        if not self.run_record.is_begun:
             self._begin_record(own_run().ctx.total_step)
-        if copy is not None:
-            copy.claim(self._record.run_id)
+        self._run_saver.claim_copy()
 
     def note_error(self, error: Exception) -> None:
-        """Write the error that ends the run to `error.txt`. The task calls it."""
-        with contextlib.suppress(FolderInUseError, StorageError):  # the folder, or its copy, belongs to another run
-            self._begin_folder()
-            self._record.note_error(error)
+        """Write the error that ends the run to `error.txt`, if the run has begun. The task calls it."""
+        self.run_record.note_error(error)
 
     def _begin_record(self, done: int) -> None:
         with contextlib.suppress(WriteError):  # the first save fails as well, with a warning
-            continued = self._record.folder if self._has_begun else own_run().resumed_from
-            self._record.begin(continued, done, describe_run(own_run()))
+            begin_record(self, done)
 
-    def _begin(self) -> None:
-        self._require_own_folder()  # again, because a saver that a function calls has no begin_run
-        run_folder, resumed = self._folder.parent, own_run().resumed_from
-        savers = [it for it in own_run().middleware_objects() if isinstance(it, CkptSaver)]
-        folders = [os.path.realpath(it._folder.parent) for it in (self, *savers)]
-        if resumed is not None and os.path.realpath(resumed) not in folders:
-            raise ValueError(
-                f"the run in {resumed} is resumed, and CkptSaver writes to {run_folder}: pass the same folder to both, or copy "
-                "the folder first to continue it twice."
-            )
-        remove_leftovers(self._folder)
-        self._run_saver.prepare_folder(is_resumed=resumed is not None)
-        warn_of_idle_policies("CkptSaver", "saves", _things(self._policy))
-        self._has_begun = True
+    def require_folder(self) -> None:
+        """Raise an error if this saver cannot write to its folder in this run. A copy in a storage has begun then.
 
-    def _require_own_folder(self) -> None:
-        """Refuse another saver of the pipeline with the same folder: each would move or overwrite the other's files."""
-        place, savers = os.path.realpath(self._folder), own_run().middleware_objects()
-        if any(isinstance(it, CkptSaver) and it is not self and os.path.realpath(it._folder) == place for it in savers):
+        Raises:
+            FolderInUseError: another process writes to the folder.
+            StorageError: the storage cannot be written to; the copy is one of another run, or is ahead of the folder.
+            ValueError: another saver of the pipeline writes to the folder, or the run that is resumed is in another one.
+        """
+        task, place = own_run(), os.path.realpath(self._folder)
+        savers = [it for it in task.middleware_objects() if isinstance(it, CkptSaver)]
+        if any(it is not self and os.path.realpath(it._folder) == place for it in savers):  # would overwrite the files
             raise ValueError(
-                f"two CkptSavers of one pipeline write to {self._folder}, and each would overwrite what the other saves: give "
+                f"two CkptSavers of one pipeline write to {self._name}, and each would overwrite what the other saves: give "
                 "one another save_dir, or save both things by one, CkptSaver({'name': thing, 'other': thing}, save_dir)."
             )
+        resumed, folders = task.resumed_from, [os.path.realpath(it.run_record.folder) for it in (self, *savers)]
+        if resumed is not None and os.path.realpath(resumed) not in folders:
+            raise ValueError(
+                f"the run in {resumed} is resumed, and CkptSaver writes to {self._name}: pass the same folder to both, or copy "
+                "the folder first to continue it twice."
+            )
+        self.run_record.lock.take()
+        if self in savers:  # the task calls release, which ends the copy
+            self._run_saver.begin_copy(is_continued=self._has_begun)
+
+    def _begin(self) -> None:
+        if self._is_first and own_run().resumed_from is None:
+            self._run_saver.make_room()
+        warn_of_idle_policies("CkptSaver", "saves", _things(self._policy))
+        self._has_begun = True
 
     def end_run(self, ctx: Any) -> Iterator[None]:
         """Save everything that is not saved yet, including the best weights after the last evaluation."""
@@ -305,7 +307,7 @@ class CkptSaver:
                 own_run().raise_at_end(missing)
         reason = own_run().end_reason
         if reason is not None and reason.kind == "signal" and self._final_step == ctx.total_step and is_first_rank():
-            tell(f"{reason}: the final state is saved in {self._folder / 'final.pt'}")
+            tell(f"{reason}: the final state is saved in {self._name / 'ckpt/final.pt'}")
 
     def _save_last(self, ctx: Any) -> None:
         """Save everything that is not saved yet; a failure is raised after all middleware have ended."""
@@ -445,7 +447,7 @@ class CkptSaver:
     def release(self) -> None:
         """Let other processes write to the folder, until the next run of this saver begins."""
         self._run_saver.release()
-        self._record.end()
+        self.run_record.end()
 
     def state_dict(self) -> dict[str, Any]:
         """The steps, values and names of the last checkpoints, and the content of a `best.pt` that is not written yet."""
@@ -456,6 +458,7 @@ class CkptSaver:
             "kept": list(self._kept),
             "final_step": self._final_step,
             "began_untrained": self._began_untrained,
+            "run_id": self.run_record.last_id,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -463,6 +466,7 @@ class CkptSaver:
         self._last_iter, self._best, self._kept = state["last_iter"], state["best"], list(state["kept"])
         self._final_step, self._better = state.get("final_step", -1), state.get("better")  # older states do not have them
         self._began_untrained, self._is_first, self._done = state.get("began_untrained"), False, 0
+        self.run_record.continue_from(state.get("run_id"))
 
 
 def _count(ctx: Any) -> int:

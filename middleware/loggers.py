@@ -17,19 +17,18 @@ from pathlib import Path
 from typing import Any
 
 from ding_lite.basics import (
-    FolderInUseError,
     RunCopy,
     RunRecord,
     Storage,
-    StorageError,
     WriteError,
+    absolute,
     command_line,
     foreign_arguments,
     is_uri,
     open_storage,
     place_in_storage,
-    remove_leftovers,
     require_usable,
+    require_writable,
     write_atomically,
     writing,
 )
@@ -42,8 +41,8 @@ from ding_lite.envs import save_env_error
 from ding_lite.middleware.arguments import RUN_CONFIG, require, require_count
 from ding_lite.middleware.foreign_names import ARGUMENTS
 from ding_lite.middleware.own_runs import own_run
+from ding_lite.middleware.run_beginnings import begin_record
 from ding_lite.middleware.run_copies import copy_late_files, copy_of
-from ding_lite.middleware.run_descriptions import describe_run
 from ding_lite.ranks import is_first_rank
 from ding_lite.rollout.metrics_aggregators import COUNTERS, MetricsAggregator, evaluation_of
 from ding_lite.sinks import (
@@ -65,6 +64,7 @@ _FIELDS = (
     *("eval_value", "last_eval_value", "last_eval_iter", "eval_metrics", "learn_metrics", "train_output"),
     *("collect_metrics", "finished_episodes", *COUNTERS),
 )
+_ROW_FILES: dict[str, type[JsonLines] | type[Csv]] = {"metrics.jsonl": JsonLines, "metrics.csv": Csv}
 _STEPS = {"env_step": "environment steps", "train_iter": "gradient steps", "total_step": "iterations"}
 """Names of the counters in messages."""
 
@@ -92,7 +92,8 @@ def online_logger(
 
     It writes to `cfg.exp_name`: `config.json`, the rows as `metrics.jsonl` and `metrics.csv`, `pipeline.svg` and, if
     iterations overlapped, `timeline.svg` and `lanes.txt`; the events of the run as `run.log`, its id and processes as
-    `run.json`, and an error that ends it as `error.txt`. No other process can write to the folder meanwhile. `cfg.log` adds
+    `run.json`, and an error that ends it as `error.txt`. No other process can write to the folder meanwhile. When a new run
+    begins, the files of an earlier one in the folder are renamed, with one number, such as `metrics.1.jsonl`. `cfg.log` adds
     TensorBoard and Weights & Biases. If writing fails, there is a warning and the run continues. On a terminal the console is
     a live view, elsewhere plain lines.
 
@@ -111,10 +112,12 @@ def online_logger(
         counters: numeric fields of your own context, to be columns of each row; the first one counts the steps of the run.
 
     Raises:
-        FolderInUseError: another process writes to the folder.
+        FolderInUseError: another process writes to the folder; or, when the run begins, another open task does.
+        WriteError: nothing can be written to the folder.
         TypeError: `sinks` is one sink instead of several, or has something that is no sink; or, when the run begins or writes a
             row, the field that counts its steps is no number.
-        ValueError: before the first iteration, another logger of the pipeline writes to the folder.
+        ValueError: before the first iteration, another logger of the pipeline writes to the folder, or it has another run than
+            the one that is resumed.
         StorageError: cfg.storage_path cannot be opened or written to.
     """
     return RunLogger("online_logger", ("env_step", "train_iter"), cfg, show_every_s, train_show_freq, sinks, counters)
@@ -186,8 +189,10 @@ class RunLogger:
         self._steps = (*counters, *steps, "total_step")
         self._step = self._steps[0]
         self._cfg, self._log = cfg, LogConfig() if cfg is None else cfg.log
-        self._folder = None if cfg is None else Path(cfg.exp_name)
-        self._record: RunRecord | None = None
+        self._name = None if cfg is None else Path(cfg.exp_name)
+        self._folder = None if cfg is None else absolute(cfg.exp_name)
+        self.run_record: RunRecord | None = None
+        """The record of the run; None without a folder."""
         self._facts: dict[str, Any] = {}
         """What config.json says of the run, beside its settings."""
         self._run_log: RunLog | None = None
@@ -204,21 +209,20 @@ class RunLogger:
                 require_usable(resume)  # config.json has it
             if storage_path is not None:
                 self.storage = open_storage(storage_path)
-                self.storage.at(place_in_storage(self._folder)).require_writable()
-            self._record = RunRecord(self._folder)
-            self._record.lock.take()
-            remove_leftovers(self._folder)
-            self._write_config(self._folder / "config.json")
+                self.storage.at(place_in_storage(cfg.exp_name)).require_writable()
+            self.run_record = RunRecord(self._folder)
+            self.run_record.lock.take()
+            require_writable(self._folder / "config.json")
         self._aggregator = MetricsAggregator(counters)
         self._given = given
         self._sinks: SinkGroup | None = None
         self._after: int | None = None
         """Step of the last row in the files."""
-        self._rows = 0
-        """Number of rows in the files."""
-        self._kept: tuple[float | None, int | None] = None, None
-        """What stays of existing files when the run begins: rows up to this step, and at most this number if it is not None.
-        Without a step, the files are new."""
+        self._files: dict[str, JsonLines | Csv] = {}
+        """The files of rows, by name."""
+        self._kept: tuple[float | None, Mapping[str, int]] = None, {}
+        """What stays of existing files when the run begins: this number of rows of each file, or, where it is unknown, rows up
+        to this step. Without a step, the files are new."""
         self._every_iter = train_show_freq
         every_s = self._log.show_every_s if show_every_s is None else show_every_s
         self._console = make_console(every_s) if is_first_rank() else make_console(math.inf, io.StringIO())
@@ -246,8 +250,8 @@ class RunLogger:
         evaluated = evaluation_of(ctx) is not None
         self._iterations += 1
         self._done = ctx.total_step + 1
-        if self._record is not None:
-            self._record.count(self._done)
+        if self.run_record is not None:
+            self.run_record.count(self._done)
         self._aggregator.take(ctx)
         self._is_behind = True
         # The last row is written by end_run, unless the run may be resumed, which then has the same rows as an unbroken run.
@@ -281,14 +285,15 @@ class RunLogger:
         """Keep other processes from writing to the folder, and begin `run.json` and `run.log`. The task calls it.
 
         Raises:
-            FolderInUseError: another process writes to the folder.
-            ValueError: another logger of the pipeline writes to the folder, or nothing saves the run that is to be copied.
+            FolderInUseError: another process, or another open task, writes to the folder.
+            ValueError: another logger of the pipeline writes to the folder; nothing saves the run that is to be copied; or the
+                folder has the rows of another run than the one that is resumed.
             TypeError: the step of the run is no number.
         """
         task = own_run()
         self._find_step(task.ctx)
-        self._require_alone(task)
         self._require_saver(task)
+        self.require_folder()
         self._enter(task)
 
     def _enter(self, task: Task) -> None:
@@ -300,7 +305,27 @@ class RunLogger:
             step = next((getattr(task.ctx, name) for name in self._steps if hasattr(task.ctx, name)), 0)
             self._began, self._began_at = time.monotonic(), time.time()
             self._shown, self._is_timed = (self._began, step), True
-        self._begin_record(task, task.ctx.total_step)
+        self._begin_record(task.ctx.total_step)
+
+    def require_folder(self) -> None:
+        """Raise an error if this logger cannot write to its folder in this run.
+
+        Raises:
+            FolderInUseError: another process writes to the folder.
+            ValueError: another logger of the pipeline writes to the folder; or the folder has the rows of another run than the
+                one that is resumed.
+        """
+        task, record = own_run(), self.run_record
+        self._require_alone(task)
+        if record is None:
+            return
+        if task.resumed_from is not None and record.other_id is not None:
+            raise ValueError(
+                f"the run in {task.resumed_from} is resumed, and {self.__name__} writes to {self._name}, which has another run "
+                f"(its id is {record.other_id} instead of {record.last_id}): pass the exp_name with which the resumed run was "
+                "logged, or that of a new folder."
+            )
+        record.lock.take()
 
     def _require_alone(self, task: Task) -> None:
         """Raise an error if another logger of the pipeline, or this one at another place, writes to the same files."""
@@ -309,7 +334,7 @@ class RunLogger:
         same = [it for it in loggers if it is self or (place and it._folder and os.path.realpath(it._folder) == place)]
         if len(same) > 1:
             names = " and ".join(it.__name__ for it in same)
-            to = f"to {self._folder}/metrics.jsonl" if place else "to the same sinks"
+            to = f"to {self._name}/metrics.jsonl" if place else "to the same sinks"
             raise ValueError(
                 f"{names} of one pipeline would each write every row {to}: keep one of them, which may have several sinks, "
                 f"{same[0].__name__}(cfg, sinks=[first, second]); or give one another cfg.exp_name."
@@ -337,31 +362,32 @@ class RunLogger:
             )
 
     def note_error(self, error: Exception) -> None:
-        """Write the error that ends the run, with the last row of metrics, to `error.txt`. The task calls it.
+        """Write the error that ends the run, with the last row of metrics, to `error.txt`, if the run has begun. The task
+        calls it.
 
         For an error of an environment, the episode up to it is written too, and a note on the error says how to replay it.
         """
-        if self._record is None or (isinstance(error, StorageError) and not self._record.is_begun):  # the run has not begun
+        if self.run_record is None or self._folder is None or not self.run_record.is_begun:
             return
-        with contextlib.suppress(FolderInUseError):  # the folder belongs to another run
-            self._enter(own_run())
-            if self._folder is not None:
-                save_env_error(error, self._folder)
-            self._record.note_error(error, self._row)
-            if self._run_log is not None:
-                _logger.error("the run ended by %s: %s", type(error).__name__, error)
-                self._has_logged_end = True
+        save_env_error(error, self._folder)
+        self.run_record.note_error(error, self._row)
+        if self._run_log is not None:
+            _logger.error("the run ended by %s: %s", type(error).__name__, error)
+            self._has_logged_end = True
 
-    def _begin_record(self, task: Task, done: int) -> None:
-        """Begin `run.json` and `run.log`, unless this is done."""
-        record = self._record
+    def _begin_record(self, done: int) -> None:
+        """Begin `run.json`, `config.json` and `run.log`, unless this is done."""
+        record = self.run_record
         if record is None or record.is_begun:
             return
-        record.lock.take()
-        continued = self._folder if self._after is not None else task.resumed_from
-        self._keep("the record of the run", "run.json", lambda path: record.begin(continued, done, describe_run(task)))
+        try:
+            begin_record(self, done)
+        except WriteError as error:
+            self._warn_of("the record of the run", error)
         self._facts.update(record.known())
-        self._keep("the log of the run", "run.log", lambda path: self._open_log(path, weakref.ref(task)))
+        self._keep("the configuration", "config.json", self._write_config)
+        task = weakref.ref(own_run())
+        self._keep("the log of the run", "run.log", lambda path: self._open_log(path, task))
         self._has_logged_end = False
         begins = "goes on" if done else "begins"
         _logger.info("run %s %s after %d iterations, in %s: %s", record.run_id, begins, done, record.folder, command_line())
@@ -379,7 +405,7 @@ class RunLogger:
         self._is_behind = False
         assert self._sinks is not None
         self._sinks.write(self._row)
-        self._after, self._rows = self._row[self._step], self._rows + 1
+        self._after = self._row[self._step]
 
     def _is_due(self, train_iter: int) -> bool:
         if self._every_iter is not None:
@@ -388,7 +414,7 @@ class RunLogger:
 
     def _begin(self, task: Task, ctx: OnlineRLContext | OfflineRLContext) -> None:
         self._task = task
-        self._begin_record(task, ctx.total_step)
+        self._begin_record(ctx.total_step)
         self._find_step(ctx)
         self._written = time.monotonic()
         if not self._is_timed:  # it is called by hand
@@ -398,14 +424,16 @@ class RunLogger:
         self._processed = self._processed[0], 0
         sinks: list[Sink] = []
         if self._after is None and task.resumed_from is not None:  # it was saved before its first row
-            self._after, self._kept = -1, (-1, 0)
-        kept, rows = self._kept
-        self._kept = math.inf, None  # a later run with this logger continues the files, and removes nothing
+            self._after, self._kept = -1, (-1, dict.fromkeys(_ROW_FILES, 0))
+        goes_on = self.run_record is None or self.run_record.goes_on
+        kept, rows = self._kept if goes_on else (None, {})
+        self._kept = math.inf, {}  # a later run with this logger continues the files, and removes nothing
         if self._folder is not None:
-            files: Any = {"after": kept, "step": self._step, "rows": rows}
-            # Written again, because an evaluator created after this logger may have changed the environment's name.
-            self._keep("the configuration", "config.json", self._write_config)
-            sinks += [JsonLines(self._folder / "metrics.jsonl", **files), Csv(self._folder / "metrics.csv", **files)]
+            self._files = {
+                name: make(self._folder / name, after=kept, step=self._step, rows=rows.get(name))
+                for name, make in _ROW_FILES.items()
+            }
+            sinks += self._files.values()
             self._keep("the picture of the pipeline", "pipeline.svg", task.draw)
             if self._log.tensorboard:
                 sinks.append(TensorBoard(self._folder / "tensorboard", self._step, after=kept))
@@ -482,22 +510,23 @@ class RunLogger:
 
     def _say_goodbye(self, ctx: OnlineRLContext | OfflineRLContext) -> None:
         spent = format_duration(self._spent_s())
-        taken = f"{self._row[self._step]:,} {_STEPS.get(self._step, self._step)}"
+        count = self._row[self._step] + (self._step == "total_step")  # the last iteration is finished as well
+        taken = f"{count:,} {_STEPS.get(self._step, self._step)}"
         reason = own_run().end_reason
         (value, at), steps = self._last_evaluation(ctx), getattr(ctx, "train_iter", None)
         line = end_line(taken, spent, reason, value, at, steps)
-        self._console.say(line + self._files())
+        self._console.say(line + self._where())
         _logger.info("%s", line)
         self._has_logged_end = True
 
-    def _files(self) -> str:
+    def _where(self) -> str:
         """The files of this run, for the last line on the console."""
         if self._folder is None:
             return ""
-        curve, saved = self._folder / "metrics.jsonl", self._folder / "ckpt"
-        left = [f"curve: {curve}"] if curve.is_file() else []
+        saved = self._folder / "ckpt"
+        left = [f"curve: {self._name}/metrics.jsonl"] if (self._folder / "metrics.jsonl").is_file() else []
         if saved.is_dir() and any(path.stat().st_mtime >= self._began_at - 1 for path in saved.iterdir()):
-            left.append(f"checkpoints: {saved}")
+            left.append(f"checkpoints: {self._name}/ckpt")
         listed = ", ".join(left)
         return f" {listed[0].upper()}{listed[1:]}" if listed else ""
 
@@ -527,8 +556,8 @@ class RunLogger:
         copy, self._copy, self._knows_copy = self._copy, None, False
         if copy is not None:
             copy_late_files(copy)
-        if self._record is not None:
-            self._record.end()
+        if self.run_record is not None:
+            self.run_record.end()
 
     def _keep(self, what: str, name: str, write: Callable[[Path], object]) -> None:
         """Write a file into the run's folder, if there is one; a failure is a warning."""
@@ -538,7 +567,10 @@ class RunLogger:
             with writing(self._folder / name):
                 write(self._folder / name)
         except WriteError as error:
-            warnings.warn(f"{what} is not written to {self._folder}: {error} Training goes on.", stacklevel=2)
+            self._warn_of(what, error)
+
+    def _warn_of(self, what: str, error: WriteError) -> None:
+        warnings.warn(f"{what} is not written to {self._folder}: {error} Training goes on.", stacklevel=3)
 
     def state_dict(self) -> dict[str, Any]:
         """The metrics so far, and the step of the last row."""
@@ -546,16 +578,22 @@ class RunLogger:
             "tally": self._aggregator.state_dict(),
             "time_s": self._spent_s(),
             "after": self._after,
-            "rows": self._rows,
+            "file_rows": {name: file.rows for name, file in self._files.items()} or dict(self._kept[1]),
             "written_iter": self._written_iter,
             "is_behind": self._is_behind,
+            "run_id": None if self.run_record is None else self.run_record.last_id,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a saved state. Before the first iteration, existing files are continued, cut after its step."""
+        """Restore a saved state. Before the first iteration, existing files are continued, without the rows since then."""
         self._aggregator.load_state_dict(state["tally"])
         self._earlier_s, self._written_iter, self._done = state["time_s"], state["written_iter"], 0
         self._is_behind = state.get("is_behind", False)
+        if self.run_record is not None:
+            is_older = "run_id" not in state and state["after"] is not None
+            self.run_record.continue_from("" if is_older else state.get("run_id"))
         if self._task is None:
-            self._after, rows = state["after"], state.get("rows")  # older states do not have the number
-            self._kept, self._rows = (self._after, rows), rows or 0
+            self._after, rows = state["after"], state.get("file_rows")
+            if rows is None:  # older states have one number, or none
+                rows = {} if state.get("rows") is None else dict.fromkeys(_ROW_FILES, state["rows"])
+            self._kept, self._files = (self._after, rows), {}

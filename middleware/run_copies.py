@@ -7,7 +7,7 @@ import os
 import warnings
 from os import PathLike
 
-from ding_lite.basics import RunCopy, Storage, UnsavedError, place_in_storage
+from ding_lite.basics import RunCopy, RunRecord, Storage, UnsavedError, place_in_storage
 from ding_lite.basics.optional_attributes import attribute_of
 from ding_lite.engine import Task
 
@@ -17,12 +17,12 @@ LATE_FILES_S = 20.0
 """Seconds for files that are written when the task stops, such as the last lines of run.log."""
 
 
-def begun_copy(task: Task, folder: str | PathLike[str], continued: bool) -> RunCopy | None:
+def begun_copy(task: Task, record: RunRecord, continued: bool) -> RunCopy | None:
     """The copy of a run's folder, ready for uploads; None if the run has no storage.
 
     Args:
         task: runs the pipeline.
-        folder: the run's folder.
+        record: the record of the run, which knows its folder.
         continued: whether the run in the folder goes on.
 
     Raises:
@@ -32,7 +32,7 @@ def begun_copy(task: Task, folder: str | PathLike[str], continued: bool) -> RunC
     storage = next((one for one in given if isinstance(one, Storage)), None)
     if storage is None:
         return None
-    copy = RunCopy(folder, storage.at(place_in_storage(folder)))
+    copy = RunCopy(record.folder, storage.at(place_in_storage(record.name)))
     copy.begin(continued)
     return copy
 

@@ -9,7 +9,7 @@ import os
 import time
 import warnings
 
-from ding_lite.basics import RunCopy, RunFiles, RunRecord, UnsavedError, WriteError, move_aside, remove_leftovers
+from ding_lite.basics import RunCopy, RunFiles, RunRecord, UnsavedError, WriteError, move_aside
 from ding_lite.middleware.own_runs import own_run
 from ding_lite.middleware.run_copies import begun_copy, copy_late_files
 from ding_lite.ranks import current_ranks
@@ -46,8 +46,8 @@ class RunSaver:
         self._logged = -math.inf
         """Time of the last line about a save."""
 
-    def begin(self, is_continued: bool) -> RunCopy | None:
-        """Begin the copy in the storage of the run. Returns it; None if there is no storage, or the copy was begun before.
+    def begin_copy(self, is_continued: bool) -> None:
+        """Begin the copy in the storage of the run, unless it has begun or there is no storage. It is not written to yet.
 
         Args:
             is_continued: whether the folder has files of this run already.
@@ -55,22 +55,27 @@ class RunSaver:
         Raises:
             StorageError: the storage cannot be written to; the copy is one of another run, or is ahead of the folder.
         """
-        self.is_asked = False  # an earlier run may have ended by an error before the save that it asked for
         if self.run_copy is not None:
-            return None
-        folder, resumed = self._record.folder, own_run().resumed_from
-        is_resumed = resumed is not None and os.path.realpath(resumed) == os.path.realpath(folder)
-        copy = begun_copy(own_run(), folder, is_continued or is_resumed)
+            return
+        resumed = own_run().resumed_from
+        is_resumed = resumed is not None and os.path.realpath(resumed) == os.path.realpath(self._record.folder)
+        copy = begun_copy(own_run(), self._record, is_continued or is_resumed)
         if copy is not None:
             self.run_copy, self._files.held = copy, lambda: copy.held
-        return copy
 
-    def prepare_folder(self, is_resumed: bool) -> None:
-        """Remove what a killed process left, and rename the folder of an earlier run."""
-        remove_leftovers(self._files.folder)
-        if not is_resumed:
-            with contextlib.suppress(WriteError):  # the first save fails as well, with a warning
-                move_aside(self._files.folder)
+    def claim_copy(self) -> None:
+        """Write the record, which has begun, to the copy.
+
+        Raises:
+            StorageError: it cannot be written.
+        """
+        if self.run_copy is not None and not self.run_copy.is_claimed:
+            self.run_copy.claim(self._record.run_id)
+
+    def make_room(self) -> None:
+        """Rename the folder of an earlier run, if it is still there."""
+        with contextlib.suppress(WriteError):  # the first save fails as well, with a warning
+            move_aside(self._files.folder)
 
     def is_due(self, is_wanted: bool) -> bool:
         """Whether to call `ask` after this iteration.

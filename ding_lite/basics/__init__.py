@@ -16,6 +16,7 @@ from ding_lite.basics.derived_states import base_state
 from ding_lite.basics.files import (
     UnsavedError,
     WriteError,
+    absolute,
     move_aside,
     remove_leftovers,
     require_writable,
@@ -34,7 +35,7 @@ from ding_lite.basics.run_locks import FolderInUseError, RunLock
 from ding_lite.basics.run_records import RunRecord, command_line, json_ready, library_versions
 from ding_lite.basics.seed_checks import seed_of
 from ding_lite.basics.storages import Storage, StorageError, open_storage, place_in_storage, require_usable
-from ding_lite.basics.uris import is_uri, shown_text, shown_uri, without_place
+from ding_lite.basics.uris import is_uri, require_no_uri, shown_text, shown_uri, without_place
 from ding_lite.basics.user_output import EnduringStream, is_closed, show, tell
 
 __all__ = [
@@ -52,6 +53,7 @@ __all__ = [
     "StorageError",
     "UnsavedError",
     "WriteError",
+    "absolute",
     "add_note",
     "arrays",
     "base_state",
@@ -78,6 +80,7 @@ __all__ = [
     "refuse_foreign_modules",
     "remove_leftovers",
     "require_extra",
+    "require_no_uri",
     "require_usable",
     "require_writable",
     "restored_run",

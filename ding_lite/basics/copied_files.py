@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from ding_lite.basics.run_locks import NAME as LOCK
-from ding_lite.basics.run_records import RECORD
+from ding_lite.basics.run_records import FOLDERS, RECORD
 from ding_lite.basics.storages import TRIAL, UNFINISHED
 
 MANIFEST = "run/manifest.json"
 OF_A_STATE = re.compile(r"run/(state|rows)_[^/]*\.pt")
 
-_EARLIER = re.compile(r"(run|ckpt)\.[0-9]+")
+_EARLIER = re.compile(rf"({'|'.join(FOLDERS)})\.[0-9]+")
 """Folders of earlier runs, which were moved aside."""
 
 

@@ -30,6 +30,17 @@ class UnsavedError(WriteError):
     """A run has ended, but its final state could not be written."""
 
 
+def absolute(path: str | PathLike[str]) -> Path:
+    """The absolute path of a file or folder, with the home folder in place of a leading `~`.
+
+    An object that writes to it later keeps this path, because the program may change its working directory.
+    """
+    path = Path(os.path.expanduser(path))
+    with contextlib.suppress(OSError):  # the working directory was removed
+        return path.absolute()
+    return path
+
+
 def write_atomically(path: Path, content: bytes) -> None:
     """Replace the file at `path` by one with this content, durably: temporary file, fsync, rename, fsync of the folder.
 
@@ -59,15 +70,32 @@ def write_atomically(path: Path, content: bytes) -> None:
             os.close(folder)
 
 
-def move_aside(path: Path) -> None:
-    """Rename an existing file or folder at `path` to `name.1`, or to the next free number."""
-    if not path.exists():
-        return
+def move_aside(*paths: Path) -> int:
+    """Rename the files and folders at these paths, as far as they exist, to `name.1`, or to the next number that is free for
+    all of them. Returns the number.
+
+    Raises:
+        WriteError: one cannot be renamed; the others are.
+    """
     number = 1
-    while os.path.lexists(older := path.with_name(f"{path.stem}.{number}{path.suffix}")):
+    while any(os.path.lexists(numbered(path, number)) for path in paths):
         number += 1
-    with writing(older):
-        path.rename(older)
+    refused = None
+    for path in paths:
+        try:
+            if path.exists():
+                with writing(older := numbered(path, number)):
+                    path.rename(older)
+        except WriteError as error:
+            refused = refused or error
+    if refused is not None:
+        raise refused
+    return number
+
+
+def numbered(path: Path, number: int) -> Path:
+    """The path of a file or folder that was moved aside with this number."""
+    return path.with_name(f"{path.stem}.{number}{path.suffix}")
 
 
 @contextlib.contextmanager

@@ -32,7 +32,7 @@ from ding_lite.basics.storages import UNFINISHED, Storage, StorageError
 _TRIES = 5  # of one upload, before a warning
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 1.0, 30.0
 _GRACE_S = 0.1  # for an attempt that fails at the last moment
-_REMOVED = re.compile(r"run/(state|rows)_[^/]*\.pt|ckpt/[^/]*\.pt|error\.txt")
+_REMOVED = re.compile(r"run/(state|rows)_[^/]*\.pt|ckpt/[^/]*\.pt|error\.txt|env_error\.pt|lanes\.txt|timeline\.svg")
 """Files that are removed from the copy when the run has removed or renamed them."""
 
 
@@ -110,6 +110,11 @@ class RunCopy:
                 f"the copy in {self.storage.shown} is after {ahead} iterations, and the run in {self.folder} after {behind}: "
                 f"continue from the copy with --resume {self.storage.uri}, or remove it.",
             )
+
+    @property
+    def is_claimed(self) -> bool:
+        """Whether `claim` was called."""
+        return self._owner is not None
 
     def claim(self, run_id: str) -> None:
         """Write the record of the run to the copy, by which programs notice that another one writes to it.

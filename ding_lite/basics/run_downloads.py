@@ -55,6 +55,7 @@ def restored_run(
     """
     if not isinstance(run, (str, PathLike)):
         raise TypeError(f"resume={run!r:.60} wants the folder of a run, or the URI of its copy.")
+    run = run if is_uri(run) else os.path.expanduser(run)
     if is_uri(run):
         storage = open_storage(run)
     elif storage_path is None or RunFiles(run).saved():
@@ -171,13 +172,11 @@ class _Download:
         return mine is not None and mine == id_in(self._record)
 
     def _require_free(self) -> None:
-        """Raise an error if the folder has files, except folders of other runs, and settings."""
+        """Raise an error if the folder has files, except folders of other runs."""
         if not os.path.lexists(self.folder):
             return
         names = sorted(os.listdir(self.folder)) if self.folder.is_dir() else [self.folder.name]
         names = [name for name in names if name != LOCK and not name.endswith(".tmp") and not self._is_run(name)]
-        if names == [_CONFIG] and "exp_name" in mapping_in(content_of(self.folder / _CONFIG)):
-            return  # a logger has written it before the download
         if names and not self._is_same():  # another process may have begun the download meanwhile
             raise CheckpointError(
                 f"{self.folder} is not the folder of the run in {self.storage.shown}: it has {', '.join(names[:3])}. Move it "

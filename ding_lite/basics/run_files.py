@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from ding_lite.basics.checkpoints import CheckpointError, plain
-from ding_lite.basics.files import write_atomically, writing
+from ding_lite.basics.files import absolute, write_atomically, writing
 from ding_lite.basics.row_files import RowFiles, read_verified, serialised
 from ding_lite.basics.value_types import types_of, with_types
 
@@ -41,7 +41,8 @@ class RunFiles:
     """
 
     def __init__(self, folder: str | PathLike[str]) -> None:
-        self.folder = Path(folder) / "run"
+        self._name = Path(folder)
+        self.folder = absolute(folder) / "run"
         self._manifest = self.folder / "manifest.json"
         self._rows = RowFiles(self.folder)
         self._has_saved = False
@@ -135,7 +136,7 @@ class RunFiles:
             raise CheckpointError(self._missing())
 
     def _missing(self) -> str:
-        run = self.folder.parent
+        run = self._name  # as it was given
         of_run = (it for it in [*run.parents][:2] if (it / self.folder.name / self._manifest.name).exists())
         outer = next(of_run, None)
         fix = "Give the folder of the run." if outer is None else f"Give the folder of the run, {outer}."
@@ -156,9 +157,11 @@ class RunFiles:
                 f"there is no saved run in {run}: {self._manifest} is missing beside {names}. If a download was interrupted, "
                 "begin it again. If the manifest was deleted, restore it, or make an empty one to use these states without it."
             )
+        earlier = [path.parent.name for path in sorted(self.folder.parent.glob(f"{self.folder.name}.*/{self._manifest.name}"))]
+        hint = f" An earlier run is there, renamed to {', '.join(earlier)}, as are its other files." if earlier else ""
         return (
             f"there is no saved run in {run}: CkptSaver(policy, {str(run)!r}, train_freq=...) in the pipeline saves one at "
-            "intervals, and when a signal or max_step ends the run."
+            f"intervals, and when a signal or max_step ends the run.{hint}"
         )
 
     def _missing_rank(self, outer: Path) -> str:

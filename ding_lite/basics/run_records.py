@@ -1,9 +1,11 @@
-"""Run records: what has written the files in a run's folder (`run.json`), and the error that ended it (`error.txt`)."""
+"""Run records: what has written the files in a run's folder (`run.json`), and the error that ended it (`error.txt`). A new run
+moves the files of an earlier one aside."""
 
 from __future__ import annotations
 
 import contextlib
 import datetime
+import errno
 import json
 import math
 import os
@@ -17,23 +19,39 @@ from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
-from ding_lite.basics.files import WriteError, move_aside, write_atomically
-from ding_lite.basics.run_locks import RunLock
+from ding_lite.basics.files import WriteError, absolute, move_aside, numbered, remove_leftovers, write_atomically
+from ding_lite.basics.run_locks import FolderInUseError, RunLock
 from ding_lite.basics.uris import shown_text
 
-RECORD, ERROR, LOG = "run.json", "error.txt", "run.log"
+RECORD, ERROR, LOG, ENV_ERROR = "run.json", "error.txt", "run.log", "env_error.pt"
+FOLDERS = ("run", "ckpt", "videos", "tensorboard")
+"""Folders in that of a run with its files. That of Weights & Biases is not one, because it has a folder for each run."""
+
+_FILES = (
+    *(*FOLDERS, "metrics.jsonl", "metrics.csv", "config.json", "pipeline.svg", "timeline.svg", "lanes.txt", "decisions.jsonl"),
+    *(LOG, ERROR, ENV_ERROR, RECORD),  # the record last, which says that there was a run
+)
+"""What a run writes to its folder. Folders of ranks and of members of a population are those of runs of their own."""
 
 _DEEPEST = 100  # levels of data for JSON
 _LIBRARIES = ("ding_lite", "torch", "numpy", "gymnasium")
 
 
+class Owner(Protocol):
+    """A task, which runs a pipeline."""
+
+    @property
+    def running(self) -> bool:
+        """Whether it is open."""
+
+
 class RunRecord:
     """Keeps `run.json`, with the id of the run and its sessions, and writes `error.txt`.
 
-    A run has one session per process that has worked on it, and holds the lock of the folder meanwhile. Objects of one process
+    A run has one session per process that has worked on it, and holds the lock of the folder meanwhile. Objects of one task
     that write to the same folder each have a record; together they make one session, which ends with the first `end`.
 
     Args:
@@ -41,50 +59,108 @@ class RunRecord:
     """
 
     def __init__(self, folder: str | PathLike[str]) -> None:
-        self.folder = Path(folder)
-        self.lock = RunLock(folder)
+        self.name = os.path.expanduser(folder)
+        """The folder, as it was given."""
+        self.folder = absolute(folder)
+        self.lock = RunLock(self.folder)
         self._session: _Session | None = None
+        self._last_id: str | None = None
 
     @property
     def is_begun(self) -> bool:
-        """Whether `begin` was called, and `end` was not."""
-        return self._session is not None
+        """Whether `begin` was called, and the session has not ended."""
+        return self._session is not None and self._session.is_open
 
     @property
     def run_id(self) -> str:
         """Identifies the run: 12 random hex digits, kept when it is resumed. Empty before `begin`."""
         return "" if self._session is None else self._session.run_id
 
-    def begin(self, continued: str | PathLike[str] | None, done: int, facts: Mapping[str, Any] = MappingProxyType({})) -> None:
-        """Take the lock, and begin a session, or join that of this process.
+    @property
+    def last_id(self) -> str | None:
+        """The id of the run that was begun or continued last; empty if it is unknown, None if there was none."""
+        return self._last_id if self._session is None else self._session.run_id
 
-        `error.txt` of an earlier session is renamed to `error.1.txt`; for a new run, `run.json` and `run.log` are renamed too.
+    def continue_from(self, run_id: str | None) -> None:
+        """Note that a saved state was loaded, with this `last_id`; empty if the state does not tell."""
+        self._last_id = run_id
+
+    @property
+    def other_id(self) -> str | None:
+        """The id of the run in the folder if it is another one than `last_id`; otherwise None."""
+        found = _read(self.folder / RECORD) if self.last_id else None
+        return None if found is None or found["id"] == self.last_id else str(found["id"])
+
+    @property
+    def has_run(self) -> bool:
+        """Whether the run in the folder is the one that was begun or continued last, as far as this is known."""
+        return self.last_id is not None and self.other_id is None
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the session continues the files in the folder."""
+        return self._session is not None and self._session.goes_on
+
+    def begin(
+        self,
+        continued: str | PathLike[str] | None,
+        done: int,
+        facts: Mapping[str, Any] = MappingProxyType({}),
+        owner: Owner | None = None,
+    ) -> None:
+        """Take the lock, and begin a session, or join that of the same task.
+
+        What a killed process was writing is removed. If this is a new run, everything that an earlier run has written is
+        renamed, with one number: `run.json` to `run.1.json`, `ckpt` to `ckpt.1` and so on. If the run goes on, only `error.txt`
+        and `env_error.pt` are.
 
         Args:
             continued: the folder of the run that goes on; another folder, or None, means a new run in this folder.
             done: number of iterations done before.
             facts: of the run, plain data by name. If another object of this process has begun the session, its facts stay.
+            owner: the task that runs the pipeline; None if there is none, as when middleware are called by hand.
 
         Raises:
-            FolderInUseError: another process writes to the folder.
+            FolderInUseError: another process writes to the folder, or another task of this process that is still open.
             WriteError: a file cannot be written or renamed. The session has begun all the same.
         """
         self.lock.take()
-        if self._session is not None and self._session.is_open:
+        if self.is_begun:
             return
         place = os.path.realpath(self.folder)
-        self._session = _sessions.get(place)
+        self._session = self._joined(place, owner)
         if self._session is not None:
             return
         goes_on = continued is not None and os.path.realpath(continued) == place
         record = _read(self.folder / RECORD) if goes_on else None
-        self._session = _sessions[place] = _Session(record, done, facts)
-        move_aside(self.folder / ERROR)
-        if record is None:
-            move_aside(self.folder / RECORD)
-        if not goes_on:
-            move_aside(self.folder / LOG)
+        self._session = _sessions[place] = _Session(record, done, facts, owner, goes_on)
+        for name in ("", *FOLDERS):
+            remove_leftovers(self.folder / name)
+        moved = [ERROR, ENV_ERROR] if record else [ERROR, ENV_ERROR, RECORD]
+        if not goes_on:  # without a record, other files may be those of the user
+            moved = [*_FILES] if (self.folder / RECORD).exists() else [ERROR, ENV_ERROR, LOG]
+        _name_env_error(self.folder, move_aside(*(self.folder / name for name in moved)))
         self.save()
+
+    def _joined(self, place: str, owner: Owner | None) -> _Session | None:
+        """The open session of this task in the folder; None if there is none. One that a closed task has left is ended.
+
+        Raises:
+            FolderInUseError: the session belongs to another task that is open.
+        """
+        session = _sessions.get(place)
+        if session is None or session.owner is owner:
+            return session
+        if session.owner is not None and session.owner.running:
+            self.lock.free()
+            raise FolderInUseError(
+                errno.EBUSY,
+                f"a task of this process that is still open writes to the folder {self.folder}. Choose another folder for "
+                "this run (exp_name), or leave the `with` block of that task first.",
+                str(self.folder),
+            )
+        self._close(session)
+        return None
 
     def known(self) -> dict[str, Any]:
         """What is known of the run, plain data by name; empty before `begin`."""
@@ -101,7 +177,7 @@ class RunRecord:
         Raises:
             WriteError: it cannot be written.
         """
-        if self._session is not None:
+        if self._session is not None and self._session.is_open:
             self._write(self._session)
 
     def _write(self, session: _Session) -> None:
@@ -114,7 +190,7 @@ class RunRecord:
             error: with its traceback and notes.
             row: the last row of metrics, if it is known.
         """
-        if self._session is None:
+        if self._session is None or not self._session.is_open:
             return
         if row:
             self._session.row = dict(row)
@@ -126,20 +202,26 @@ class RunRecord:
 
     def end(self) -> None:
         """End the session, and free the lock. A later `begin` begins another session."""
-        session, self._session = self._session, None
-        if session is not None and session.is_open:
+        if self._session is not None:
+            session, self._last_id, self._session = self._session, self._session.run_id, None
+            self._close(session)
+        self.lock.free()
+
+    def _close(self, session: _Session) -> None:
+        if session.is_open:
             session.is_open = False
             for place in [place for place, other in _sessions.items() if other is session]:
                 del _sessions[place]
             with contextlib.suppress(WriteError):  # only the number of iterations is lost
                 self._write(session)
-        self.lock.free()
 
 
 class _Session:
     """The work of one process on a run."""
 
-    def __init__(self, record: Mapping[str, Any] | None, done: int, facts: Mapping[str, Any]) -> None:
+    def __init__(
+        self, record: Mapping[str, Any] | None, done: int, facts: Mapping[str, Any], owner: Owner | None, goes_on: bool
+    ) -> None:
         start = _now()
         self._before: dict[str, Any] = {"id": os.urandom(6).hex(), "start": start, "sessions": [], **(record or {})}
         sessions = self._before.pop("sessions")
@@ -148,7 +230,7 @@ class _Session:
         self._first = self.done = done
         self.run_id: str = self._before["id"]
         self.row: dict[str, Any] = {}
-        self.is_open = True
+        self.is_open, self.owner, self.goes_on = True, owner, goes_on
 
     def record(self) -> dict[str, Any]:
         mine = {
@@ -194,6 +276,13 @@ _sessions: WeakValueDictionary[str, _Session] = WeakValueDictionary()
 def command_line() -> str:
     """The command that started this process, as typed in a shell, without passwords and queries in URIs."""
     return shlex.join(map(shown_text, sys.orig_argv))
+
+
+def _name_env_error(folder: Path, number: int) -> None:
+    """Let an `error.txt` that was moved aside name the `env_error.pt` that was moved with it."""
+    error, episode = numbered(folder / ERROR, number), numbered(folder / ENV_ERROR, number)
+    if error.is_file() and episode.is_file():
+        write_atomically(error, error.read_bytes().replace(ENV_ERROR.encode(), episode.name.encode()))
 
 
 def _read(path: Path) -> dict[str, Any] | None:

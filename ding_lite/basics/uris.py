@@ -25,6 +25,24 @@ def is_uri(path: str | PathLike[str]) -> bool:
     return found is not None and (found["rest"].startswith(("/", ":")) or _KNOWN.fullmatch(found["scheme"]) is not None)
 
 
+def require_no_uri(folder: str | PathLike[str], what: str) -> None:
+    """Raise an error if the folder for the files of a run is a URI.
+
+    Args:
+        folder: the folder.
+        what: where it was given, for the message, such as "RunConfig.exp_name".
+
+    Raises:
+        ValueError: it is one.
+    """
+    if is_uri(folder):
+        raise ValueError(
+            f"{what} = {shown_uri(os.fspath(folder))!r} is a URI, and a run writes to a folder of this machine: set one, such "
+            "as 'runs/mine', and storage_path to the URI under which it is to be copied, such as 's3://bucket/experiments'. A "
+            "folder with such a name has ./ before it."
+        )
+
+
 def shown_uri(uri: str) -> str:
     """The URI or path with `***` in place of the user and password, and of all values of the query."""
     begin, rest = _split(uri)

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ding_lite.basics import ConfigError, add_note, did_you_mean, move_aside, require_extra, write_atomically
+from ding_lite.basics import ConfigError, absolute, add_note, did_you_mean, move_aside, require_extra, write_atomically
 from ding_lite.basics.messages import describe_error
 from ding_lite.config import PopulationConfig
 from ding_lite.data.random_generators import require_generator_state
@@ -127,7 +127,7 @@ class Population:
         self._configs: dict[str, RunConfig] = {}
         for name, one in zip(self.names, configs):
             _require_live(one, self._mutations)
-            folder = str(Path(cfg.exp_name) / "members" / name)
+            folder = str(absolute(cfg.exp_name) / "members" / name)
             # The state of the population has those of its members.
             self._configs[name] = copy.deepcopy(one).override({"exp_name": folder, "storage_path": None})
         self.sign = 1 if cfg.mode == "max" else -1
@@ -142,7 +142,7 @@ class Population:
         """Gradient steps of members when they last copied another one."""
         self._rng = np.random.default_rng([cfg.seed, 0])
         self._make_host = make_host or _host_maker(cfg, len(configs))
-        self._log = _Log(Path(cfg.exp_name) / "decisions.jsonl")
+        self._log = _Log(absolute(cfg.exp_name) / "decisions.jsonl")
         self._replayed = None if cfg.replay is None else _read(Path(cfg.replay))
         self._has_warned = False
         self.values: dict[str, dict[str, Any]] = {name: _values(one, self._mutations) for name, one in self._configs.items()}

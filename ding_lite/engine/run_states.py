@@ -93,7 +93,7 @@ class RunStateMixin:
 
     @property
     def resumed_from(self) -> Path | None:
-        """The folder of the run that this one continues, as passed to `start(resume=...)`; None for a new run."""
+        """The folder of the run that this one continues, by `start(resume=...)`; None for a new run."""
         return self._resume
 
     @property

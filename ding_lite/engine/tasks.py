@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, SupportsIndex, TypeVar
 
 from ding_lite.basics.blocks import block
+from ding_lite.basics.files import absolute
 from ding_lite.basics.foreign_names import foreign_arguments, foreign_attributes
 from ding_lite.basics.messages import add_note, describe_error, did_you_mean, words_of
 from ding_lite.basics.optional_attributes import attribute_of
@@ -197,9 +198,10 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
         self._new_episodes = new_episodes
         self._watchdog_s, self._memory_share = watchdog_s, memory_share
         self.storage = None if storage_path is None else open_storage(storage_path, storage_filesystem)
-        self._resume = None if resume is None else restored_run(resume, storage_path, storage_filesystem)
-        if self._resume is not None:
-            RunFiles(self._resume).require()
+        if resume is not None:
+            folder = restored_run(resume, storage_path, storage_filesystem)
+            RunFiles(folder).require()
+            self._resume = absolute(folder)
         self._started_at = f"{caller.f_code.co_filename}:{caller.f_lineno}"
         return self
 

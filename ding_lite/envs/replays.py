@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 
 from ding_lite.basics import CheckpointError, add_note, arrays, load_checkpoint, save_checkpoint
+from ding_lite.basics.run_records import ENV_ERROR
 from ding_lite.data.trees import map_leaves
 from ding_lite.envs.changes import EnvChanges
 from ding_lite.envs.error_locations import EnvLocation
 from ding_lite.envs.recipes import made_from, recipe_of
 from ding_lite.envs.vectors import LocalVectorEnv
 
-_NAME = "env_error.pt"
 _KEYS = {"name", "env", "run_seed", "episode", "start", "actions", "steps", "recipe", "search_path"}
 
 
@@ -43,7 +43,7 @@ def save_env_error(error: BaseException, folder: str | os.PathLike[str] = ".") -
     where = getattr(error, "env_location", None)
     if not isinstance(where, EnvLocation) or where.recipe is None or where.actions is None:
         return None
-    path = Path(folder) / _NAME
+    path = Path(folder) / ENV_ERROR
     try:
         save_checkpoint(_contents(where), path)
     except Exception as problem:  # noqa: BLE001  actions may be any objects, and must not hide the error
@@ -76,7 +76,7 @@ def replay_error(path: str | os.PathLike[str], make_env: Callable[[], Any] | Non
     """
     saved = arrays(load_checkpoint(path))
     if not saved.keys() >= _KEYS:
-        raise CheckpointError(f"{path} is not an episode of save_env_error(), such as {_NAME} in the folder of a run.")
+        raise CheckpointError(f"{path} is not an episode of save_env_error(), such as {ENV_ERROR} in the folder of a run.")
     recipe = saved["recipe"]
     if make_env is None:
         if isinstance(recipe, str):

@@ -17,7 +17,7 @@ import gymnasium
 import torch
 from gymnasium.envs.registration import EnvSpec
 
-from ding_lite.basics import move_aside, remove_leftovers, seed_of, temporary_beside, write_atomically, writing
+from ding_lite.basics import absolute, move_aside, remove_leftovers, seed_of, temporary_beside, write_atomically, writing
 from ding_lite.basics.messages import describe_error
 from ding_lite.engine import WorkCancelled
 from ding_lite.envs import EpisodeResult, make_envs
@@ -72,7 +72,7 @@ class VideoRecorder:
             raise ValueError(f"VideoRecorder(every={every}): expected 1 evaluation or more.")
         if fps is not None and not fps > 0:
             raise ValueError(f"VideoRecorder(fps={fps}): expected more than 0 frames per second.")
-        self.folder = Path(folder) / "videos"
+        self.folder = absolute(folder) / "videos"
         self._make = _maker(env)
         self._is_due = _schedule_of(every)
         self._seed, self._fps = seed_of(seed, "VideoRecorder(seed={})"), fps

@@ -9,7 +9,16 @@ import weakref
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
-from ding_lite.basics import Config, ConfigError, di_engine_settings, offline_settings, ranged_field, seed_field, show
+from ding_lite.basics import (
+    Config,
+    ConfigError,
+    di_engine_settings,
+    offline_settings,
+    ranged_field,
+    require_no_uri,
+    seed_field,
+    show,
+)
 from ding_lite.engine import current_task
 from ding_lite.policy_base import OnPolicyConfig, PolicyConfig
 from ding_lite.ranks import is_first_rank
@@ -91,11 +100,8 @@ class RunConfig(Config):
             self.policy.seed = self.seed
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name == "exp_name" and isinstance(value, (str, os.PathLike)) and not _names_folder(os.fspath(value)):
-            raise ConfigError(
-                f"{type(self).__name__}.exp_name = {os.fspath(value)!r} is not the name of a folder: set a folder for the "
-                f"files of the run, such as {type(self).exp_name!r}."
-            )
+        if name == "exp_name" and isinstance(value, (str, os.PathLike)):
+            value = self._checked_folder(value)
         is_made = "policy" not in self.__dict__
         super().__setattr__(name, value)
         if name == "seed" and not is_made:
@@ -105,6 +111,23 @@ class RunConfig(Config):
             _note_run(self.policy, self)
         if name == "policy":
             self._follow(is_made)
+
+    def _checked_folder(self, value: str | os.PathLike[str]) -> str | os.PathLike[str]:
+        """A value for exp_name, with the home folder in place of `~`.
+
+        Raises:
+            ConfigError: it is not the name of a folder, or it is a URI.
+        """
+        if not _names_folder(os.fspath(value)):
+            raise ConfigError(
+                f"{type(self).__name__}.exp_name = {os.fspath(value)!r} is not the name of a folder: set a folder for the "
+                f"files of the run, such as {type(self).exp_name!r}."
+            )
+        try:
+            require_no_uri(value, f"{type(self).__name__}.exp_name")
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
+        return os.path.expanduser(value) if os.fspath(value).startswith("~") else value
 
     def __setstate__(self, state: dict[str, Any]) -> None:  # of copies and pickles
         self.__dict__.update(state)

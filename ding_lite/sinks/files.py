@@ -63,8 +63,13 @@ def _row(line: bytes) -> dict[str, Any] | None:
 class _Lines(ABC):
     """A file to which whole lines are appended, and from which rows after a step can be removed."""
 
+    _head_lines = 0
+    """Number of lines before the first row."""
+
     def __init__(self, path: str | PathLike[str], after: float | None, step: str, rows: int | None) -> None:
         self.path = Path(path)
+        self.rows = 0
+        """Number of rows in the file."""
         with writing(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
         if after is None:
@@ -85,15 +90,16 @@ class _Lines(ABC):
         line."""
 
     def _cut(self, after: float, step: str, rows: int | None) -> None:
-        """Remove rows after this step, and those behind the first `rows`, atomically."""
+        """Keep the first `rows`, or, if their number is unknown, those up to the step. The file is replaced atomically."""
         *lines, _ = self.path.read_bytes().split(b"\n")  # after the last line break, there is nothing or an unfinished line
-        kept, count = [], 0
+        kept = []
         for number, line in enumerate(lines, 1):
             try:
                 at = self._step_of(line, step)
-                if at is None or (float(at) <= after and (rows is None or count < rows)):
+                is_row = number > self._head_lines
+                if not is_row or (at is None or float(at) <= after if rows is None else self.rows < rows):
                     kept.append(line.rstrip(b"\r") + b"\n")
-                    count += at is not None
+                    self.rows += is_row
             except (ValueError, TypeError) as error:
                 raise ValueError(
                     f"line {number} of {self.path} is not a row of metrics ({error}): correct the line, or move the file away."
@@ -115,7 +121,8 @@ class JsonLines(_Lines):
         after: continue the existing file after this step: rows of later steps, and an unfinished last line, are removed, so
             that no step appears twice. None for a new file; infinite to keep all rows.
         step: column of the step; rows without it are kept.
-        rows: with `after`, the number of rows to keep at most, because the last step may have several; None for all.
+        rows: with `after`, the number of rows to keep, the first ones, whatever their steps: there may be several rows of a
+            step, and a counter may go down. None if it is unknown.
 
     Raises:
         ValueError: a line of the existing file is not a JSON object; the file is unchanged.
@@ -139,6 +146,7 @@ class JsonLines(_Lines):
         except ValueError:  # NaN or infinite
             line = json.dumps(json_value(plain), allow_nan=False)
         append_whole(self.path, line.encode() + b"\n")
+        self.rows += 1
 
     def _step_of(self, line: bytes, step: str) -> Any:
         return read_row(line).get(step)
@@ -159,6 +167,8 @@ class Csv(_Lines):
         ValueError: a line of the existing file has more or fewer cells than the first; the file is unchanged.
         WriteError: see `JsonLines`.
     """
+
+    _head_lines = 1
 
     def __init__(
         self, path: str | PathLike[str], after: float | None = None, step: str = "env_step", rows: int | None = None
@@ -182,11 +192,12 @@ class Csv(_Lines):
         line = _csv_line(map(cells.get, names))
         if len(names) == len(self._names) and self.path.exists():
             append_whole(self.path, line)
+            self.rows += 1
             return
         lines = self.path.read_bytes().split(b"\n")[1:-1] if self.path.exists() else []
         wider = b"," * (len(names) - len(self._names))
         write_atomically(self.path, b"".join([_csv_line(map(_cell, names)), *(old + wider + b"\n" for old in lines), line]))
-        self._names = names
+        self._names, self.rows = names, len(lines) + 1
 
     def _step_of(self, line: bytes, step: str) -> Any:
         try:

@@ -82,8 +82,9 @@ class SinkGroup:
         if len(values) < len(row):
             images = images_of(row)
             self._warn_of_left_out(row, {*values, *images} if any(takers) else values.keys())
+        nested = {name: value for name, value in values.items() if type(value) in (list, dict)}
         for index, takes_images in enumerate(takers):
-            own = plain_row(values)  # which the sink may change
+            own = {**values, **copy.deepcopy(nested)}  # which the sink may change
             self._write(index, {**own, **copy.deepcopy(images)} if takes_images else own)
 
     def close(self) -> None:

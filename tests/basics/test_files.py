@@ -149,6 +149,13 @@ class TestObstacles:
         assert (tmp_path / "ckpt.1").is_symlink()
         assert (tmp_path / "ckpt.2").is_dir()
 
+    def test_what_is_moved_aside_together_gets_the_same_number(self, tmp_path):
+        for name in ("a.txt", "b", "c.1.txt"):
+            (tmp_path / name).touch()
+
+        assert move_aside(*(tmp_path / name for name in ("a.txt", "b", "c.txt"))) == 2
+        assert {path.name for path in tmp_path.iterdir()} == {"a.2.txt", "b.2", "c.1.txt"}
+
 
 class TestLeftovers:
     def test_the_temporary_file_of_a_killed_process_is_removed_at_the_next_start(self, tmp_path):

@@ -76,12 +76,6 @@ class TestTheFolder:
         shutil.rmtree(in_folder / "run/run")  # it has lost its states
         assert done_in(restored_run(uri)) == 1
 
-    def test_settings_that_a_logger_has_written_are_replaced(self, tmp_path, in_folder):
-        uri = saved(tmp_path / "store/run")
-        (in_folder / "run").mkdir()
-        (in_folder / "run/config.json").write_text('{"exp_name": "run"}')
-        assert done_in(restored_run(uri)) == 1
-
 
 @pytest.mark.parametrize("link", ["ckpt", "ckpt/a.pt", "rank_1"])
 def test_no_file_is_written_through_a_link(tmp_path, in_folder, link):

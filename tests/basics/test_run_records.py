@@ -115,6 +115,45 @@ def test_records_of_one_process_make_one_session(tmp_path, record):
     assert names(tmp_path) == ["run.json"]
 
 
+class Owner:
+    running = True
+
+
+def test_a_session_of_a_closed_task_ends_when_another_one_begins(tmp_path):
+    first, mine, theirs = RunRecord(tmp_path), Owner(), Owner()
+    first.begin(None, 0, owner=mine)
+    with pytest.raises(FolderInUseError, match="a task of this process that is still open writes to the folder"):
+        RunRecord(tmp_path).begin(None, 0, owner=theirs)
+    assert first.is_begun
+    mine.running = False
+    second = RunRecord(tmp_path)
+    second.begin(None, 0, owner=theirs)
+    first.count(5)
+    first.save()
+    first.note_error(raised(ValueError("no")))
+    first.end()
+
+    assert second.is_begun
+    assert content(tmp_path)["id"] == second.run_id
+    assert names(tmp_path) == ["run.1.json", "run.json"]
+    second.end()
+
+
+def test_whether_a_folder_has_the_run_that_was_begun_or_loaded_last(tmp_path, record):
+    other = RunRecord(tmp_path)
+    assert (other.has_run, other.last_id) == (False, None)
+    record.end()
+    assert (record.has_run, record.other_id) == (True, None)
+    other.continue_from(record.last_id)
+    assert other.has_run
+    other.continue_from("")  # unknown
+    assert other.has_run
+    other.continue_from("another")
+    assert (other.has_run, other.other_id) == (False, record.last_id)
+    (tmp_path / "run.json").unlink()
+    assert other.has_run
+
+
 def test_an_error_is_written_with_everything_that_is_known(tmp_path, record):
     record.count(3)
     error = raised(ValueError("the cause"))

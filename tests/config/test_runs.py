@@ -293,6 +293,30 @@ def test_a_name_of_no_folder_is_refused_where_it_is_given(name):
     assert cfg.exp_name == "mine"
 
 
+@pytest.mark.parametrize("uri", ["s3://bucket/x", "file:///tmp/x", "s3:/bucket/x", "simplecache::s3://bucket/x"])
+def test_a_uri_is_no_folder_of_a_run_and_the_setting_for_it_is_named(uri):
+    cfg = DQNConfig(exp_name="mine")
+    words = rf"DQNConfig.exp_name = '{uri}' is a URI, and a run writes to a folder of this machine: set one, .* storage_path to"
+    for give in (lambda: DQNConfig(exp_name=uri), lambda: setattr(cfg, "exp_name", uri)):
+        with pytest.raises(ConfigError, match=words):
+            give()
+    with pytest.raises(ConfigError, match=r"'s3://\*\*\*@bucket/x'") as caught:
+        cfg.exp_name = "s3://KEY:SECRET@bucket/x"
+    assert "SECRET" not in str(caught.value)
+
+    cfg.exp_name = "./s3:/bucket"
+    assert cfg.exp_name == "./s3:/bucket"
+
+
+def test_the_home_folder_may_be_written_as_in_a_shell(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    cfg = DQNConfig(exp_name="~/runs/x")
+
+    assert cfg.exp_name == f"{tmp_path}/runs/x"
+    assert cfg.override({"exp_name": "~"}).exp_name == str(tmp_path)
+    assert cfg.override({"exp_name": "runs/~x"}).exp_name == "runs/~x"
+
+
 def test_settings_of_a_cluster_are_left_out_elsewhere_with_a_warning():
     env = DQNConfig().override({"env.ray_address": "auto", "env.num_cpus_per_worker": 0.5}).env
     with pytest.warns(UserWarning, match=r"env.ray_address has no effect with env.backend = 'local'"):

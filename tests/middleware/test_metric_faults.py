@@ -528,9 +528,11 @@ def test_a_saved_logger_knows_its_place_before_its_first_row(tmp_path):
 
 
 def test_a_picture_that_cannot_be_written_costs_a_warning(tmp_path):
-    (tmp_path / "run/pipeline.svg").mkdir(parents=True)
+    def obstruct(ctx):
+        (tmp_path / "run/pipeline.svg").mkdir(exist_ok=True)
+
     with pytest.warns(UserWarning, match=r"the picture of the pipeline is not written to .*run: .* Training goes on"):
-        run(tmp_path, DQNPolicy)
+        run(tmp_path, DQNPolicy, obstruct)
 
 
 def test_an_array_beside_the_loss_does_not_stop_the_console(tmp_path):

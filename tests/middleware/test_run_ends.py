@@ -1,5 +1,6 @@
 """How a run ends, and what it says of itself: its final weights, its last row, its last line, its files, its environment."""
 
+import csv
 import dataclasses
 import json
 import math
@@ -27,6 +28,7 @@ from ding_lite.middleware import (
     interaction_evaluator,
     offline_logger,
     online_logger,
+    run_savers,
     termination_checker,
 )
 from ding_lite.policy import DQNPolicy
@@ -375,7 +377,7 @@ def test_loggers_take_any_context_and_count_by_its_own_counters(logger, mode, tm
         last = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
         assert last["total_step"] == 3
         assert (last.get("samples"), last.get("epoch")) == ((64, 2) if counters else (None, None))
-        assert ("ended after 64 samples in" if counters else "ended after 3 iterations in") in capsys.readouterr().out
+        assert ("ended after 64 samples in" if counters else "ended after 4 iterations in") in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("value", [None, "late", True, torch.tensor(3)], ids=repr)
@@ -396,6 +398,38 @@ def test_a_step_that_is_no_number_is_refused_before_the_run_or_by_the_next_row(v
             with pytest.raises(TypeError, match=words):
                 task.run(max_step=4)
         assert seen == iterations
+
+
+def test_a_resumed_run_keeps_its_rows_also_of_a_counter_that_goes_down_and_of_a_file_that_lost_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(run_savers, "_SHARE", math.inf)  # saves in each iteration
+    cfg = DQNConfig(exp_name=tmp_path).override({"log.every_s": 0})
+
+    def go(max_step, resume=None, loses=None):
+        @contract(reads=("samples",), writes=("samples",), stage="learn")
+        def learn(ctx):
+            ctx.samples -= 10
+            if ctx.total_step == loses:
+                (tmp_path / "metrics.csv").rename(tmp_path / "held.csv")
+                (tmp_path / "metrics.csv").mkdir()  # the row cannot be written
+            elif (tmp_path / "held.csv").exists():
+                (tmp_path / "metrics.csv").rmdir()
+                (tmp_path / "held.csv").rename(tmp_path / "metrics.csv")
+            if ctx.total_step == 4 and resume is None:
+                raise ValueError("the cause")
+
+        task = Task()
+        with task.start(ctx=Supervised(samples=100), resume=resume), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            logger = online_logger(cfg, show_every_s=1e9, counters=("samples",))
+            task.use(learn).use(logger).use(CkptSaver(torch.nn.Linear(1, 1), tmp_path, train_freq=1)).run(max_step)
+
+    with pytest.raises(ValueError, match="the cause"):
+        go(6, loses=1)
+    go(7, resume=tmp_path)
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [row["samples"] for row in rows] == [90, 80, 70, 60, 50, 40, 30]
+    with open(tmp_path / "metrics.csv", newline="") as file:
+        assert [int(row["samples"]) for row in csv.DictReader(file)] == [90, 70, 60, 50, 40, 30]
 
 
 @pytest.mark.parametrize(("steps", "said"), [(0, True), (1, False)])

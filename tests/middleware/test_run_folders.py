@@ -185,6 +185,39 @@ def test_a_saver_in_a_new_folder_locks_it_in_the_first_iteration(tmp_path):
     assert not (tmp_path / "run/.lock").exists()
 
 
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+def test_a_run_stays_in_its_folder_if_the_working_directory_changes(tmp_path, monkeypatch, capsys, mode):
+    for name in "ab":
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "a")
+    first = os.getcwd()
+
+    def move(ctx):
+        os.chdir(tmp_path / "b")
+
+    run("runs/x", 2, move, failing_in(5), **mode)
+    os.chdir(first)
+    run("runs/x", 4, move, failing_in(5), resume="runs/x", **mode)
+    os.chdir(first)
+    with pytest.raises(ValueError, match="the cause"):
+        run("runs/x", 9, move, failing_in(5), resume="runs/x", **mode)
+
+    assert list((tmp_path / "b").iterdir()) == []
+    assert [one["iterations"] for one in record(tmp_path / "a/runs/x")["sessions"]][:2] == [2, 2]
+    assert {"error.txt", "metrics.jsonl", "ckpt", "run"} <= {path.name for path in (tmp_path / "a/runs/x").iterdir()}
+    assert "Curve: runs/x/metrics.jsonl, checkpoints: runs/x/ckpt" in capsys.readouterr().out
+
+
+def test_a_leading_tilde_is_the_home_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    run("~/x", 2)
+    run("~/x", 3, resume="~/x")
+
+    assert record(tmp_path / "home/x")["sessions"][1]["iterations"] == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["home"]
+
+
 class TestErrors:
     @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
     @pytest.mark.parametrize("iteration", [0, 2])

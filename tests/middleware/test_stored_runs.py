@@ -278,10 +278,21 @@ def test_secrets_in_a_configuration_are_refused_before_they_are_written(tmp_path
     assert not [*tmp_path.iterdir()]
 
 
+def test_a_logger_that_is_made_before_the_download_does_not_hold_it_up(tmp_path):
+    train(DQNConfig(exp_name="run", storage_path="store"), iterations=2)
+    shutil.rmtree("run")
+    cfg = DQNConfig(exp_name="run")
+    logger = online_logger(cfg)
+    assert [path.name for path in (tmp_path / "run").iterdir()] == [".lock"]
+    with Task().start(ctx=OnlineRLContext(), resume=f"file://{tmp_path}/store/run"):
+        assert RunFiles("run").saved()
+    logger.release()
+
+
 def test_what_cannot_be_copied_is_a_warning_of_the_run(tmp_path):
     os.mkdir("run")
     os.mkfifo("run/pipe")
-    with pytest.warns(UserWarning, match=r"not copied from run to .*store/run: pipe \(it is no regular file\)"):
+    with pytest.warns(UserWarning, match=r"not copied from .*run to .*store/run: pipe \(it is no regular file\)"):
         train(DQNConfig(exp_name="run", storage_path="store"), iterations=2)
     assert outcome(tmp_path / "store/run") == outcome("run")
 

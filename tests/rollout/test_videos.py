@@ -169,6 +169,15 @@ def test_a_video_shows_one_whole_episode_in_order(tmp_path):
     assert np.round(frames.mean((1, 2, 3)) / 25).tolist() == list(range(LENGTH + 1))
 
 
+def test_its_folder_stays_the_same_if_the_working_directory_changes(tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    it = recorder("run")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+
+    assert record(it).parent == tmp_path / "run/videos"
+
+
 @pytest.mark.few
 @pytest.mark.parametrize(("weight", "name"), [(1.0, "45"), (0.5, "40.5"), (-4.0, "0"), (-10.0, "-54"), (1e5, "900036")])
 def test_it_is_named_after_its_return_and_each_begins_with_a_fresh_state(weight, name, tmp_path):

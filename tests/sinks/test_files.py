@@ -209,6 +209,19 @@ def test_going_on_may_keep_all_rows(make, path):
     assert [row["env_step"] for row in rows_of(path)] == [10, 20, 5]
 
 
+def test_where_their_number_is_known_the_first_rows_are_kept_whatever_their_steps(make, path):
+    sink = make(path)
+    for step in (90, 80, 70, 70, 60, None):
+        sink.write({"env_step": step, "x": 1})
+    assert sink.rows == 6
+    sink = make(path, after=70, rows=3)
+    assert sink.rows == 3
+    sink.write({"env_step": 50})
+
+    assert sink.rows == 4
+    assert [row["env_step"] for row in rows_of(path)] == [90, 80, 70, 50]
+
+
 @pytest.mark.parametrize("name", ["a\u00a0metric", "two\nlines", '"quoted"', '"', "π", "[1]", "12"])
 def test_a_table_that_is_gone_on_with_has_each_name_once(tmp_path, name):
     path = tmp_path / "metrics.csv"

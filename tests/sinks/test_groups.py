@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from ding_lite.sinks import Csv, JsonLines, SinkGroup, read_row
+from ding_lite.sinks.groups import plain_row
 
 
 def rows_of(path):
@@ -212,7 +213,7 @@ class Changing(Album):
         row["own"] = 1
         row.pop("gone")
         row["counts"].append(9)
-        row["parts"]["a"] = 9
+        row["parts"]["a"].append(9)
         if "image" in row:
             row["image"][:] = 9
 
@@ -220,16 +221,28 @@ class Changing(Album):
 def test_what_a_sink_does_with_its_row_is_no_affair_of_the_others():
     kept, album = Kept(), Album()
     image = torch.zeros(4, 4, 3, dtype=torch.uint8)
-    row = {"step": 1, "gone": 2, "counts": [1, 2], "parts": {"a": 1}, "image": image}
+    row = {"step": 1, "gone": 2, "counts": [1, 2], "parts": {"a": [1]}, "image": image}
     group = SinkGroup([Changing(), kept, Changing(), album])
     group.write(row)
-    expected = {"step": 1, "gone": 2, "counts": [1, 2], "parts": {"a": 1}}
+    expected = {"step": 1, "gone": 2, "counts": [1, 2], "parts": {"a": [1]}}
     assert kept.rows == [expected]
     (shown,) = album.rows
     assert not shown.pop("image").any()
     assert shown == expected
     assert not image.any()
     assert row["counts"] == [1, 2]
+    assert row["parts"] == {"a": [1]}
+
+
+def test_a_row_is_made_plain_once_whatever_the_number_of_sinks():
+    calls, group = [], SinkGroup([Kept(), Kept(), Kept()])
+    sys.setprofile(lambda frame, event, _: calls.append(event) if frame.f_code is plain_row.__code__ else None)
+    try:
+        group.write({"step": 1, "counts": torch.tensor([1, 2])})
+    finally:
+        sys.setprofile(None)
+
+    assert calls.count("call") == 1
 
 
 def test_a_sink_without_close_is_refused_at_once():
