@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
-import sys
 import threading
 import time
 import traceback
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 from ray import exceptions
 
 from ding_lite.basics.messages import add_note, describe_error, name_of
+from ding_lite.basics.thread_frames import frames_of_threads
 from ding_lite.basics.torch_threads import torch_threads
 from ding_lite.distributed.clusters import Resources, available, kept_workers
 from ding_lite.distributed.references import (
@@ -92,7 +92,7 @@ class WorkerActor:
     @ray.method(concurrency_group="status")
     def stack(self) -> str:
         """The stack of the running request; empty if there is none."""
-        frame = sys._current_frames().get(self._working or 0)
+        frame = frames_of_threads().get(self._working or 0)
         return "" if frame is None else "".join(traceback.format_stack(frame))
 
     def close(self) -> None:

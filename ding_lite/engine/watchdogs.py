@@ -14,6 +14,7 @@ from pathlib import Path
 from types import FrameType
 
 from ding_lite.basics.blocks import block
+from ding_lite.basics.thread_frames import frames_of_threads
 from ding_lite.basics.user_output import tell
 from ding_lite.engine.endings import EndingMixin, EndReason
 from ding_lite.engine.interrupts import Interrupts
@@ -105,12 +106,13 @@ class Watchdog:
         pause = _LOOK_S if self._stuck_after_s is None else min(_LOOK_S, self._stuck_after_s / 4)
         last, since = self._progress(), time.monotonic()
         while not self._is_done.wait(pause):
-            now = self._progress()
-            if now != last:
-                last, since = now, time.monotonic()
-            elif self._stuck_after_s is not None and time.monotonic() - since >= self._stuck_after_s:
-                self._end_stuck_run()
-                return
+            if self._stuck_after_s is not None:
+                now = self._progress()
+                if now != last:
+                    last, since = now, time.monotonic()
+                elif time.monotonic() - since >= self._stuck_after_s:
+                    self._end_stuck_run()
+                    return
             self._look_at_memory()
 
     def _end_stuck_run(self) -> None:
@@ -150,7 +152,7 @@ def place_in(home: int) -> tuple[int, int, int] | None:
 
 
 def _loop_in(home: int) -> FrameType | None:
-    frame: FrameType | None = sys._current_frames().get(home)
+    frame: FrameType | None = frames_of_threads().get(home)
     while frame is not None and frame.f_code is not iterate.__code__:
         frame = frame.f_back
     return frame
@@ -171,7 +173,7 @@ def running_in(home: int) -> str:
 
 def _beginning_in(home: int) -> str | None:
     """The `begin_run` that runs on this thread, by its frames; None if there is none."""
-    frame: FrameType | None = sys._current_frames().get(home)
+    frame: FrameType | None = frames_of_threads().get(home)
     while frame is not None and frame.f_code is not EndingMixin._begin_run.__code__:
         frame = frame.f_back
     return None if frame is None else f"begin_run of {frame.f_locals.get('name')}"
