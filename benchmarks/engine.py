@@ -12,7 +12,7 @@ from measure import compare
 
 from ding_lite import Task, contract
 from ding_lite.contexts import OnlineRLContext
-from ding_lite.pipeline import guards
+from ding_lite.pipeline import contract_guards
 
 LOOPS = 2000
 
@@ -43,13 +43,13 @@ def pipelines(middleware: list[Callable[[Any], Any]], checked: int) -> Callable[
     """LOOPS iterations with pipelines that run for five iterations each, of which this number are checked."""
 
     def run() -> None:
-        guards.CHECKED_ITERATIONS, before = checked, guards.CHECKED_ITERATIONS
+        contract_guards.CHECKED_ITERATIONS, before = checked, contract_guards.CHECKED_ITERATIONS
         for _ in range(LOOPS // 5):
             with Task().start(ctx=OnlineRLContext()) as task:
                 for one in middleware:
                     task.use(one)
                 task.run(max_step=5)
-        guards.CHECKED_ITERATIONS = before
+        contract_guards.CHECKED_ITERATIONS = before
 
     return run
 

@@ -36,7 +36,7 @@ from ding_lite.middleware.foreign_names import ARGUMENTS
 from ding_lite.policy import CollectConfig, DQNPolicy, Policy, PPOPolicy, SampleBatch, build_policy, compute_advantages
 from ding_lite.policy_base.foreign_hooks import FOREIGN_ATTRIBUTES, FOREIGN_HOOKS, MODE_ATTRIBUTES
 from ding_lite.policy_check import foreign_methods
-from ding_lite.policy_parts.column_names import FOREIGN_COLUMNS
+from ding_lite.policy_parts.sample_batch import FOREIGN_COLUMNS
 from ding_lite.run_configs.foreign_names import FOREIGN_METHODS
 
 PACKAGES = ["ding_lite", *(f"ding_lite.{name}" for name in ("config", "data", "envs", "middleware", "nn", "policy"))]

@@ -3,15 +3,15 @@
 Internal: its names may change in any version; `ding_lite.engine` and `ding_lite.config` have those for users.
 """
 
-from ding_lite.basics.checkpoints import (
+from ding_lite.basics.checkpoint_files import (
     CheckpointError,
     arrays,
     load_checkpoint,
     plain,
     save_checkpoint,
 )
-from ding_lite.basics.configs import Config, ConfigError, json_copy, near_fields, plain_setting, ranged_field, seed_field
-from ding_lite.basics.configs import bounded as bounded
+from ding_lite.basics.config_classes import Config, ConfigError, json_copy, near_fields, plain_setting, ranged_field, seed_field
+from ding_lite.basics.config_classes import bounded as bounded
 from ding_lite.basics.derived_states import base_state
 from ding_lite.basics.files import (
     UnsavedError,

@@ -11,7 +11,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from ding_lite.basics.checkpoints import CheckpointError, load_checkpoint, plain
+from ding_lite.basics.checkpoint_files import CheckpointError, load_checkpoint, plain
 from ding_lite.basics.files import write_atomically
 from ding_lite.basics.value_types import types_of, with_types
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ding_lite.basics.blocks import block
-from ding_lite.basics.checkpoints import CheckpointError
+from ding_lite.basics.checkpoint_files import CheckpointError
 from ding_lite.basics.copied_files import MANIFEST, content_of, id_in, inner_runs, is_copied, latest_in, mapping_in
 from ding_lite.basics.run_files import RunFiles
 from ding_lite.basics.run_locks import NAME as LOCK

@@ -14,7 +14,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, cast
 
-from ding_lite.basics.checkpoints import CheckpointError, plain
+from ding_lite.basics.checkpoint_files import CheckpointError, plain
 from ding_lite.basics.files import absolute, write_atomically, writing
 from ding_lite.basics.row_files import RowFiles, read_verified, serialised
 from ding_lite.basics.value_types import types_of, with_types

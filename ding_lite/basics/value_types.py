@@ -6,7 +6,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ding_lite.basics.checkpoints import PLAIN_TYPES
+from ding_lite.basics.checkpoint_files import PLAIN_TYPES
 
 _DICTS: dict[str, Any] = {"OrderedDict": OrderedDict, "Counter": Counter}
 _ARRAY = "ndarray"

@@ -31,12 +31,12 @@ from ding_lite.compiling.functional_steps import (
     links_of,
     lists_of,
 )
-from ding_lite.compiling.guards import Guards
+from ding_lite.compiling.optimizer_updates import GLOBAL_STEP_HOOKS, begin_moments, settings_of
 from ding_lite.compiling.packages import Package
 from ding_lite.compiling.programs import changed_inputs
 from ding_lite.compiling.reads import MODULE_HOOKS, modules_of
 from ding_lite.compiling.tracing import Draw, Meta, NotCompiledError, generator_states
-from ding_lite.compiling.updates import GLOBAL_STEP_HOOKS, begin_moments, settings_of
+from ding_lite.compiling.value_guards import Guards
 
 RECHECKED = 1000
 """Every so many compiled steps, one is compared with a step that is not compiled."""

@@ -17,11 +17,7 @@ from torch.optim import Optimizer
 from ding_lite.basics import Config
 from ding_lite.basics.blocks import block
 from ding_lite.basics.global_random import global_random_states
-from ding_lite.compiling.guards import AnyGuard, is_plain, parts_of
-from ding_lite.compiling.programs import Program, program_of
-from ding_lite.compiling.reads import Reads, modules_of
-from ding_lite.compiling.tracing import Draw, Meta, NotCompiledError, Trace, refusing_side_effects, user_line
-from ding_lite.compiling.updates import (
+from ding_lite.compiling.optimizer_updates import (
     moment_names,
     place_counts,
     require_supported,
@@ -30,11 +26,15 @@ from ding_lite.compiling.updates import (
     steps_in_place,
     zero_moment,
 )
+from ding_lite.compiling.programs import Program, program_of
+from ding_lite.compiling.reads import Reads, modules_of
+from ding_lite.compiling.tracing import Draw, Meta, NotCompiledError, Trace, refusing_side_effects, user_line
+from ding_lite.compiling.value_guards import AnyGuard, is_plain, parts_of
 from ding_lite.data import Tree, flatten, nested
 from ding_lite.data.trees import map_leaves
 from ding_lite.functional import tracing
 from ding_lite.policy_check import LossError, with_stats
-from ding_lite.policy_check.restoring import RestorablePolicy, restoring_state
+from ding_lite.policy_check.policy_restoring import RestorablePolicy, restoring_state
 from ding_lite.policy_state import networks_of
 
 Path = tuple[str, ...]

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from ding_lite.compiling.guards import (
+from ding_lite.compiling.value_guards import (
     GROUPS,
     MISSING,
     Descriptor,

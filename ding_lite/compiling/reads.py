@@ -23,7 +23,9 @@ from torch.optim import Optimizer
 from ding_lite.basics import Config
 from ding_lite.basics.blocks import block
 from ding_lite.basics.origins import is_of_ding_lite, is_of_script
-from ding_lite.compiling.guards import (
+from ding_lite.compiling.outer_reads import OuterReads, function_of
+from ding_lite.compiling.tracing import NotCompiledError, user_line
+from ding_lite.compiling.value_guards import (
     DEEPEST,
     GROUPS,
     MISSING,
@@ -44,8 +46,6 @@ from ding_lite.compiling.guards import (
     is_watchable,
     parts_of,
 )
-from ding_lite.compiling.outer_reads import OuterReads, function_of
-from ding_lite.compiling.tracing import NotCompiledError, user_line
 from ding_lite.policy_state import networks_of
 
 MODULE_HOOKS = "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"

@@ -13,7 +13,7 @@ from ding_lite.basics.comparisons import same_values
 from ding_lite.compiling.forms import Form
 from ding_lite.compiling.functional_steps import Moment, Slot
 from ding_lite.compiling.tracing import NotCompiledError, generator_states
-from ding_lite.policy_check.restoring import restoring_state
+from ding_lite.policy_check.policy_restoring import restoring_state
 
 _OF_WEIGHTS = 1e-5  # largest difference, relative to the largest element of a tensor or to 1
 _OF_SUMS = {torch.float64: 1e-6}  # of moments and statistics, by dtype: sums over a batch, in another order

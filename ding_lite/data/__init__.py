@@ -9,7 +9,7 @@ from ding_lite.data.device_transfers import to_device
 from ding_lite.data.episode_replay import EpisodeReplayBuffer, GoalSelection
 from ding_lite.data.episode_replay import Within as Within
 from ding_lite.data.episodes import Episodes
-from ding_lite.data.hindsight import GoalRewards, HindsightSampler
+from ding_lite.data.hindsight_batches import GoalRewards, HindsightSampler
 from ding_lite.data.minibatches import minibatches
 from ding_lite.data.mixtures import Buffers, sampler
 from ding_lite.data.prioritized_replay import PrioritizedReplayBuffer

@@ -14,8 +14,8 @@ from ding_lite.data.column_arrays import Spec
 from ding_lite.data.episodes import Episodes
 from ding_lite.data.foreign_names import ARGUMENTS, PUSH_ARGUMENTS
 from ding_lite.data.replay import Pushed, ReplayBuffer
-from ding_lite.data.restoring import require_integer, state_error
 from ding_lite.data.rollouts import Trajectories
+from ding_lite.data.state_checks import require_integer, state_error
 from ding_lite.data.trees import flatten, map_leaves, nested
 
 GoalSelection: TypeAlias = Literal["future", "final", "episode"]

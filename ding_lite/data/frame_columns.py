@@ -11,7 +11,7 @@ import torch
 
 from ding_lite.basics import RowsInPieces, unflatten
 from ding_lite.data.column_arrays import LeafSpec, Spec, as_array, available_bytes, spec_bytes
-from ding_lite.data.restoring import require_integer, state_error
+from ding_lite.data.state_checks import require_integer, state_error
 from ding_lite.data.trees import Path, flatten
 
 _SMALLEST = 256  # bytes of a frame; smaller ones are stored as they are

@@ -15,7 +15,7 @@ from ding_lite.basics import base_state
 from ding_lite.basics.signatures import passed_signature_of
 from ding_lite.data.column_arrays import as_array, require_held
 from ding_lite.data.replay import ReplayBuffer
-from ding_lite.data.restoring import require_integer, require_state, state_error
+from ding_lite.data.state_checks import require_integer, require_state, state_error
 from ding_lite.data.trees import Tree, holds_objects, nested, tree
 
 Buffers: TypeAlias = "ReplayBuffer | Sequence[tuple[ReplayBuffer, float]] | Mapping[str, ReplayBuffer] | Sampler"

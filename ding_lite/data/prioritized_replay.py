@@ -12,7 +12,7 @@ from ding_lite.basics import foreign_arguments
 from ding_lite.data.column_arrays import Spec, as_array
 from ding_lite.data.foreign_names import ARGUMENTS, PUSH_ARGUMENTS
 from ding_lite.data.replay import Draw, Pushed, ReplayBuffer, named_rows
-from ding_lite.data.restoring import require_integer, state_error
+from ding_lite.data.state_checks import require_integer, state_error
 from ding_lite.data.sum_trees import Floats, Places, SumTree, multiples
 from ding_lite.data.trees import first_leaf
 

@@ -36,8 +36,8 @@ from ding_lite.data.frame_columns import (
 )
 from ding_lite.data.lists import stack_transitions
 from ding_lite.data.recycling import ArrayPool
-from ding_lite.data.restoring import require_generator, require_integer, require_state, restored_columns, state_error
 from ding_lite.data.rollouts import Trajectories
+from ding_lite.data.state_checks import require_generator, require_integer, require_state, restored_columns, state_error
 from ding_lite.data.trees import Path, Tree, flatten, is_tree, map_leaves, nested, tree
 
 _PART = 64  # transitions with shared frames that are written together

@@ -11,8 +11,8 @@ import numpy as np
 from ding_lite.basics import arrays, base_state, plain, unflatten
 from ding_lite.data.column_arrays import to_objects
 from ding_lite.data.column_names import STATE_IN
-from ding_lite.data.restoring import require_state, state_error
 from ding_lite.data.rollouts import Trajectories
+from ding_lite.data.state_checks import require_state, state_error
 from ding_lite.data.trees import flatten, holds_objects, map_leaves
 
 

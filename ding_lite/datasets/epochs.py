@@ -9,7 +9,7 @@ import numpy as np
 
 from ding_lite.basics import base_state, seed_of
 from ding_lite.data.random_generators import require_generator_state
-from ding_lite.data.restoring import require_integer, require_state
+from ding_lite.data.state_checks import require_integer, require_state
 
 
 class EpochSampler:

@@ -18,7 +18,7 @@ from ding_lite.data import Episodes, LeafSpec, Trajectories, flatten
 from ding_lite.data.column_arrays import spec_like
 from ding_lite.data.column_names import FLAGS, LENGTHS
 from ding_lite.data.episodes import cut_episodes
-from ding_lite.data.restoring import require_integer, require_state, state_error
+from ding_lite.data.state_checks import require_integer, require_state, state_error
 from ding_lite.data.trees import map_leaves, merge_leading_dims
 from ding_lite.datasets.chunks import Chunk, DatasetError, column_specs, native, packed, storable, write_chunk
 from ding_lite.datasets.indexes import INDEX, Index, read_index, source_of, write_index

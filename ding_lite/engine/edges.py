@@ -18,7 +18,7 @@ from typing import Any
 
 from ding_lite.basics.messages import add_note
 from ding_lite.engine.lanes import Lane, LaneThread
-from ding_lite.engine.steps import Edge
+from ding_lite.engine.middleware_steps import Edge
 from ding_lite.engine.timelines import Timeline
 from ding_lite.pipeline.contexts import SCALARS
 

@@ -12,10 +12,10 @@ from ding_lite.basics.messages import add_note, describe_error, location_of
 from ding_lite.engine.hidden_middleware import unended_middleware
 from ding_lite.engine.sync_loops import iterate
 from ding_lite.pipeline.contexts import Context, same_iteration, settable_fields
+from ding_lite.pipeline.contract_guards import Checker
 from ding_lite.pipeline.contracts import of_both_halves
 from ding_lite.pipeline.entries import Entry
 from ding_lite.pipeline.generators import WaitingGenerator, locked, method_of
-from ding_lite.pipeline.guards import Checker
 from ding_lite.pipeline.suggestions import Touches
 from ding_lite.pipeline.used_middleware import methods_of
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ding_lite.engine.steps import MiddlewareStep
+from ding_lite.engine.middleware_steps import MiddlewareStep
 
 
 def source_of(

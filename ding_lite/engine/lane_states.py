@@ -9,8 +9,8 @@ from typing import Any
 
 from ding_lite.engine.edges import EdgeEnds
 from ding_lite.engine.lanes import Lane
+from ding_lite.engine.middleware_steps import LEARN, TAKING, Edge
 from ding_lite.engine.plans import Plan
-from ding_lite.engine.steps import LEARN, TAKING, Edge
 from ding_lite.pipeline.contexts import Context, factories_of, is_scalar, with_own_values
 from ding_lite.pipeline.contracts import LANES
 from ding_lite.pipeline.fingerprints import changed, fingerprint

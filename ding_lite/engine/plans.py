@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ding_lite.engine.lags import source_of
-from ding_lite.engine.steps import LEARN, PROCESS, Edge, MiddlewareStep, make_steps
+from ding_lite.engine.middleware_steps import LEARN, PROCESS, Edge, MiddlewareStep, make_steps
 from ding_lite.pipeline.contexts import Context, kept_fields, settable_fields
 from ding_lite.pipeline.contracts import LANES, leader_of
 from ding_lite.pipeline.entries import Entry

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ding_lite.basics.checkpoints import plain
+from ding_lite.basics.checkpoint_files import plain
 from ding_lite.basics.global_random import load_global_random, require_global_random, save_global_random
 from ding_lite.basics.messages import add_note, describe_error
 from ding_lite.basics.optional_attributes import attribute_of

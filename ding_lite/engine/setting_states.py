@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from ding_lite.basics.checkpoints import plain
-from ding_lite.basics.configs import Config, all_values
+from ding_lite.basics.checkpoint_files import plain
+from ding_lite.basics.config_classes import Config, all_values
 from ding_lite.basics.optional_attributes import attribute_of
 from ding_lite.basics.value_types import require_kept_type
 from ding_lite.engine.run_parts import network_holder

@@ -10,7 +10,7 @@ from typing import Any
 from ding_lite.basics.messages import add_note
 from ding_lite.basics.optional_attributes import attribute_of
 from ding_lite.engine.lanes import Lane
-from ding_lite.engine.steps import MiddlewareStep
+from ding_lite.engine.middleware_steps import MiddlewareStep
 from ding_lite.engine.timelines import Ran, Timeline
 from ding_lite.pipeline.entries import Entry
 from ding_lite.pipeline.generators import forward_step

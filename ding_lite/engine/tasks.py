@@ -43,8 +43,8 @@ from ding_lite.engine.timelines import Timeline
 from ding_lite.engine.token_networks import Network
 from ding_lite.engine.watchdogs import OutOfMemoryError, Watchdog, place_in, running_in
 from ding_lite.pipeline.contexts import Context, family_of
+from ding_lite.pipeline.contract_guards import Checker
 from ding_lite.pipeline.contracts import names_object
-from ding_lite.pipeline.guards import Checker
 from ding_lite.pipeline.pipeline_checks import check_pipeline
 from ding_lite.pipeline.pools import Pool
 from ding_lite.pipeline.shared_objects import reached_by, sharing_advice

@@ -12,7 +12,7 @@ from typing import Any
 from ding_lite.basics.files import write_atomically, writing
 from ding_lite.basics.messages import printable
 from ding_lite.basics.user_output import show
-from ding_lite.engine.steps import LEARN
+from ding_lite.engine.middleware_steps import LEARN
 from ding_lite.engine.timelines import Timeline
 from ding_lite.pipeline.contracts import LANES
 

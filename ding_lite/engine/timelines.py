@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
 from ding_lite.engine.lanes import Lane
-from ding_lite.engine.steps import Edge, MiddlewareStep
+from ding_lite.engine.middleware_steps import Edge, MiddlewareStep
 from ding_lite.pipeline.contracts import LANES
 
 _REMEMBERED = 10_000  # events per lane, some 3 MB; the oldest are dropped

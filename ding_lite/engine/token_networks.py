@@ -16,20 +16,20 @@ from typing import Any
 
 from ding_lite.basics.messages import HelperContext, add_note, describe_error, words_of
 from ding_lite.basics.torch_threads import torch_threads, use_torch_threads
-from ding_lite.engine.cores import short_switch_interval, threads_of_torch
+from ding_lite.engine.cpu_cores import short_switch_interval, threads_of_torch
 from ding_lite.engine.deferrals import Deferrals, WorkCancelled
 from ding_lite.engine.edges import EdgeClosed, EdgeEnds, giver
 from ding_lite.engine.endings import EndReason, Request, decide
 from ding_lite.engine.lane_states import LaneStates, copy_for_lane, refuse_factories_that_count
 from ding_lite.engine.lanes import Lane, LaneThread, current_lane, enter
+from ding_lite.engine.middleware_steps import LEARN, Edge, MiddlewareStep
 from ding_lite.engine.plans import Plan
 from ding_lite.engine.step_runs import RunnableStep, StepRunner
-from ding_lite.engine.steps import LEARN, Edge, MiddlewareStep
 from ding_lite.engine.timelines import Timeline
 from ding_lite.pipeline.contexts import Context, kept_fields
+from ding_lite.pipeline.contract_guards import Checker
 from ding_lite.pipeline.contracts import LANES
 from ding_lite.pipeline.generators import WaitingGenerator, backward_step
-from ding_lite.pipeline.guards import Checker
 
 LANE_THREAD = "task.lane"
 """Prefix of the names of the lanes' threads."""

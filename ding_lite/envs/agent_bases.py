@@ -11,13 +11,13 @@ import numpy as np
 
 from ding_lite.basics import did_you_mean
 from ding_lite.data import Spec, flatten
-from ding_lite.data.restoring import require_integer, require_state, state_error
+from ding_lite.data.state_checks import require_integer, require_state, state_error
 from ding_lite.envs.agent_slots import AgentSlots
 from ding_lite.envs.changes import ChangeableEnvs
 from ding_lite.envs.episode_starts import EpisodeResult
 from ding_lite.envs.saved_states import require_episodes, require_returns, require_rows, require_unbegun
 from ding_lite.envs.spaces import SpaceError, hidden_difference, same_layout
-from ding_lite.envs.steps import Step
+from ding_lite.envs.vector_steps import Step
 
 AgentSpaces = tuple[gymnasium.Space[Any], gymnasium.Space[Any]]
 """Observation space and action space of an agent."""

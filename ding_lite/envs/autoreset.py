@@ -31,7 +31,7 @@ from ding_lite.envs.infos import own_info
 from ding_lite.envs.names import name_of_envs
 from ding_lite.envs.results import final_obs, to_rewards
 from ding_lite.envs.spaces import SpaceError, integer_bounds, space_spec, to_gymnasium, to_nested
-from ding_lite.envs.steps import RunningEpisode, Step
+from ding_lite.envs.vector_steps import RunningEpisode, Step
 
 _FINAL = ("final_obs", "final_observation", "final_info")
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from ding_lite.basics import add_note, did_you_mean
 from ding_lite.basics.messages import describe_error
-from ding_lite.data.restoring import state_error
+from ding_lite.data.state_checks import state_error
 
 Change = Mapping[str, Any]
 """{"set": name, "value": value} or {"call": name, "args": [...], "kwargs": {...}}, as plain data."""

@@ -11,7 +11,7 @@ from gymnasium.vector.utils import batch_space
 
 from ding_lite.basics import add_note
 from ding_lite.data import GoalRewards
-from ding_lite.data.hindsight import ACHIEVED, DESIRED
+from ding_lite.data.hindsight_batches import ACHIEVED, DESIRED
 from ding_lite.data.trees import map_leaves
 from ding_lite.envs.factories import made_by
 from ding_lite.envs.names import name_of_env

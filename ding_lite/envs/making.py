@@ -25,8 +25,8 @@ from ding_lite.envs.factories import EnvFactory, called, copied_settings, requir
 from ding_lite.envs.info_columns import names_of
 from ding_lite.envs.infos import MeanInfo
 from ding_lite.envs.pieces import Backend, WorkerSettings, sizes_and_hosts
-from ding_lite.envs.steps import Stepper
 from ding_lite.envs.vector_bases import SameStepVectorEnv
+from ding_lite.envs.vector_steps import Stepper
 from ding_lite.envs.vectors import LocalVectorEnv
 from ding_lite.envs.worker_envs import SplitVectorEnv
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from ding_lite.basics import warn_caller
 from ding_lite.data import flatten
-from ding_lite.data.restoring import state_error
+from ding_lite.data.state_checks import state_error
 from ding_lite.envs.env_data_checks import EnvDataError
 from ding_lite.envs.results import to_rewards
 from ding_lite.envs.unsaved_env_state import advice_for

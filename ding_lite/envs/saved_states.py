@@ -10,7 +10,7 @@ import numpy as np
 
 from ding_lite.basics import arrays
 from ding_lite.data import Spec, flatten
-from ding_lite.data.restoring import require_integer, require_state, state_error
+from ding_lite.data.state_checks import require_integer, require_state, state_error
 from ding_lite.envs.changes import require_changes
 from ding_lite.envs.env_data_checks import is_number
 

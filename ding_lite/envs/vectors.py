@@ -32,8 +32,8 @@ from ding_lite.envs.replay_checks import require_same_obs, require_same_return, 
 from ding_lite.envs.results import Results, checked, final_obs, write_obs
 from ding_lite.envs.saved_states import ENV_KEYS, only_piece_of, require_action, require_env_state
 from ding_lite.envs.spaces import integer_bounds, is_scalar, splitter, to_gymnasium
-from ding_lite.envs.steps import RunningEpisode, Step
 from ding_lite.envs.vector_bases import SameStepVectorEnv, Traits
+from ding_lite.envs.vector_steps import RunningEpisode, Step
 
 
 class LocalVectorEnv(SameStepVectorEnv):

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ding_lite.metrics.bases import plain_number
 from ding_lite.metrics.numbers import NumberStats
+from ding_lite.metrics.stats_base import plain_number
 from ding_lite.metrics.sums import added, between, share, sum_of, times
 
 

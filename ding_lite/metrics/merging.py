@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ding_lite.metrics.bases import StatsBase
 from ding_lite.metrics.paths import Path
+from ding_lite.metrics.stats_base import StatsBase
 
 
 def matched(dicts: Sequence[Mapping[Any, Any]], path: Path) -> Iterator[tuple[Path, Sequence[StatsBase]]]:

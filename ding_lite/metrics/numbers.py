@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
-from ding_lite.metrics.bases import WindowedStats, detached, fetched
+from ding_lite.metrics.stats_base import WindowedStats, detached, fetched
 
 _PENDING = 1000  # maximum number of pending tensors, which are then fetched together
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ding_lite.metrics import MetricsLogger
-from ding_lite.metrics.bases import unmasked
+from ding_lite.metrics.stats_base import unmasked
 
 
 class Outputs:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-from ding_lite.metrics.bases import StatsBase
+from ding_lite.metrics.stats_base import StatsBase
 
 Key: TypeAlias = "str | int | tuple[str | int, ...]"
 """A name, or a path of names."""

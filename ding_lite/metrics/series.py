@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ding_lite.metrics.bases import WindowedStats, detached, fetched, off_device, plain_number
+from ding_lite.metrics.stats_base import WindowedStats, detached, fetched, off_device, plain_number
 from ding_lite.metrics.sums import between
 
 PERCENTILES = (0, 50, 75, 90, 95, 99, 100)

@@ -6,8 +6,8 @@ import copy
 from collections.abc import Sequence
 from typing import Any
 
-from ding_lite.metrics.bases import held, total_of
 from ding_lite.metrics.numbers import NumberStats
+from ding_lite.metrics.stats_base import held, total_of
 from ding_lite.metrics.throughputs import Throughput
 
 

@@ -7,7 +7,7 @@ from types import FunctionType
 from typing import Any, NamedTuple
 
 from ding_lite.basics.closures import function_of
-from ding_lite.basics.configs import Config
+from ding_lite.basics.config_classes import Config
 from ding_lite.basics.optional_attributes import attribute_of
 from ding_lite.basics.origins import is_of_ding_lite, is_of_script, module_of
 from ding_lite.basics.reached_functions import reached_functions

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from ding_lite.basics.messages import HelperContext, add_note, describe_error, location_of, name_of
+from ding_lite.pipeline.contract_guards import under_contract
 from ding_lite.pipeline.contracts import joint_contract
 from ding_lite.pipeline.generators import WaitingGenerator, at_yield, forward_step, may_yield, method_of, named, unwind
-from ding_lite.pipeline.guards import under_contract
 from ding_lite.pipeline.pipeline_checks import require_middleware
 from ding_lite.pipeline.pools import Pool, WouldBlockError
 from ding_lite.pipeline.views import alias

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from ding_lite.basics.attribute_reads import Place, places_of
 from ding_lite.basics.closures import closure_of, function_of, globals_of, names_in
-from ding_lite.basics.configs import Config
+from ding_lite.basics.config_classes import Config
 from ding_lite.basics.optional_attributes import attribute_of, has_attribute
 from ding_lite.basics.origins import is_of_ding_lite, is_of_script, module_of, package_of
 from ding_lite.pipeline.code_in_use import CodeInUse

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from ding_lite.basics.attribute_reads import places_of
 from ding_lite.basics.closures import content_of, function_of, globals_of, names_in
-from ding_lite.basics.configs import Config
+from ding_lite.basics.config_classes import Config
 from ding_lite.basics.optional_attributes import attribute_of
 from ding_lite.basics.origins import is_of_script, module_of
 from ding_lite.basics.variables_in_code import CLOSURE, FIRST, Access, accesses_of, global_draws

@@ -5,7 +5,7 @@ Internal: its names may change in any version; `ding_lite.policy` has those for 
 
 from ding_lite.policy_base.acting import ActMode, CollectMode, EvalMode
 from ding_lite.policy_base.builders import build_policy
-from ding_lite.policy_base.configs import (
+from ding_lite.policy_base.config_sections import (
     ActorCriticLearnConfig,
     ActorCriticModelConfig,
     CollectConfig,

@@ -21,7 +21,7 @@ from ding_lite.envs import SpaceError, action_masks
 from ding_lite.envs.arrays import actions_to_arrays, clipper, describe_shapes, to_arrays, to_tensors
 from ding_lite.envs.spaces import hidden_difference, same_layout, same_space, space_spec
 from ding_lite.metrics import MetricsLogger
-from ding_lite.policy_base.configs import PolicyConfig
+from ding_lite.policy_base.config_sections import PolicyConfig
 from ding_lite.policy_base.foreign_hooks import MODE_ATTRIBUTES
 from ding_lite.policy_base.learning import LearnMode
 from ding_lite.policy_base.weights import WeightsSnapshot

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ding_lite.basics import foreign_arguments
-from ding_lite.policy_base.configs import PolicyConfig
+from ding_lite.policy_base.config_sections import PolicyConfig
 from ding_lite.policy_base.derivations import Hook, derive
 from ding_lite.policy_base.foreign_hooks import FOREIGN_HOOKS
 from ding_lite.policy_base.policy import Policy

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ding_lite.basics import did_you_mean
 from ding_lite.basics.signatures import parameters_of, passed_signature_of, signature_of
 from ding_lite.data import Tree
-from ding_lite.policy_base.configs import PolicyConfig
+from ding_lite.policy_base.config_sections import PolicyConfig
 from ding_lite.policy_base.data_parallel import StepAverage
 from ding_lite.policy_base.foreign_hooks import FOREIGN_HOOKS
 from ding_lite.policy_base.hooks import Hooks

@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from ding_lite.data import Tree, nested
 from ding_lite.data.trees import map_leaves
 from ding_lite.nn import action_distribution, make_actor_critic
-from ding_lite.policy_base.configs import PolicyConfig
+from ding_lite.policy_base.config_sections import PolicyConfig
 from ding_lite.policy_base.data_parallel import StepAverage
 from ding_lite.policy_base.optimizers import clip_gradients, configured_optimizer
 

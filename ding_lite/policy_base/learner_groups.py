@@ -22,7 +22,7 @@ from ding_lite.basics.torch_modes import torch_modes_here
 from ding_lite.data import Tree, flatten, nested
 from ding_lite.data.trees import map_leaves
 from ding_lite.engine.lanes import waiting_for_process
-from ding_lite.policy_base.configs import LearnersConfig
+from ding_lite.policy_base.config_sections import LearnersConfig
 from ding_lite.policy_base.learner_sync_checks import Agreement, plain_settings
 from ding_lite.policy_base.learner_workers import (
     Answer,

@@ -18,7 +18,7 @@ from ding_lite.basics.torch_modes import TorchModes, torch_modes
 from ding_lite.basics.torch_threads import torch_threads, torch_threads_here
 from ding_lite.data.column_arrays import tensor_to_array
 from ding_lite.data.trees import map_leaves
-from ding_lite.policy_base.configs import PolicyConfig
+from ding_lite.policy_base.config_sections import PolicyConfig
 from ding_lite.policy_base.constructions import Given
 from ding_lite.policy_base.learner_sync_checks import plain_settings, settings_apart
 from ding_lite.policy_base.sent_warnings import SentWarning, collecting_warnings

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from ding_lite.basics import foreign_attributes
-from ding_lite.basics.configs import Config
+from ding_lite.basics.config_classes import Config
 from ding_lite.basics.origins import is_of_script
 from ding_lite.data import Tree, nested, to_device, tree
 from ding_lite.data.device_transfers import CudaTransfer, StartTransfer
 from ding_lite.data.trees import is_tree
 from ding_lite.metrics import MetricsLogger
-from ding_lite.policy_base.configs import PolicyConfig
+from ding_lite.policy_base.config_sections import PolicyConfig
 from ding_lite.policy_base.foreign_hooks import MODE_ATTRIBUTES
 from ding_lite.policy_base.learner_groups import LearnerGroup
 from ding_lite.policy_base.live_settings import unfollowed_changes

@@ -9,7 +9,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ding_lite.basics import Config, ConfigError
-from ding_lite.basics.configs import all_values
+from ding_lite.basics.config_classes import all_values
 from ding_lite.policy_base.short_names import place_of
 from ding_lite.policy_state import StateError
 

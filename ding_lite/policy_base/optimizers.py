@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from ding_lite.functional import is_traced
 from ding_lite.nn import Adam, RMSprop
-from ding_lite.policy_base.configs import LearnConfig
+from ding_lite.policy_base.config_sections import LearnConfig
 
 _LAYOUT, _DENSE = attrgetter("__class__", "dtype", "is_cpu", "is_sparse"), (Tensor, torch.float32, True, False)
 _EPS = {"adam": 1e-8, "rmsprop": 1e-5}

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ding_lite.basics import foreign_attributes
-from ding_lite.basics.configs import all_values
+from ding_lite.basics.config_classes import all_values
 from ding_lite.basics.origins import is_of_ding_lite
 from ding_lite.basics.signatures import parameters_of
 from ding_lite.compiling import CompiledSteps, batch_copy
@@ -26,7 +26,7 @@ from ding_lite.envs.spaces import space_spec
 from ding_lite.metrics import MetricsLogger
 from ding_lite.nn import ParametrizedDistribution, action_distribution, seeded
 from ding_lite.policy_base.acting import CollectMode
-from ding_lite.policy_base.configs import PolicyConfig
+from ding_lite.policy_base.config_sections import PolicyConfig
 from ding_lite.policy_base.constructions import Construction, ConstructorSignature
 from ding_lite.policy_base.data_parallel import StepAverage
 from ding_lite.policy_base.derivations import Hook, derive

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ding_lite.basics import Config
-from ding_lite.basics.configs import section_types
+from ding_lite.basics.config_classes import section_types
 
 PLACES = {
     "gamma": ("collect.discount_factor", "discount_factor"),

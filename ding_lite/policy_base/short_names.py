@@ -9,7 +9,7 @@ from typing import Any
 
 from ding_lite.basics import Config, ConfigError, did_you_mean, near_fields, warn_caller
 from ding_lite.basics.origins import is_of_ding_lite
-from ding_lite.policy_base.configs import OnPolicyConfig, PolicyConfig
+from ding_lite.policy_base.config_sections import OnPolicyConfig, PolicyConfig
 from ding_lite.policy_base.rllib_names import MORE_PLACES, PLACES, SCHEDULE_UNIT, SCHEDULES, places_for
 
 _OFF = {

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from ding_lite.basics.configs import Config
+from ding_lite.basics.config_classes import Config
 from ding_lite.envs.spaces import load_random_state, random_state
 from ding_lite.metrics import MetricsLogger
 from ding_lite.policy_base.acting import ActMode, CollectMode, EvalMode

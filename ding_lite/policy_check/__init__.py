@@ -4,7 +4,7 @@ Internal: its names may change in any version; `ding_lite.policy` has the errors
 """
 
 from ding_lite.policy_check.acting_attributes import AttributesOfActing, changed_by_acting, code_of_acting, code_of_learning
-from ding_lite.policy_check.batches import explain_learning, require_known_shapes, require_shapes, warn_of_misfit
+from ding_lite.policy_check.batch_checks import explain_learning, require_known_shapes, require_shapes, warn_of_misfit
 from ding_lite.policy_check.columns import STANDARD, ColumnError, HookReads, described, map_columns
 from ding_lite.policy_check.dry_run import dummy_elements, try_out
 from ding_lite.policy_check.finite_numbers import LossError, are_finite, loss_error, require_finite
@@ -29,7 +29,7 @@ from ding_lite.policy_check.idle_settings import (
 )
 from ding_lite.policy_check.network_sizes import explained_size
 from ding_lite.policy_check.observations import ObservationError, may_be_wrong, misfit_of
-from ding_lite.policy_check.recurrent_states import like_before, own_object, state_like_before
+from ding_lite.policy_check.recurrent_checks import like_before, own_object, state_like_before
 
 __all__ = [
     "STANDARD",

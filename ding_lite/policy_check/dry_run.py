@@ -29,7 +29,7 @@ from ding_lite.envs.spaces import space_spec, subspaces
 from ding_lite.metrics import MetricsLogger
 from ding_lite.metrics.reserved_names import ACTING, LEARNING
 from ding_lite.policy_check.acting_attributes import ChangesByActing
-from ding_lite.policy_check.batches import element_shapes
+from ding_lite.policy_check.batch_checks import element_shapes
 from ding_lite.policy_check.columns import ColumnError, HookReads, columns_read, described, leaves_of, read_batch
 from ding_lite.policy_check.gradients import PolicyWithModel, require_gradients
 from ding_lite.policy_check.hook_results import (
@@ -44,8 +44,8 @@ from ding_lite.policy_check.hook_results import (
     with_stats,
 )
 from ding_lite.policy_check.logged_names import require_logged_names, require_own_stats, require_single_stats
-from ding_lite.policy_check.recurrent_states import state_like_before
-from ding_lite.policy_check.restoring import RestorablePolicy, restoring_state
+from ding_lite.policy_check.policy_restoring import RestorablePolicy, restoring_state
+from ding_lite.policy_check.recurrent_checks import state_like_before
 
 _STEPS, _ENVS = 2, 3  # sizes of the dummy rollout: small, and different, to find dimensions in the wrong order
 

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from ding_lite.basics.blocks import block
 from ding_lite.policy_check.hook_results import HookError
-from ding_lite.policy_check.restoring import reachable
+from ding_lite.policy_check.policy_restoring import reachable
 
 
 class PolicyWithModel(Protocol):

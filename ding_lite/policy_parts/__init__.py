@@ -23,7 +23,6 @@ from ding_lite.policy_parts.coefficient_schedules import (
     ScheduledLearningRate,
     is_in_use,
 )
-from ding_lite.policy_parts.column_names import Postprocessing, SampleBatch
 from ding_lite.policy_parts.epsilon_greedy import FOR_RECORDED_BOX_ACTIONS, EpsilonGreedy, EpsilonGreedyActing
 from ding_lite.policy_parts.epsilon_greedy import GreedyActing as GreedyActing
 from ding_lite.policy_parts.param_groups import ParamGroupsMixin
@@ -50,6 +49,7 @@ from ding_lite.policy_parts.replay_configs import (
 from ding_lite.policy_parts.replay_configs import WideModelConfig as WideModelConfig
 from ding_lite.policy_parts.replay_losses import bootstrap_discount, quantile_regression, row_weight, weighted_loss
 from ding_lite.policy_parts.rollout_replay import RolloutReplay
+from ding_lite.policy_parts.sample_batch import Postprocessing, SampleBatch
 from ding_lite.policy_parts.target_network import TargetNetwork
 from ding_lite.policy_parts.value_network import ValueNetworkMixin
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ding_lite.data import Tree
 from ding_lite.data.trees import first_leaf, has_leaf
 from ding_lite.functional import explained_variance, normalize_advantage
-from ding_lite.metrics.bases import unmasked
+from ding_lite.metrics.stats_base import unmasked
 from ding_lite.nn import action_distribution
 from ding_lite.policy_check import require_members, require_output
 from ding_lite.policy_parts.coefficient_schedules import EntropyCoeffSchedule, LearningRateSchedule

@@ -3,7 +3,7 @@
 Internal: its names may change in any version.
 """
 
-from ding_lite.ranks.groups import (
+from ding_lite.ranks.process_groups import (
     RankError,
     Ranks,
     current_ranks,

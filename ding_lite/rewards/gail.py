@@ -25,7 +25,7 @@ from ding_lite.datasets.space_checks import require_spaces
 from ding_lite.envs.action_masks import without_mask
 from ding_lite.envs.spaces import space_spec
 from ding_lite.nn import MLP, Adam, clip_actions, make_encoder, make_normalizer, seeded
-from ding_lite.rewards.bases import RewardModel, not_finite, with_reward
+from ding_lite.rewards.reward_models import RewardModel, not_finite, with_reward
 
 _REWARDS: dict[str, Callable[[Tensor], Tensor]] = {
     "positive": softplus,  # -log(1 - sigmoid(x)) is softplus(x)

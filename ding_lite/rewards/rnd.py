@@ -16,7 +16,7 @@ from ding_lite.data import Tree
 from ding_lite.data.trees import first_leaf
 from ding_lite.envs.spaces import space_spec
 from ding_lite.nn import Adam, make_network, make_normalizer, seeded
-from ding_lite.rewards.bases import BonusConfig, ExplorationBonus
+from ding_lite.rewards.reward_models import BonusConfig, ExplorationBonus
 
 
 @dataclasses.dataclass

@@ -11,9 +11,9 @@ from ding_lite.contexts import OfflineRLContext, OnlineRLContext, TrainOutput
 from ding_lite.contexts.train_outputs import train_output_of
 from ding_lite.data import flatten
 from ding_lite.metrics import MetricsLogger
-from ding_lite.metrics.bases import detached
 from ding_lite.metrics.outputs import Outputs
 from ding_lite.metrics.paths import joined
+from ding_lite.metrics.stats_base import detached
 from ding_lite.metrics.systems import SystemUse
 from ding_lite.rollout.episode_statistics import EpisodeHistory
 

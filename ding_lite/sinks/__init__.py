@@ -5,10 +5,10 @@ Internal: its names may change in any version; `ding_lite.metrics` has those for
 
 from ding_lite.sinks.consoles import Console, LiveConsole, format_duration, make_console, sparkline
 from ding_lite.sinks.end_lines import end_line, result_line
-from ding_lite.sinks.files import Csv, JsonLines, json_value, read_row, read_rows, value_of_json
-from ding_lite.sinks.groups import Sink, SinkGroup
+from ding_lite.sinks.metric_files import Csv, JsonLines, json_value, read_row, read_rows, value_of_json
 from ding_lite.sinks.run_logs import RunLog
 from ding_lite.sinks.services import TensorBoard, WeightsAndBiases
+from ding_lite.sinks.sink_groups import Sink, SinkGroup
 
 __all__ = [
     "Console",

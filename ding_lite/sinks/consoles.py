@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TextIO, TypeGuard
 
 from ding_lite.basics import EnduringStream, is_closed, printable, require_extra, warn_caller
-from ding_lite.sinks.groups import plain_row
+from ding_lite.sinks.sink_groups import plain_row
 
 _CURVES = ("evaluate/episode_return_mean", "collect/episode_return_mean")
 _GROUPS = ("counters", "evaluate", "collect", "learn", "time", "system")

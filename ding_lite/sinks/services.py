@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ding_lite.basics import require_extra, writing
-from ding_lite.sinks.files import append_whole
-from ding_lite.sinks.groups import images_of, plain_row
+from ding_lite.sinks.metric_files import append_whole
+from ding_lite.sinks.sink_groups import images_of, plain_row
 
 
 class TensorBoard:

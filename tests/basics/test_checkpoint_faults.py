@@ -192,7 +192,7 @@ class TestStrangers:
                 if re.search(rf"^[^#\"]*{re.escape(words)}", text, re.MULTILINE):
                     places.add(path.relative_to(Path(ding_lite.__file__).parent).as_posix())
 
-        assert found["torch.load("] == {"basics/checkpoints.py"}
+        assert found["torch.load("] == {"basics/checkpoint_files.py"}
         assert not found["weights_only=False"]
         assert all(place.startswith("processes/") for place in found["pickle.load"] | found["import pickle"])
 

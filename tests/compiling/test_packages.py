@@ -65,7 +65,7 @@ def compiler(cache, monkeypatch):
                 packages._keep(self._program, self._content)
             return packages.Package(self._content)
 
-    monkeypatch.setattr("ding_lite.compiling.steps.Compilation", Finished)
+    monkeypatch.setattr("ding_lite.compiling.compiled_steps.Compilation", Finished)
     return runs
 
 

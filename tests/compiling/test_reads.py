@@ -26,7 +26,7 @@ from gymnasium import spaces
 from interpreted_steps import assert_close, batch_of, compiled, interpreting, learn, made, no_warning, pair
 from torch import nn
 
-from ding_lite.compiling import steps
+from ding_lite.compiling import compiled_steps
 from ding_lite.compiling.functional_steps import trace_step
 from ding_lite.policy import DQNPolicy
 
@@ -726,7 +726,7 @@ def test_a_step_of_another_policy_inside_the_loss_does_not_hang():
 
 
 def test_new_objects_in_each_step_end_compilation(monkeypatch):
-    monkeypatch.setattr("ding_lite.compiling.steps._MOST_TRACES", 5)
+    monkeypatch.setattr("ding_lite.compiling.compiled_steps._MOST_TRACES", 5)
 
     def before_step(policy, step):
         policy.fn = lambda: 1.0
@@ -752,7 +752,7 @@ def test_a_dict_of_networks_is_traced_once_as_long_as_it_has_the_same_networks(m
             self.heads = {"main": self.model}
 
     traced = []
-    monkeypatch.setattr(steps, "trace_step", lambda *given: (traced.append(given), trace_step(*given))[1])
+    monkeypatch.setattr(compiled_steps, "trace_step", lambda *given: (traced.append(given), trace_step(*given))[1])
     policy = made(Heads)
     with interpreting(), no_warning():
         learn(policy, 8)

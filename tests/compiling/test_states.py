@@ -20,7 +20,7 @@ from interpreted_steps import (
     weights_of,
 )
 
-from ding_lite.compiling import steps
+from ding_lite.compiling import compiled_steps
 from ding_lite.config import DQNConfig
 from ding_lite.policy import DQNPolicy, DQNPolicyConfig
 
@@ -39,7 +39,7 @@ def shrinking(step):
 @pytest.mark.parametrize("first", ["on", "off", "auto"])
 @pytest.mark.parametrize("then", ["on", "off", "auto"])
 def test_a_run_saved_in_one_mode_goes_on_in_another(first, then, monkeypatch):
-    monkeypatch.setattr(steps, "AUTO_STEPS", 2)
+    monkeypatch.setattr(compiled_steps, "AUTO_STEPS", 2)
     whole, plain = made(compiles=then), made(compiles="off")
     for policy in (whole, plain):
         learn(policy, 8, rows=shrinking)
@@ -147,7 +147,7 @@ class Differing(DQNPolicy):
     ],
 )
 def test_a_run_that_refuses_to_compile_resumes_bit_for_bit(kind, cut, reason, monkeypatch):
-    monkeypatch.setattr(steps, "_MOST_VALUES", 10)
+    monkeypatch.setattr(compiled_steps, "_MOST_VALUES", 10)
     begun = Compilations(monkeypatch, False)
     whole, first, resumed = made(kind), made(kind), made(kind)
     with pytest.warns(UserWarning, match=reason):
@@ -265,15 +265,15 @@ class Compilations(list):
     """Counts compilations, and may have all packages at hand."""
 
     def __init__(self, monkeypatch, are_at_hand):
-        real = steps.Compilation
-        monkeypatch.setattr(steps, "Compilation", lambda program: self.append(program) or real(program))
+        real = compiled_steps.Compilation
+        monkeypatch.setattr(compiled_steps, "Compilation", lambda program: self.append(program) or real(program))
         if are_at_hand:
-            monkeypatch.setattr(steps, "load_package", real)
+            monkeypatch.setattr(compiled_steps, "load_package", real)
 
 
 @pytest.mark.parametrize("are_at_hand", [False, True])
 def test_auto_switches_at_a_fixed_step_whether_or_not_a_package_is_at_hand(are_at_hand, monkeypatch):
-    monkeypatch.setattr(steps, "AUTO_STEPS", 3)
+    monkeypatch.setattr(compiled_steps, "AUTO_STEPS", 3)
     begun = Compilations(monkeypatch, are_at_hand)
     policy, plain = made(compiles="auto"), made(compiles="off")
     for step in range(3):
@@ -290,7 +290,7 @@ def test_auto_switches_at_a_fixed_step_whether_or_not_a_package_is_at_hand(are_a
 
 
 def test_forms_with_the_same_program_are_compiled_once(monkeypatch):
-    monkeypatch.setattr(steps, "AUTO_STEPS", 5)
+    monkeypatch.setattr(compiled_steps, "AUTO_STEPS", 5)
     begun, policy = Compilations(monkeypatch, False), made(Counting, "auto")
     learn(policy, 12)
     assert (compiled(policy), len(begun)) == (7, 1)
@@ -299,13 +299,13 @@ def test_forms_with_the_same_program_are_compiled_once(monkeypatch):
 def test_a_compilation_that_was_interrupted_begins_again(monkeypatch):
     interruptions = [KeyboardInterrupt]
 
-    class Interrupted(steps.Compilation):
+    class Interrupted(compiled_steps.Compilation):
         def package(self):
             if interruptions:
                 raise interruptions.pop()
             return super().package()
 
-    monkeypatch.setattr(steps, "Compilation", Interrupted)
+    monkeypatch.setattr(compiled_steps, "Compilation", Interrupted)
     policy, plain = made(), made(compiles="off")
     with pytest.raises(KeyboardInterrupt):
         learn(policy)
@@ -316,7 +316,7 @@ def test_a_compilation_that_was_interrupted_begins_again(monkeypatch):
 
 
 def test_a_form_that_comes_later_has_its_own_switch(monkeypatch):
-    monkeypatch.setattr(steps, "AUTO_STEPS", 3)
+    monkeypatch.setattr(compiled_steps, "AUTO_STEPS", 3)
     policy = made(compiles="auto")
     learn(policy, 8, rows=lambda step: 12 if step < 4 else 7)
     assert compiled(policy) == 1 + 1  # the fourth step, and the last one, three steps after the first of 7 rows

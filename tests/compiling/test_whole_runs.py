@@ -10,7 +10,7 @@ from example_runs import NAMES, small
 from interpreted_steps import interpreting
 from states import same
 
-from ding_lite.compiling.steps import CompiledSteps
+from ding_lite.compiling.compiled_steps import CompiledSteps
 
 pytestmark = pytest.mark.timeout(600)
 ALWAYS = {"dqn", "r2d2", "td3"}

@@ -11,7 +11,7 @@ import torch
 
 from ding_lite.basics.torch_threads import torch_threads
 from ding_lite.engine import Context, Task, contract
-from ding_lite.engine.cores import short_switch_interval
+from ding_lite.engine.cpu_cores import short_switch_interval
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -7,7 +7,7 @@ from unittest import mock
 import torch
 from gymnasium import spaces
 
-from ding_lite.compiling import steps
+from ding_lite.compiling import compiled_steps
 from ding_lite.compiling.programs import graph_of
 from ding_lite.data import tree
 from ding_lite.policy import DQNPolicy
@@ -41,7 +41,10 @@ def _none(program):
 @contextlib.contextmanager
 def interpreting():
     """A block in which no compiler is needed."""
-    with mock.patch.object(steps, "load_package", _none), mock.patch.object(steps, "Compilation", Interpreted):
+    with (
+        mock.patch.object(compiled_steps, "load_package", _none),
+        mock.patch.object(compiled_steps, "Compilation", Interpreted),
+    ):
         yield
 
 

@@ -18,7 +18,7 @@ from contract_runs import MODES, OVERLAPPING, Data, Slotted, run
 from ding_lite.contexts import AgentsContext, OnlineRLContext
 from ding_lite.engine import Context, ContractError, PendingWork, Task, UndeclaredFieldError, contract
 from ding_lite.middleware import for_policy
-from ding_lite.pipeline.guards import CHECKED_ITERATIONS
+from ding_lite.pipeline.contract_guards import CHECKED_ITERATIONS
 from ding_lite.pipeline.properties import fields_behind
 
 Value = TypeVar("Value")

@@ -23,8 +23,8 @@ from ding_lite.contexts import AgentsContext, OnlineRLContext
 from ding_lite.data import tree
 from ding_lite.engine import Context, ContractError, Task, contract
 from ding_lite.middleware import for_policy
+from ding_lite.pipeline.contract_guards import CHECKED_ITERATIONS
 from ding_lite.pipeline.fingerprints import changed, fingerprint
-from ding_lite.pipeline.guards import CHECKED_ITERATIONS
 
 
 @pytest.mark.filterwarnings("ignore:Kept keeps")

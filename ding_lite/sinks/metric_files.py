@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ding_lite.basics import move_aside, write_atomically, writing
-from ding_lite.sinks.groups import plain_row
+from ding_lite.sinks.sink_groups import plain_row
 
 _SPELT = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 """Numbers that JSON does not have, by the text used for them; the same as in Protocol Buffers and JavaScript."""

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from ding_lite.pipeline.contexts import Context
+from ding_lite.pipeline.contract_guards import FIRST, LATE, SECOND, step_fields
 from ding_lite.pipeline.contracts import LANES, state_groups
 from ding_lite.pipeline.entries import Entry
 from ding_lite.pipeline.generators import may_yield
-from ding_lite.pipeline.guards import FIRST, LATE, SECOND, step_fields
 
 TAKING = "(taking)"
 """In the name of a step that takes pending work."""

@@ -76,7 +76,7 @@ def replay(file: Path) -> None:
     Args:
         file: The file env_error.pt in the folder of the run.
     """
-    importlib.import_module("ding_lite.commands.replays").show_replay(file)  # imports torch, which takes a second
+    importlib.import_module("ding_lite.commands.replay_command").show_replay(file)  # imports torch, which takes a second
 
 
 def evaluate(

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from ding_lite.sinks import Csv, JsonLines, SinkGroup, read_row
-from ding_lite.sinks.groups import plain_row
+from ding_lite.sinks.sink_groups import plain_row
 
 
 def rows_of(path):

@@ -73,7 +73,7 @@ def ranged_field(
         >>> Learn(batch_size=0)
         Traceback (most recent call last):
             ...
-        ding_lite.basics.configs.ConfigError: Learn.batch_size = 0 is out of range: it is at least 1.
+        ding_lite.basics.config_classes.ConfigError: Learn.batch_size = 0 is out of range: it is at least 1.
     """
     metadata = {"low": low, "high": high, "finite": finite, "least": least}
     if default_factory is not dataclasses.MISSING:
@@ -112,7 +112,7 @@ class Config:
         >>> Main().override({"learn.batchsize": 32})
         Traceback (most recent call last):
             ...
-        ding_lite.basics.configs.ConfigError: learn.batchsize: Learn has no 'batchsize': did you mean 'batch_size'?
+        ding_lite.basics.config_classes.ConfigError: learn.batchsize: Learn has no 'batchsize': did you mean 'batch_size'?
     """
 
     foreign: ClassVar[Mapping[str, str]] = {}
