@@ -248,7 +248,7 @@ class OffPolicyLearner:
             require_reward_model(who, reward_model)
         if prefetch not in (True, False, None):
             raise TypeError(f"{who}(prefetch={prefetch!r}) wants True, False, or None for True if the policy learns on a GPU.")
-        self._policy, self._settings = policy, policy_settings(cfg).learn
+        self._policy, self._cfg, self._settings = policy, cfg, policy_settings(cfg).learn
         self.data_wanted = getattr(policy, "data_wanted", None)
         self._reward_model = reward_model
         self._replay = Replay(cfg, buffer_, policy, reward_model, prefetch, who)
@@ -282,7 +282,7 @@ class OffPolicyLearner:
                 for batch in batches:
                     data, sent = batch
                     if self._reward_model is not None:
-                        data, of_batch = estimate_rewards(self._reward_model, data, type(self).__name__)
+                        data, of_batch = estimate_rewards(self._reward_model, data, type(self).__name__, self._cfg)
                         sent = data
                         of_rewards.append(of_batch)
                     before = self._policy.train_iter

@@ -34,8 +34,7 @@ def nstep_reward_enhancer(cfg: RunConfig) -> Callable[[OnlineRLContext], None]:
             truncated [T, B] bool; next_obs.
     Writes:
         the same field: reward as above; next_obs, terminated and truncated of each window's last step; and discount [T, B]
-            float32. All other columns are those of the window's first step. With n = 1, nothing changes and there is no
-            discount: policies use their discount_factor.
+            float32. All other columns are those of the window's first step.
 
     Args:
         cfg: uses policy.nstep, at least 1, and policy.discount_factor, in [0, 1].
@@ -81,12 +80,12 @@ def _with_nstep_rewards(rollout: Trajectories, n: int, gamma: float) -> Trajecto
             "nstep_reward_enhancer found the column 'discount': rewards are sums of several steps already and would be "
             "summed again. Use it only once in the pipeline."
         )
-    if n == 1:
-        return rollout
     reward, terminated, truncated = (torch.from_numpy(columns[name]) for name in ("reward", "terminated", "truncated"))
     valid = None if rollout.valid is None else torch.from_numpy(rollout.valid)
     window = nstep_return(reward, terminated, truncated, n=n, gamma=gamma, valid=valid)
-    ends = window.last.numpy(), np.arange(rollout.num_envs)
-    moved = {name: map_leaves(lambda leaf: leaf[ends], columns[name]) for name in ("next_obs", "terminated", "truncated")}
-    discount = window.discount.to(torch.float32).numpy()
-    return rollout.with_columns(reward=window.return_.numpy(), discount=discount, **moved)
+    added = {"reward": window.return_.numpy(), "discount": window.discount.to(torch.float32).numpy()}
+    if n > 1:
+        ends = window.last.numpy(), np.arange(rollout.num_envs)
+        for name in ("next_obs", "terminated", "truncated"):
+            added[name] = map_leaves(lambda leaf: leaf[ends], columns[name])
+    return rollout.with_columns(**added)

@@ -48,7 +48,7 @@ def reward_estimator(
         ctx.learn_metrics: the values that the model returned to log; if the context has this field.
 
     Args:
-        cfg: unused; kept for the common signature.
+        cfg: uses policy.nstep: with more than one step, rewards that nstep_reward_enhancer has summed are refused.
         reward_model: has `estimate(batch) -> batch`, which returns a new tree with a replaced or augmented reward of the same
             shape; and optionally `learn(batch) -> dict` of numbers to log by name, or None. Collected data is [T, B, ...];
             whole episodes are [N, 1, ...], in sequence. A fetcher that samples only the columns in use needs the model as well.
@@ -67,7 +67,7 @@ def reward_estimator(
     outputs = Outputs(metrics)
 
     def estimated(batch: Tree, ctx: Any) -> Tree:
-        batch, output = estimate_rewards(reward_model, batch, "reward_estimator")
+        batch, output = estimate_rewards(reward_model, batch, "reward_estimator", cfg)
         if output:
             outputs.log([output])
             append_metrics(ctx, "learn_metrics", [metrics.reduce()])
@@ -121,19 +121,21 @@ def require_reward_model(middleware: str, reward_model: Any) -> None:
     require(middleware, reward_model, "estimate", "a reward model, with estimate(batch) -> batch")
 
 
-def estimate_rewards(reward_model: Any, batch: Any, who: str) -> tuple[Tree, Mapping[str, Any]]:
+def estimate_rewards(reward_model: Any, batch: Any, who: str, cfg: RunConfig) -> tuple[Tree, Mapping[str, Any]]:
     """The batch with the model's rewards, after the model has learned from it, and the values of its learning to log.
 
     Args:
         who: the middleware that calls, for the message.
+        cfg: uses policy.nstep, if it has it.
 
     Raises:
         RuntimeError: rewards are sums of several steps, and the model has not learned.
         TypeError, ValueError: the model returns something else than `reward_estimator` requires.
         ColumnError: it reads a column that the batch does not have.
     """
-    for part in _parts_with_rewards(batch).values():
-        require_single_steps(part, who, _SINGLE_STEPS)
+    if getattr(getattr(cfg, "policy", None), "nstep", 1) > 1:  # with 1, nstep_reward_enhancer changes no reward
+        for part in _parts_with_rewards(batch).values():
+            require_single_steps(part, who, _SINGLE_STEPS)
     model, before = type(reward_model).__name__, _shapes_of_rewards(batch)
     output = _called(reward_model, "learn", batch) if hasattr(reward_model, "learn") else None
     if output is not None and not isinstance(output, Mapping):

@@ -26,7 +26,7 @@ from interpreted_steps import (
 )
 from torch import nn
 
-from ding_lite.compiling import functional_steps, updates
+from ding_lite.compiling import functional_steps, optimizer_updates
 from ding_lite.compiling.tracing import NotCompiledError, refusing_side_effects, user_line
 from ding_lite.data.trees import with_leaves
 from ding_lite.policy import DQNPolicy, Policy, PolicyConfig
@@ -166,9 +166,9 @@ def test_a_column_of_objects_is_named():
 
 
 def test_a_step_that_differs_from_the_plain_one_is_refused_and_undone(monkeypatch):
-    adam = updates._STEPS[updates.own.Adam]
+    adam = optimizer_updates._STEPS[optimizer_updates.own.Adam]
     wrong = lambda group, *args: adam({**group, "betas": (0.5, 0.9)}, *args)  # noqa: E731
-    monkeypatch.setitem(updates._STEPS, updates.own.Adam, wrong)
+    monkeypatch.setitem(optimizer_updates._STEPS, optimizer_updates.own.Adam, wrong)
     plain, policy = made(compiles="off"), made()
     with interpreting(), pytest.warns(UserWarning, match="differs from that of a step without compilation, by up to"):
         learn(policy)

@@ -6,7 +6,7 @@ from unittest import mock
 import interpreted_steps
 import torch
 
-from ding_lite.compiling import cuda_graphs, steps, updates
+from ding_lite.compiling import compiled_steps, cuda_graphs, optimizer_updates
 from ding_lite.data import tree
 from ding_lite.policy import DQNPolicy
 
@@ -63,7 +63,7 @@ def recording():
             spy = mock.Mock(side_effect=lambda *args: RECORDINGS.append(args) or real(*args))
             stack.enter_context(mock.patch.object(cuda_graphs, "record", spy))
         else:
-            for module in (steps, updates):
+            for module in (compiled_steps, optimizer_updates):
                 stack.enter_context(mock.patch.object(module, "uses_graphs", return_value=True))
             stack.enter_context(mock.patch.object(cuda_graphs, "record", recorded))
         yield RECORDINGS

@@ -62,9 +62,14 @@ def test_windows_of_three_steps_are_those_of_the_table():
     assert columns["next_obs"]["y"]["z"].T.tolist() == [[2, 2, 2, 4, 4], [101, 101, 104, 104, 104]]
 
 
-def test_one_step_changes_nothing():
+def test_one_step_leaves_rewards_as_they_are_and_adds_the_discount():
     rollout = rollout_of(**TWO_ENVS)
-    assert enhanced(rollout, n=1, gamma=0.25).columns == rollout.columns
+    columns = enhanced(rollout, n=1, gamma=0.25).columns
+
+    np.testing.assert_array_equal(columns["reward"], TWO_ENVS["reward"])
+    assert (columns["discount"] == 0.25).all()
+    for name in ("next_obs", "terminated", "truncated"):
+        assert columns[name] is rollout.columns[name]
 
 
 def test_what_was_collected_stays_as_it_was_and_observations_are_not_copied():
@@ -81,7 +86,7 @@ def test_what_was_collected_stays_as_it_was_and_observations_are_not_copied():
 
 @pytest.mark.filterwarnings("ignore:policy.nstep = .* is longer than a rollout")
 @pytest.mark.parametrize("steps", [1, 6])
-@pytest.mark.parametrize("n", [2, 3, 20])
+@pytest.mark.parametrize("n", [1, 2, 3, 20])
 def test_windows_are_those_of_a_loop_over_any_rollout(n, steps):
     rng, gamma, envs = np.random.default_rng(n), 0.9, 7
     for resets in (0.0, 0.3):

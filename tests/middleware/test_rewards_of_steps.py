@@ -98,17 +98,6 @@ def test_reward_models_are_given_rewards_of_single_steps(of, collector):
     assert model.learned == 1
 
 
-def test_sums_that_were_collected_with_another_configuration_are_refused_too():
-    small = {"policy.learn.learning_starts": 8, "policy.learn.batch_size": 8}
-    cfg, envs, policy = made(DQNPolicy, DQNConfig, **small, **{"policy.nstep": 3})
-    buffer, model, other = ReplayBuffer(1000), Model(), DQNConfig().override(small)
-    run(StepCollector(cfg, policy.collect_mode, envs), nstep_reward_enhancer(cfg), data_pusher(cfg, buffer))
-    learner = DQNPolicy(other.policy, envs.single_observation_space, envs.single_action_space).learn_mode
-    with pytest.raises(RuntimeError, match="OffPolicyLearner " + FOUND):
-        run(OffPolicyLearner(other, learner, buffer, reward_model=model))
-    assert not model.learned
-
-
 @pytest.mark.parametrize("gamma", [0.99, 1.0])
 def test_sums_are_refused_in_each_part_of_a_batch_and_whatever_the_discount_factor_is(gamma):
     small = {"policy.learn.learning_starts": 8, "policy.learn.batch_size": 8}
