@@ -367,9 +367,10 @@ class RunLogger:
 
         For an error of an environment, the episode up to it is written too, and a note on the error says how to replay it.
         """
-        if self.run_record is None or self._folder is None or not self.run_record.is_begun:
+        if self._name is None or self._folder is None or self.run_record is None or not self.run_record.is_begun:
             return
-        save_env_error(error, self._folder)
+        is_there = absolute(self._name) == self._folder  # the working directory is the same as before
+        save_env_error(error, self._name if is_there else self._folder)
         self.run_record.note_error(error, self._row)
         if self._run_log is not None:
             _logger.error("the run ended by %s: %s", type(error).__name__, error)
