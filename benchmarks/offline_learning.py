@@ -317,8 +317,20 @@ def described_task(task: Task) -> str:
     steps = [f"{task.steps:,} gradient steps", *(f"{label} {it.steps:,}" for it, label in labels.items() if it.steps)]
     widths = {"": task.hidden, **{f" of {label}": it.hidden for it, label in labels.items() if it.hidden}}
     hidden = [f"hidden layers{whose} of {' and '.join(map(str, sizes))}" for whose, sizes in widths.items() if sizes]
-    options = [f"{label} with `{' '.join(it.options)}`" for it, label in labels.items() if it.options and it not in CLONING]
+    options = [f"{label} with `{' '.join(last_options(it.options))}`" for it, label in labels.items() if it.options]
     return ", ".join([*steps, *hidden, *options, f"{task.episodes} episodes"])
+
+
+def last_options(words: Sequence[str]) -> list[str]:
+    """The options without those that a later one of the same name replaces."""
+    options: dict[str, list[str]] = {}
+    name = ""
+    for word in words:
+        if word.startswith("--"):
+            name = word
+            options[name] = []
+        options[name].append(word)
+    return [word for option in options.values() for word in option]
 
 
 def returns_in(dataset: str) -> tuple[float, float]:

@@ -636,12 +636,15 @@ class OfflineDataset:
 
         Args:
             share: share of the finished episodes, above 0 and at most 1; at least one episode is chosen.
-            relative_to_start: choose by the return minus the mean return of the ten finished episodes with the nearest first
-                observations. Distances are Euclidean, after each number is divided by its standard deviation.
+            relative_to_start: choose by the return minus the mean return of the ten other finished episodes with the nearest
+                first observations, and of those that are as near as the tenth. Distances are Euclidean, after each number is
+                divided by its standard deviation; discrete observations count as numbers. With E episodes, it takes E^2
+                distances.
 
         Raises:
             ValueError: another share, or no episode is finished; or `relative_to_start` with a share of 1.
-            DatasetError: a reward, or a first observation that is compared, is NaN or infinite; or there are no episodes.
+            DatasetError: a reward, a return, or a first observation that is compared, is NaN or infinite; or there are no
+                episodes.
         """
         if not _is_share(share) or not 0 < share <= 1:
             raise ValueError(
@@ -661,6 +664,11 @@ class OfflineDataset:
                 "cut them, the data must say so in `truncated`."
             )
         values = self.returns[finished]
+        if len(endless := np.flatnonzero(~np.isfinite(values))):
+            raise DatasetError(
+                f"best(share={share!r}): the return of episode {finished[endless[0]]} of the dataset {self.name} is "
+                f"{values[endless[0]]}, the sum of finite rewards: scale them, dataset.with_columns(reward=...)."
+            )
         if relative_to_start:
             values = values - returns_from_near_starts(self._starts(finished), values)
         count = max(1, round(share * len(finished)))

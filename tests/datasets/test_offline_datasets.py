@@ -154,6 +154,27 @@ def test_equal_starts_do_not_change_the_order_of_returns():
     assert sorted(dataset.best(0.25, relative_to_start=True).returns) == sorted(dataset.best(0.25).returns)
 
 
+def test_starts_on_a_grid_that_are_equally_far_count_all():
+    starts, returns = np.repeat(np.arange(7), 10), np.random.default_rng(2).normal(size=70)
+    advantages = np.zeros(70)
+    for one in range(70):
+        distances = np.abs(np.delete(starts, one) - starts[one])  # integers, without rounding
+        advantages[one] = returns[one] - np.delete(returns, one)[distances <= np.sort(distances)[9]].mean()
+    found = episodes_of_two_steps(starts[:, None], returns).best(0.3, relative_to_start=True).returns
+    np.testing.assert_allclose(found, returns[np.sort(np.argsort(-advantages)[:21])])
+
+
+def test_huge_returns_are_compared_too_and_endless_ones_are_named():
+    rng = np.random.default_rng(3)
+    starts, returns = rng.normal(size=(40, 2)), rng.normal(size=40)
+    expected = episodes_of_two_steps(starts, returns).best(0.2, True).returns
+    np.testing.assert_allclose(episodes_of_two_steps(starts, 5e307 * returns).best(0.2, True).returns / 5e307, expected)
+    rows = {"obs": np.zeros((4, 1)), "next_obs": np.zeros((4, 1)), "action": np.zeros((4, 1)), "reward": np.full(4, 1e308)}
+    ends = np.arange(4) % 2 == 1
+    with pytest.raises(DatasetError, match="return of episode 0 .* is inf, the sum of finite rewards: scale them"):
+        open_dataset({**rows, "terminated": ends, "truncated": ends & False}).best(0.5)
+
+
 def test_unfinished_episodes_are_no_neighbours_either():
     finished = np.arange(20) % 2 == 0
     starts = np.repeat(np.arange(10.0), 2)[:, None]  # each finished episode beside an unfinished one of the same start
