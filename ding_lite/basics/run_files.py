@@ -16,6 +16,7 @@ from typing import Any, cast
 
 from ding_lite.basics.checkpoint_files import CheckpointError, plain
 from ding_lite.basics.files import absolute, write_atomically, writing
+from ding_lite.basics.messages import describe_error
 from ding_lite.basics.row_files import RowFiles, read_verified, serialised
 from ding_lite.basics.value_types import types_of, with_types
 
@@ -243,7 +244,7 @@ class RunFiles:
         except FileNotFoundError:
             return []
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise CheckpointError(f"{self._manifest} is damaged ({type(error).__name__}: {error}).") from None
+            raise CheckpointError(f"{self._manifest} is damaged ({describe_error(error)}).") from None
         if known != FORMAT:
             raise CheckpointError(f"{self._manifest} has format {known}, and this version of ding_lite reads format {FORMAT}.")
         if any(not isinstance(name, str) or os.path.basename(name) != name for name in names):

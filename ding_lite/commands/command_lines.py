@@ -1,4 +1,4 @@
-"""Programs: the commands and their options."""
+"""Command lines: the commands and their options."""
 
 from __future__ import annotations
 

@@ -25,6 +25,7 @@ from typing import Any
 
 import torch
 
+from ding_lite.basics.messages import describe_error
 from ding_lite.compiling.programs import Program
 from ding_lite.compiling.tracing import NotCompiledError
 from ding_lite.processes.pickles import dumps
@@ -165,7 +166,7 @@ class Compilation:
                 shutil.rmtree(self._folder, ignore_errors=True)
                 raise
         except Exception as error:
-            raise NotCompiledError(f"the compiler cannot be started ({type(error).__name__}: {error}).") from error
+            raise NotCompiledError(f"the compiler cannot be started ({describe_error(error)}).") from error
         self._finalizer = weakref.finalize(self, _end, self._process, self._folder)
 
     def package(self) -> Package:

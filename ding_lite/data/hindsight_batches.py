@@ -1,4 +1,4 @@
-"""Hindsight: batches in which goals are replaced by goals that the same episode achieved later."""
+"""Hindsight batches: batches in which goals are replaced by goals that the same episode achieved later."""
 
 from __future__ import annotations
 

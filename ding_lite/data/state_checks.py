@@ -1,4 +1,4 @@
-"""Restoring: checks of saved states before they are loaded."""
+"""State checks: checks of saved states before they are loaded."""
 
 from __future__ import annotations
 

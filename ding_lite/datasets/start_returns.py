@@ -1,4 +1,4 @@
-"""Returns that episodes can be expected to have, by what they begin with."""
+"""Start returns: returns that episodes can be expected to have, by what they begin with."""
 
 from __future__ import annotations
 

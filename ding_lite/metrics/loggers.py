@@ -11,6 +11,7 @@ from time import perf_counter
 from typing import Any
 
 from ding_lite.basics import did_you_mean, foreign_attributes, plain, unflatten
+from ding_lite.basics.messages import describe_error
 from ding_lite.metrics.deprecated_settings import ABSENT, current_settings, warn_deprecated
 from ding_lite.metrics.kinds import DEFAULT_STATS_CLS_LOOKUP
 from ding_lite.metrics.merging import describe, matched, require_one_owner
@@ -389,7 +390,7 @@ class MetricsLogger:
     def _lost(self, path: Path, error: Exception) -> float:
         """NaN for a value that cannot be computed, with a warning."""
         kind = type(self._stats[path]).__name__
-        warnings.warn(f"the value of {path!r} is lost, because {kind} raised {type(error).__name__}: {error}", stacklevel=4)
+        warnings.warn(f"the value of {path!r} is lost, because {kind} raised {describe_error(error)}", stacklevel=4)
         return math.nan
 
     # Deleting, saving and loading.

@@ -1,4 +1,4 @@
-"""Batches: checks that the columns of a batch fit the spaces of the policy that learns from it."""
+"""Batch checks: checks that the columns of a batch fit the spaces of the policy that learns from it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recurrent states: checks that the next state of a policy has the same form as its previous state."""
+"""Recurrent checks: checks that the next state of a policy has the same form as its previous state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bases: what reward models have in common, their saved state, and the scale and the weight of an exploration bonus."""
+"""Reward models: what they have in common, their saved state, and the scale and the weight of an exploration bonus."""
 
 from __future__ import annotations
 

@@ -12,6 +12,8 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from ding_lite.basics.messages import describe_error
+
 _UNCHANGED = {float, str, bool, type(None)}
 _PLAIN = {int, *_UNCHANGED}
 _MOST = 1000  # numbers of one array in a row
@@ -175,4 +177,4 @@ def _is_image(value: Any) -> bool:
 
 
 def _described(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".rstrip(".")
+    return describe_error(error).rstrip(".")
