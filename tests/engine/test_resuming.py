@@ -6,6 +6,7 @@ import warnings
 
 import pytest
 import torch
+from run_modes import MODES
 from states import same
 
 from ding_lite.basics import CheckpointError, RunFiles
@@ -13,12 +14,6 @@ from ding_lite.basics.global_random import global_random_states
 from ding_lite.contexts import OnlineRLContext
 from ding_lite.engine import Context, RunStateError, Task, contract
 from ding_lite.envs import make_envs
-
-MODES = pytest.mark.parametrize(
-    "mode",
-    [{}, {"max_lag": 1}, {"async_mode": True}, {"async_mode": True, "max_lag": 3}],
-    ids=["plain", "lag", "threads", "lag 3"],
-)
 
 
 @dataclasses.dataclass

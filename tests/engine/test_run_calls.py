@@ -7,17 +7,12 @@ import signal
 
 import pytest
 import torch
+from run_modes import MODES
 from states import same, through_a_file
 
 from ding_lite.basics import RunFiles
 from ding_lite.engine import Context, Task, contract
 from ding_lite.middleware import CkptSaver
-
-MODES = pytest.mark.parametrize(
-    "mode",
-    [{}, {"max_lag": 1}, {"async_mode": True}, {"async_mode": True, "max_lag": 3}],
-    ids=["plain", "lag", "threads", "lag 3"],
-)
 
 
 @dataclasses.dataclass
