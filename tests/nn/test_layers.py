@@ -333,7 +333,9 @@ class UnitRows(nn.Linear):
 @pytest.mark.parametrize("kind", [DoubledCall, UnitRows])
 def test_a_layer_of_another_class_is_called_even_if_it_has_no_forward_of_its_own(kind):
     mlp, x = made(), inputs(4)
-    mlp.layers[0] = kind(mlp.layers[0].in_features, mlp.layers[0].out_features)
+    layer = kind(mlp.layers[0].in_features, mlp.layers[0].out_features)
+    layer.load_state_dict(mlp.layers[0].state_dict())  # UnitRows would leave its parameter uninitialised.
+    mlp.layers[0] = layer
     expected = sequential(mlp)[1:](mlp.layers[0](x))
     torch.testing.assert_close(mlp(x), expected)
     with torch.inference_mode():
