@@ -211,6 +211,8 @@ def detached(value: Any, what: str) -> Any:
     A copy, because optimizers and running statistics change their tensors in place. Numbers too large for a float become
     infinite, and masked ones NaN.
     """
+    if type(value) is int:  # counts, which are most of the numbers that are no floats
+        return held(value)
     if hasattr(value, "detach"):
         if value.numel() != 1:
             raise ValueError(

@@ -26,6 +26,11 @@ class Throughput:
         self._last = math.nan
         self._first = math.nan  # of the first cycle, which begins at the start
 
+    def __copy__(self) -> Throughput:
+        new = object.__new__(type(self))  # like copy.copy(), in a fifth of the time; each component copies one per iteration
+        vars(new).update(vars(self))
+        return new
+
     def begin_at(self, moment: float) -> None:
         """Move the start back to a value of `time.perf_counter`, because the quantity was 0 before it was first logged."""
         self._born = moment
