@@ -6,11 +6,11 @@ import dataclasses
 
 from ding_lite.contexts.online import OnlineRLContext
 
-_COLLECTOR = {"provider": "a collector such as AgentsCollector"}
+_COLLECTOR = {"provider": "a collector such as MultiAgentCollector"}
 
 
 @dataclasses.dataclass
-class AgentsContext(OnlineRLContext):
+class MultiAgentContext(OnlineRLContext):
     """One iteration in which several policies act together, and each learns from the data of its own agents.
 
     `env_step` and `env_episode` count steps and episodes of environments, not of agents; `train_iter` counts the gradient steps
@@ -19,4 +19,7 @@ class AgentsContext(OnlineRLContext):
 
     parts: dict[str, OnlineRLContext] | None = dataclasses.field(default=None, metadata=_COLLECTOR)
     """The context of each policy in this iteration, by name: trajectories, train_data, train_output and so on. None before
-    collection. Written by AgentsCollector; the fields inside are written by middleware wrapped in `for_policy`."""
+    collection. Written by MultiAgentCollector; the fields inside are written by middleware wrapped in `for_policy`."""
+
+
+AgentsContext = MultiAgentContext  # its name in earlier versions

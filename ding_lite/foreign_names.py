@@ -81,7 +81,7 @@ _TUNE = (
 _RLLIB = {
     "SampleBatch": "`from ding_lite.policy import SampleBatch` has the names of columns. A batch is a tree, "
     "`from ding_lite.data import tree`.",
-    "MultiAgentBatch": "the data of each policy is in ctx.parts, with `from ding_lite.middleware import AgentsCollector`.",
+    "MultiAgentBatch": "the data of each policy is in ctx.parts, with `from ding_lite.middleware import MultiAgentCollector`.",
     **dict.fromkeys(("build_policy_class", "build_tf_policy", "build_torch_policy"), _BUILT),
     **dict.fromkeys(("Policy", "TFPolicy", "TorchPolicy", "TorchPolicyV2"), _OWN_POLICY),
     **dict.fromkeys(("Algorithm", "Trainable", "Trainer", "build_trainer", "with_common_config"), _ALGORITHM),

@@ -9,11 +9,11 @@ from ding_lite import policy, policy_base, policy_check, policy_parts, policy_st
 from ding_lite.envs import arrays
 
 _RENAMED = {
-    "BoundedActing": "BoxActing",
+    "BoundedActing": "BoxActionMixin",
     "BoundedCollectConfig": "BoxCollectConfig",
     "BoundedConfig": "BoxPolicyConfig",
     "BoundedLearnConfig": "BoxLearnConfig",
-    "NoisyActing": "GaussianNoiseActing",
+    "NoisyActing": "GaussianNoiseMixin",
     "NoisyCollectConfig": "GaussianNoiseCollectConfig",
     "PartwiseOptimizer": "ParamGroupsMixin",
     "Weights": "WeightsSnapshot",

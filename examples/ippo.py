@@ -14,14 +14,14 @@ from mpe2 import simple_spread_v3
 
 from ding_lite import task
 from ding_lite.config import PPOConfig, from_command_line
-from ding_lite.contexts import AgentsContext
+from ding_lite.contexts import MultiAgentContext
 from ding_lite.envs import make_agent_envs
 from ding_lite.middleware import (
-    AgentsCollector,
     CkptSaver,
-    agents_evaluator,
+    MultiAgentCollector,
     for_policy,
     gae_estimator,
+    multi_agent_evaluator,
     multistep_trainer,
     online_logger,
 )
@@ -55,10 +55,10 @@ def main(cfg: PPOConfig) -> float:
     policy = PPOPolicy(cfg.policy, collector_env.observation_space("agent_0"), collector_env.action_space("agent_0"))
 
     with task.start(
-        async_mode=cfg.async_mode, max_lag=cfg.max_lag, resume=cfg.resume, watchdog_s=cfg.watchdog_s, ctx=AgentsContext()
+        async_mode=cfg.async_mode, max_lag=cfg.max_lag, resume=cfg.resume, watchdog_s=cfg.watchdog_s, ctx=MultiAgentContext()
     ):
-        task.use(agents_evaluator(cfg, {"everybody": policy.eval_mode}, evaluator_env, everybody))
-        task.use(AgentsCollector(cfg, {"everybody": policy.collect_mode}, collector_env, everybody))
+        task.use(multi_agent_evaluator(cfg, {"everybody": policy.eval_mode}, evaluator_env, everybody))
+        task.use(MultiAgentCollector(cfg, {"everybody": policy.collect_mode}, collector_env, everybody))
         task.use(for_policy("everybody", gae_estimator(cfg, policy.collect_mode)))
         task.use(for_policy("everybody", multistep_trainer(cfg, policy.learn_mode)))
         task.use(CkptSaver({"everybody": policy}, cfg.exp_name, train_freq=1000))

@@ -1,6 +1,6 @@
 """Population-based training of PPO on CartPole-v1, or any environment: --env.id. It begins with bad learning rates.
 
-population_stepper -> population_exploiter -> ckpt_saver
+population_trainer -> population_exploiter -> ckpt_saver
 
 Every member is a run of PPO: evaluator -> collector -> gae_estimator -> multistep_trainer.
 """
@@ -20,7 +20,7 @@ from ding_lite.middleware import (
     multistep_trainer,
     online_logger,
     population_exploiter,
-    population_stepper,
+    population_trainer,
 )
 from ding_lite.policy import PPOPolicy
 
@@ -48,7 +48,7 @@ def main(cfg: PBTConfig) -> float:
     settings = cfg.population.override({"exp_name": cfg.exp_name, "seed": cfg.seed})
     population = Population(settings, ppo, cfg.members(RATES), MUTATIONS)
     with task.start(resume=cfg.resume, watchdog_s=cfg.watchdog_s, ctx=PopulationContext()):
-        task.use(population_stepper(population))
+        task.use(population_trainer(population))
         task.use(population_exploiter(population))
         task.use(CkptSaver(population, cfg.exp_name, train_freq=1000))
         task.use(online_logger(cfg))

@@ -15,14 +15,14 @@ from pettingzoo.classic import rps_v2
 
 from ding_lite import task
 from ding_lite.config import PPOConfig, from_command_line
-from ding_lite.contexts import AgentsContext
+from ding_lite.contexts import MultiAgentContext
 from ding_lite.envs import make_agent_envs
 from ding_lite.middleware import (
-    AgentsCollector,
     CkptSaver,
-    agents_evaluator,
+    MultiAgentCollector,
     for_policy,
     gae_estimator,
+    multi_agent_evaluator,
     multistep_trainer,
     online_logger,
 )
@@ -56,10 +56,10 @@ def main(cfg: PPOConfig) -> float:
     policy_of = {"player_0": "learned", "player_1": "heuristic"}.get
 
     with task.start(
-        async_mode=cfg.async_mode, max_lag=cfg.max_lag, resume=cfg.resume, watchdog_s=cfg.watchdog_s, ctx=AgentsContext()
+        async_mode=cfg.async_mode, max_lag=cfg.max_lag, resume=cfg.resume, watchdog_s=cfg.watchdog_s, ctx=MultiAgentContext()
     ):
-        task.use(agents_evaluator(cfg, evaluating, evaluator_env, policy_of, score=lambda returns: returns["player_0"]))
-        task.use(AgentsCollector(cfg, collecting, collector_env, policy_of))
+        task.use(multi_agent_evaluator(cfg, evaluating, evaluator_env, policy_of, score=lambda returns: returns["player_0"]))
+        task.use(MultiAgentCollector(cfg, collecting, collector_env, policy_of))
         task.use(for_policy("learned", gae_estimator(cfg, learned.collect_mode)))
         task.use(for_policy("learned", multistep_trainer(cfg, learned.learn_mode)))
         task.use(CkptSaver({"learned": learned}, cfg.exp_name, train_freq=1000))

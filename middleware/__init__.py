@@ -15,11 +15,14 @@ from ding_lite.middleware.initial_priorities import priority_calculator
 from ding_lite.middleware.learners import OffPolicyLearner, multistep_trainer, trainer
 from ding_lite.middleware.loggers import offline_logger, online_logger
 from ding_lite.middleware.metric_evaluators import metric_evaluator
-from ding_lite.middleware.multi_agent import AgentsCollector, agents_evaluator
+from ding_lite.middleware.multi_agent import AgentsCollector as AgentsCollector
+from ding_lite.middleware.multi_agent import MultiAgentCollector, multi_agent_evaluator
+from ding_lite.middleware.multi_agent import agents_evaluator as agents_evaluator
 from ding_lite.middleware.nstep_rewards import nstep_reward_enhancer
 from ding_lite.middleware.policy_wrappers import for_policy
 from ding_lite.middleware.policy_wrappers import part as part
-from ding_lite.middleware.populations import population_exploiter, population_stepper
+from ding_lite.middleware.populations import population_exploiter, population_trainer
+from ding_lite.middleware.populations import population_stepper as population_stepper
 from ding_lite.middleware.pushers import data_pusher, sequence_pusher, sqil_data_pusher
 from ding_lite.middleware.reward_normalizers import reward_normalizer
 from ding_lite.middleware.rewards import reward_estimator
@@ -29,13 +32,12 @@ if not TYPE_CHECKING:  # hidden from type checkers, which would otherwise allow 
     from ding_lite.middleware.foreign_names import __getattr__ as __getattr__
 
 __all__ = [
-    "AgentsCollector",
     "CkptSaver",
     "EpisodeCollector",
     "HERLearner",
+    "MultiAgentCollector",
     "OffPolicyLearner",
     "StepCollector",
-    "agents_evaluator",
     "data_pusher",
     "ddp_termination_checker",
     "eps_greedy_handler",
@@ -47,6 +49,7 @@ __all__ = [
     "interaction_evaluator",
     "metric_evaluator",
     "montecarlo_return_estimator",
+    "multi_agent_evaluator",
     "multistep_trainer",
     "nstep_reward_enhancer",
     "offline_data_fetcher",
@@ -56,7 +59,7 @@ __all__ = [
     "online_logger",
     "onpolicy_data_fetcher",
     "population_exploiter",
-    "population_stepper",
+    "population_trainer",
     "priority_calculator",
     "reward_estimator",
     "reward_normalizer",

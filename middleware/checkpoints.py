@@ -100,7 +100,7 @@ class CkptSaver:
         of them after its `yield`, CkptSaver must stand before it, because second halves run in reverse order.
 
     Args:
-        policy: object to save, or a dict of several by name, as with agents_evaluator.
+        policy: object to save, or a dict of several by name, as with multi_agent_evaluator.
         save_dir: folder of the run on this machine, such as cfg.exp_name. A leading `~` is the home folder.
         train_freq: gradient steps between two regular checkpoints, at least 1; None for none.
         save_finish: whether to save at the end of the run.

@@ -127,7 +127,7 @@ class EpisodePlayer(Protocol):
 
 
 class InteractionEvaluator(ScheduledEvaluator):
-    """The middleware that `interaction_evaluator` and `agents_evaluator` return.
+    """The middleware that `interaction_evaluator` and `multi_agent_evaluator` return.
 
     Args:
         name: name of the factory.

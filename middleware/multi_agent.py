@@ -9,7 +9,7 @@ from typing import Any
 
 from ding_lite.basics import base_state
 from ding_lite.config import RunConfig
-from ding_lite.contexts import AgentsContext, OnlineRLContext
+from ding_lite.contexts import MultiAgentContext, OnlineRLContext
 from ding_lite.engine import NestedContext, PendingWork, contract
 from ding_lite.envs import EpisodeResult
 from ding_lite.envs.agent_bases import AgentVectorBase
@@ -31,10 +31,10 @@ from ding_lite.rollout import AgentRollout, AgentWorker, SplitAgentWorker, make_
 _ROLLOUT_DATA = ("parts", "finished_episodes", "env_episode")
 """Fields that a rollout sets, except env_step, which is known before."""
 _PART_DATA = ("env_step", "env_episode", "collect_kwargs", "trajectories", "trajectory_end_idx", "policy_version")
-"""Fields that AgentsCollector sets in the context of each policy."""
+"""Fields that MultiAgentCollector sets in the context of each policy."""
 
 
-class AgentsCollector:
+class MultiAgentCollector:
     """Collect a fixed number of environment steps; every policy acts for its agents.
 
     Reads:
@@ -70,13 +70,13 @@ class AgentsCollector:
         policy_of: Callable[[Any], str] | Mapping[Any, str],
         collect_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
-        require("AgentsCollector", cfg, "policy.collect.n_sample", RUN_CONFIG)
-        require_modes("AgentsCollector", policies, "collect_mode")
-        require_info_columns("AgentsCollector", cfg, env)
-        self._settings = ActingSettings("AgentsCollector", policies.values(), collect_kwargs)
+        require("MultiAgentCollector", cfg, "policy.collect.n_sample", RUN_CONFIG)
+        require_modes("MultiAgentCollector", policies, "collect_mode")
+        require_info_columns("MultiAgentCollector", cfg, env)
+        self._settings = ActingSettings("MultiAgentCollector", policies.values(), collect_kwargs)
         self._acting: Acting[AgentWorker, SplitAgentWorker] = Acting(make_agent_worker(env, policies, policy_of))
         in_pieces = isinstance(self._acting.worker, SplitAgentWorker)
-        self.checks = CollectorChecks("AgentsCollector", cfg, "collect.n_sample", tuple(policies.values()), in_pieces)
+        self.checks = CollectorChecks("MultiAgentCollector", cfg, "collect.n_sample", tuple(policies.values()), in_pieces)
         self._num_envs, self._names = env.num_envs, tuple(policies)
         self._num_steps = math.ceil(cfg.policy.collect.n_sample / env.num_envs)
         asks = self._acting.elsewhere is not None
@@ -98,7 +98,7 @@ class AgentsCollector:
         task calls it."""
         self.checks()
 
-    def __call__(self, ctx: AgentsContext) -> PendingWork | None:
+    def __call__(self, ctx: MultiAgentContext) -> PendingWork | None:
         kwargs, num_steps = self._settings.at(ctx), self._num_steps
         acting, worker = self._acting, self._acting.elsewhere
         if worker is None:
@@ -125,7 +125,7 @@ def _made(name: str, policy: CollectMode) -> NestedContext:
     return NestedContext("parts", name, OnlineRLContext, _PART_DATA, f"for_policy({name!r}, ...)", modes)
 
 
-def _write(kwargs: Mapping[str, Any], total_step: int, env_step: int, rollout: AgentRollout, ctx: AgentsContext) -> None:
+def _write(kwargs: Mapping[str, Any], total_step: int, env_step: int, rollout: AgentRollout, ctx: MultiAgentContext) -> None:
     """Write the fields of `_ROLLOUT_DATA` to the context; the counters are those of the request."""
     ctx.env_episode += len(rollout.episodes)
     ctx.finished_episodes = rollout.episodes
@@ -143,7 +143,7 @@ def _write(kwargs: Mapping[str, Any], total_step: int, env_step: int, rollout: A
     }
 
 
-def agents_evaluator(
+def multi_agent_evaluator(
     cfg: RunConfig,
     policies: Mapping[str, EvalMode],
     env: AgentVectorBase,
@@ -177,14 +177,14 @@ def agents_evaluator(
         ValueError: an agent has no policy, a policy has no agent, or cfg.log.video_every is not 0.
         SpaceError: the agents of a policy have different spaces, or the policy was made for other spaces.
     """
-    require("agents_evaluator", cfg, "policy.eval.evaluator", RUN_CONFIG)
-    require_evaluations("agents_evaluator", cfg)
-    require_modes("agents_evaluator", policies, "eval_mode")
+    require("multi_agent_evaluator", cfg, "policy.eval.evaluator", RUN_CONFIG)
+    require_evaluations("multi_agent_evaluator", cfg)
+    require_modes("multi_agent_evaluator", policies, "eval_mode")
     if cfg.log.video_every:
-        raise ValueError(f"cfg.log.video_every = {cfg.log.video_every}, and agents_evaluator films nothing: set it to 0.")
+        raise ValueError(f"cfg.log.video_every = {cfg.log.video_every}, and multi_agent_evaluator films nothing: set it to 0.")
     worker = make_agent_worker(env, policies, policy_of)
     value = mean_return if score is None else _scored(score, env.possible_agents)
-    return InteractionEvaluator("agents_evaluator", cfg, tuple(policies.values()), env, worker, value, measure=score)
+    return InteractionEvaluator("multi_agent_evaluator", cfg, tuple(policies.values()), env, worker, value, measure=score)
 
 
 def _scored(score: Callable[[dict[Any, float]], float], agents: Sequence[Any]) -> Callable[[Sequence[EpisodeResult]], float]:
@@ -195,3 +195,7 @@ def _scored(score: Callable[[dict[Any, float]], float], agents: Sequence[Any]) -
         return float(score({agent: mean_of([one.get(agent, 0.0) for one in returns]) for agent in agents}))
 
     return value
+
+
+AgentsCollector = MultiAgentCollector  # its name in earlier versions
+agents_evaluator = multi_agent_evaluator  # its name in earlier versions

@@ -9,7 +9,7 @@ from typing import Any
 from ding_lite.basics import did_you_mean
 from ding_lite.basics.blocks import block
 from ding_lite.basics.messages import name_of
-from ding_lite.contexts import AgentsContext, OnlineRLContext
+from ding_lite.contexts import MultiAgentContext, OnlineRLContext
 from ding_lite.engine import contract, contract_of, current_task, run_inside
 from ding_lite.metrics.outputs import append_metrics
 from ding_lite.pipeline import under_contract
@@ -45,7 +45,7 @@ def for_policy(name: str, middleware: Callable[[Any], Any]) -> ForPolicy:
     Example:
         >>> def learn(ctx):
         ...     ctx.train_iter += 1
-        >>> ctx = AgentsContext(train_iter=5, parts={"learned": OnlineRLContext()})
+        >>> ctx = MultiAgentContext(train_iter=5, parts={"learned": OnlineRLContext()})
         >>> for_policy("learned", learn)(ctx)
         >>> ctx.train_iter, ctx.parts["learned"].train_iter
         (6, 6)
@@ -56,8 +56,8 @@ def for_policy(name: str, middleware: Callable[[Any], Any]) -> ForPolicy:
     if terms is not None and "collect_kwargs" in terms.all_writes:
         raise ValueError(
             f"for_policy({name!r}, {name_of(middleware)}) would have no effect: it sets how to collect, and "
-            f"AgentsCollector makes the parts only afterwards. Put {name_of(middleware)} before AgentsCollector without "
-            "for_policy; it then counts for all policies."
+            f"MultiAgentCollector makes the parts only afterwards. Put {name_of(middleware)} before MultiAgentCollector "
+            "without for_policy; it then counts for all policies."
         )
     return ForPolicy(name, middleware)
 
@@ -97,7 +97,7 @@ class ForPolicy:
                 writes_after=(_ITER,) if _ITER in terms.writes_after else (),
             )(self)
 
-    def __call__(self, ctx: AgentsContext) -> Iterator[None] | None:
+    def __call__(self, ctx: MultiAgentContext) -> Iterator[None] | None:
         if self.may_yield:
             return self._in_halves(ctx)
         inner = under_contract(self, 0, self._middleware, ctx, self._terms)
@@ -105,7 +105,7 @@ class ForPolicy:
             return None
 
     @property
-    def end_run(self) -> Callable[[AgentsContext], Iterator[None] | None] | None:
+    def end_run(self) -> Callable[[MultiAgentContext], Iterator[None] | None] | None:
         """The middleware's `end_run`, on the context of the policy if it exists; None if the middleware has none."""
         end = method_of(self._middleware, "end_run")
         if end is None:
@@ -113,7 +113,7 @@ class ForPolicy:
         terms = contract_of(self._middleware)  # the method itself has none
         ending = ForPolicy(self._name, end, None if terms is None else of_both_halves(terms))
 
-        def end_run(ctx: AgentsContext) -> Iterator[None] | None:
+        def end_run(ctx: MultiAgentContext) -> Iterator[None] | None:
             last = current_task().ctx.parts or {}
             if self._name not in last:
                 return None
@@ -124,7 +124,7 @@ class ForPolicy:
         end_run.__name__ = end_run.__qualname__ = f"{self.__name__}.end_run"
         return end_run
 
-    def _in_halves(self, ctx: AgentsContext) -> Iterator[None]:
+    def _in_halves(self, ctx: MultiAgentContext) -> Iterator[None]:
         context = self._context(ctx)
         both = run_inside(under_contract(self, 0, self._middleware, ctx, self._terms), context)
         with self._folded(ctx, self._counts):
@@ -139,16 +139,16 @@ class ForPolicy:
             with self._folded(ctx, self._counts_after):
                 both.__exit__(None, None, None)
 
-    def _context(self, ctx: AgentsContext) -> OnlineRLContext:
+    def _context(self, ctx: MultiAgentContext) -> OnlineRLContext:
         parts = ctx.parts or {}
         if self._name not in parts:
-            known = ", ".join(parts) or "none: AgentsCollector has not collected in this iteration"
+            known = ", ".join(parts) or "none: MultiAgentCollector has not collected in this iteration"
             near = did_you_mean(self._name, parts)
             raise ValueError(f"{self.__name__} finds no policy {self._name!r} in ctx.parts{near} There are {known}.")
         return parts[self._name]
 
     @block
-    def _folded(self, ctx: AgentsContext, counts: bool) -> Iterator[OnlineRLContext]:
+    def _folded(self, ctx: MultiAgentContext, counts: bool) -> Iterator[OnlineRLContext]:
         """The policy's context, with the counter of `ctx`; counter and metrics are copied back, even after errors."""
         context = self._context(ctx)
         if counts:

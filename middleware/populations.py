@@ -36,7 +36,7 @@ class SteppedPopulation(Protocol):
         """Exploit and explore. Returns the decisions."""
 
 
-def population_stepper(population: SteppedPopulation) -> Callable[[PopulationContext], None]:
+def population_trainer(population: SteppedPopulation) -> Callable[[PopulationContext], None]:
     """Run a slice of every member, `cfg.interval` iterations, and compute their scores.
 
     If every member has finished, because a middleware of its pipeline has ended its run, the run of the population ends.
@@ -53,7 +53,7 @@ def population_stepper(population: SteppedPopulation) -> Callable[[PopulationCon
     Raises:
         PopulationError: in an iteration, too few members are left.
     """
-    metrics = MetricsLogger(owner="population_stepper")
+    metrics = MetricsLogger(owner="population_trainer")
     known: dict[str, dict[str, int]] = {}
 
     @contract(
@@ -92,7 +92,7 @@ def population_stepper(population: SteppedPopulation) -> Callable[[PopulationCon
         known.update({name: dict(counts) for name, counts in state["known"].items()})
 
     step.__dict__.update(state_dict=lambda: {"known": known}, load_state_dict=load_state_dict)
-    step.__qualname__ = "population_stepper.<locals>.step"
+    step.__qualname__ = "population_trainer.<locals>.step"
     return step
 
 
@@ -136,3 +136,6 @@ def population_exploiter(population: SteppedPopulation) -> Callable[[PopulationC
         ctx.decisions = population.evolve(ctx.scores)
 
     return exploit
+
+
+population_stepper = population_trainer  # its name in earlier versions

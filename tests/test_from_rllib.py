@@ -15,16 +15,16 @@ import torch
 import ding_lite.commands.command_lines
 import ding_lite.config
 from ding_lite import Task
-from ding_lite.contexts import AgentsContext
+from ding_lite.contexts import MultiAgentContext
 from ding_lite.data import ReplayBuffer, nested
 from ding_lite.envs import make_agent_envs, make_envs
 from ding_lite.middleware import (
-    AgentsCollector,
     CkptSaver,
+    MultiAgentCollector,
     StepCollector,
-    agents_evaluator,
     gae_estimator,
     interaction_evaluator,
+    multi_agent_evaluator,
     multistep_trainer,
     online_logger,
 )
@@ -110,8 +110,8 @@ def columns_of_agents(cfg):
     """The columns of a run with several agents."""
     envs, rows, task = make_agent_envs(Pair, seed=0), Rows(), Task()
     policy = PPOPolicy(cfg.policy, envs.observation_space("a"), envs.action_space("a"))
-    with task.start(ctx=AgentsContext()):
-        task.use(AgentsCollector(cfg, {"both": policy.collect_mode}, envs, lambda agent: "both"))
+    with task.start(ctx=MultiAgentContext()):
+        task.use(MultiAgentCollector(cfg, {"both": policy.collect_mode}, envs, lambda agent: "both"))
         task.use(online_logger(cfg, sinks=[rows]))
         task.run(max_step=1)
     return {name for row in rows for name in row}
@@ -131,7 +131,7 @@ class Run:
         envs = make_envs("CartPole-v1", 2, seed=0, workers=2, backend="process", wrappers=[Angle])
         policy = PPOPolicy(cfg.policy, envs.single_observation_space, envs.single_action_space)
         rows, task = Rows(), Task()
-        with task.start(ctx=AgentsContext()):
+        with task.start(ctx=MultiAgentContext()):
             task.use(interaction_evaluator(cfg, policy.eval_mode, make_envs("CartPole-v1", 2, seed=1)))
             task.use(StepCollector(cfg, policy.collect_mode, envs))
             task.use(gae_estimator(cfg, policy.collect_mode))
@@ -161,7 +161,7 @@ def exported():
 @functools.cache
 def parameters():
     """The names of the arguments of policies' hooks, and of the functions that the page names with them."""
-    functions = Policy, Policy.compute_actions, build_policy, make_envs, Task().start, VideoRecorder, agents_evaluator
+    functions = Policy, Policy.compute_actions, build_policy, make_envs, Task().start, VideoRecorder, multi_agent_evaluator
     return {name for function in functions for name in inspect.signature(function).parameters}
 
 

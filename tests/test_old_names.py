@@ -7,6 +7,23 @@ import pytest
 from ding_lite.config import RunConfig
 
 OLD_NAMES = [
+    ("contexts", "AgentsContext", "MultiAgentContext"),
+    ("middleware", "AgentsCollector", "MultiAgentCollector"),
+    ("middleware", "agents_evaluator", "multi_agent_evaluator"),
+    ("middleware", "population_stepper", "population_trainer"),
+    ("policy", "ActorCriticLearning", "ActorCriticMixin"),
+    ("policy", "AdvantageWeightedActing", "AdvantageWeightedMixin"),
+    ("policy", "BoxActing", "BoxActionMixin"),
+    ("policy", "EpsilonGreedyActing", "EpsilonGreedyMixin"),
+    ("policy", "EpochsLearnConfig", "MultiEpochLearnConfig"),
+    ("policy", "ExplorationConfig", "EpsReplayConfig"),
+    ("policy", "GaussianNoiseActing", "GaussianNoiseMixin"),
+    ("policy", "GreedyPolicy", "GreedyActionModule"),
+    ("policy", "HeadModelConfig", "EncoderHeadModelConfig"),
+    ("policy", "LossError", "NonFiniteError"),
+    ("policy", "ScheduledLearningRate", "LearningRateScheduleMixin"),
+    ("policy", "StateError", "StateDictError"),
+    ("policy", "TargetNetwork", "TargetNetworkMixin"),
     ("data", "Leaf", "LeafSpec"),
     ("engine", "BrokenOff", "WorkCancelled"),
     ("engine", "Made", "NestedContext"),
@@ -26,7 +43,7 @@ OLD_NAMES = [
     ("envs", "OnlyElements", "PartialObservation"),
     ("envs", "Episode", "EpisodeResult"),
     ("middleware", "part", "for_policy"),
-    ("policy", "GreedyActing", "EpsilonGreedyActing"),
+    ("policy", "GreedyActing", "EpsilonGreedyMixin"),
     ("rollout", "EpisodeRecorder", "VideoRecorder"),
 ]
 

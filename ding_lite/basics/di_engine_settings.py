@@ -61,7 +61,7 @@ POLICY = {
     "discount_factor": _GAMMA,
     "learn_unroll_len": _SEQUENCE,
     "load_path": _SAVED,
-    "multi_agent": "several policies learn in one run with AgentsCollector and for_policy.",
+    "multi_agent": "several policies learn in one run with MultiAgentCollector and for_policy.",
     "multi_gpu": _ONE_DEVICE,
     "noisy_net": "RainbowConfig has noisy networks.",
     "nstep": "DQN, Rainbow and their kind have policy.nstep; on-policy algorithms estimate returns over the whole rollout.",

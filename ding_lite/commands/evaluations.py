@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from ding_lite.basics import CheckpointError, printable, write_atomically
 from ding_lite.config.command_line import named_values
 from ding_lite.datasets import DatasetError
-from ding_lite.policy_state import StateError
+from ding_lite.policy_state import StateDictError
 from ding_lite.reports import ReportError
 from ding_lite.rollout import RunEvaluation, evaluate_run, play_run, record_run
 from ding_lite.sinks import json_value
@@ -121,7 +121,7 @@ def _reported(work: Callable[[], Result]) -> Result:
     """The result of `work`, with expected errors as errors of the command line."""
     try:
         return work()
-    except (CheckpointError, StateError) as error:
+    except (CheckpointError, StateDictError) as error:
         words = str(error).replace("load_policy(..., policy_class=", "--policy-class MODULE:NAME (in Python policy_class=")
         raise ReportError(words.replace("load_policy(..., name=", "--name NAME (in Python name=")) from None
     except DatasetError as error:

@@ -19,7 +19,7 @@ from ding_lite.compiling.packages import Compilation, Package, load_package, req
 from ding_lite.compiling.tracing import NotCompiledError
 from ding_lite.compiling.verification import Saved, reference_step, require_equal
 from ding_lite.data import Tree, nested
-from ding_lite.policy_check import LossError
+from ding_lite.policy_check import NonFiniteError
 
 MAX_FORMS = 6
 """Programs of the gradient step of a policy that are compiled."""
@@ -133,7 +133,7 @@ class CompiledSteps:
         except (NotCompiledError, UnfitError) as error:
             reason = f"{error}." if isinstance(error, UnfitError) else str(error)
             self.refuse(policy, reason, is_lasting=policy.device.type == "cpu")
-        except LossError:
+        except NonFiniteError:
             pass  # the step without compilation raises it
         return None
 
@@ -171,7 +171,7 @@ class CompiledSteps:
 
         Raises:
             NotCompiledError: it cannot be compiled, or too many were traced.
-            LossError: the loss raises it.
+            NonFiniteError: the loss raises it.
         """
         history, before = self._history, len(self._forms)
         self._traces += 1
@@ -280,7 +280,7 @@ class CompiledSteps:
 
         Raises:
             NotCompiledError: they differ. Nothing has changed.
-            LossError: the loss is not finite. Nothing has changed.
+            NonFiniteError: the loss is not finite. Nothing has changed.
         """
         begun = form.begin(policy)
         before = Saved(form, policy)
@@ -292,7 +292,7 @@ class CompiledSteps:
             before.restore()
             for param in begun:
                 policy.optimizer.state.pop(param, None)
-            if isinstance(error, (NotCompiledError, UnfitError, LossError)) or not isinstance(error, Exception):
+            if isinstance(error, (NotCompiledError, UnfitError, NonFiniteError)) or not isinstance(error, Exception):
                 raise
             raise NotCompiledError(f"the compiled step fails: {type(error).__name__}: {str(error)[:300]}.") from error
         form.is_verified = True
@@ -326,7 +326,7 @@ def _traced(policy: Any, batch: Tree, checks_gradients: bool) -> FunctionalStep:
     """`trace_step`, where every error means that the step is not compiled."""
     try:
         return trace_step(policy, batch, checks_gradients)
-    except (NotCompiledError, LossError):
+    except (NotCompiledError, NonFiniteError):
         raise
     except Exception as error:
         raise NotCompiledError(f"tracing the step fails: {type(error).__name__}: {str(error)[:300]}.") from error

@@ -33,7 +33,7 @@ from ding_lite.compiling.value_guards import AnyGuard, is_plain, parts_of
 from ding_lite.data import Tree, flatten, nested
 from ding_lite.data.trees import map_leaves
 from ding_lite.functional import tracing
-from ding_lite.policy_check import LossError, with_stats
+from ding_lite.policy_check import NonFiniteError, with_stats
 from ding_lite.policy_check.policy_restoring import RestorablePolicy, restoring_state
 from ding_lite.policy_state import networks_of
 
@@ -211,7 +211,7 @@ def trace_step(policy: CompilablePolicy, batch: Tree, checks_gradients: bool) ->
 
     Raises:
         NotCompiledError: the step cannot be compiled; the message says why.
-        LossError: the loss raises it.
+        NonFiniteError: the loss raises it.
     """
     require_supported(policy.optimizer)
     place_counts(policy.optimizer)
@@ -448,7 +448,7 @@ def _explained() -> Iterator[None]:
     """Turn an error of the traced hooks into NotCompiledError: without tracing, they raise it themselves, or do not."""
     try:
         yield
-    except (NotCompiledError, LossError):
+    except (NotCompiledError, NonFiniteError):
         raise
     except Exception as error:
         where = user_line(traceback.extract_tb(error.__traceback__))

@@ -22,7 +22,8 @@ from ding_lite.policy.decision_transformer import (
     DecisionTransformerPolicyConfig,
 )
 from ding_lite.policy.dqn import DQNAtariConfig, DQNConfig, DQNPolicy, DQNPolicyConfig
-from ding_lite.policy.exports import ExportError, GreedyPolicy, export_policy
+from ding_lite.policy.exports import ExportError, GreedyActionModule, export_policy
+from ding_lite.policy.exports import GreedyPolicy as GreedyPolicy
 from ding_lite.policy.impala import IMPALAConfig, IMPALAPolicy, IMPALAPolicyConfig
 from ding_lite.policy.iql import (
     DiscreteIQLConfig,
@@ -56,7 +57,6 @@ from ding_lite.policy_base import (
     ActorCriticModelConfig,
     CollectConfig,
     CollectMode,
-    EpochsLearnConfig,
     EvalConfig,
     EvalMode,
     EvaluatorConfig,
@@ -64,6 +64,7 @@ from ding_lite.policy_base import (
     LearnConfig,
     LearnMode,
     ModelConfig,
+    MultiEpochLearnConfig,
     OnPolicyCollectConfig,
     OnPolicyConfig,
     OnPolicyLearnConfig,
@@ -73,24 +74,28 @@ from ding_lite.policy_base import (
     WeightsSnapshot,
     build_policy,
 )
-from ding_lite.policy_check import ColumnError, HookError, LossError, ObservationError
+from ding_lite.policy_base import EpochsLearnConfig as EpochsLearnConfig
+from ding_lite.policy_check import ColumnError, HookError, NonFiniteError, ObservationError
+from ding_lite.policy_check import LossError as LossError
+from ding_lite.policy_parts import ActorCriticLearning as ActorCriticLearning
 from ding_lite.policy_parts import (
-    ActorCriticLearning,
-    AdvantageWeightedActing,
-    BoxActing,
+    ActorCriticMixin,
+    AdvantageWeightedMixin,
+    BoxActionMixin,
     BoxCollectConfig,
     BoxLearnConfig,
     BoxPolicyConfig,
+    EncoderHeadModelConfig,
     EntropyCoeffSchedule,
     EpsConfig,
     EpsilonGreedy,
-    EpsilonGreedyActing,
-    ExplorationConfig,
-    GaussianNoiseActing,
+    EpsilonGreedyMixin,
+    EpsReplayConfig,
     GaussianNoiseCollectConfig,
-    HeadModelConfig,
+    GaussianNoiseMixin,
     KLCoeffMixin,
     LearningRateSchedule,
+    LearningRateScheduleMixin,
     OfflineModelConfig,
     OffPolicyConfig,
     OffPolicyLearnConfig,
@@ -101,8 +106,7 @@ from ding_lite.policy_parts import (
     RecurrentModelConfig,
     ReplayConfig,
     SampleBatch,
-    ScheduledLearningRate,
-    TargetNetwork,
+    TargetNetworkMixin,
     ValueBasedConfig,
     ValueNetworkMixin,
     advantage_weighted_loss,
@@ -111,10 +115,19 @@ from ding_lite.policy_parts import (
     episode_starts,
     weighted_loss,
 )
+from ding_lite.policy_parts import AdvantageWeightedActing as AdvantageWeightedActing
+from ding_lite.policy_parts import BoxActing as BoxActing
 from ding_lite.policy_parts import BoxConfig as BoxConfig
+from ding_lite.policy_parts import EpsilonGreedyActing as EpsilonGreedyActing
+from ding_lite.policy_parts import ExplorationConfig as ExplorationConfig
+from ding_lite.policy_parts import GaussianNoiseActing as GaussianNoiseActing
 from ding_lite.policy_parts import GreedyActing as GreedyActing
+from ding_lite.policy_parts import HeadModelConfig as HeadModelConfig
+from ding_lite.policy_parts import ScheduledLearningRate as ScheduledLearningRate
+from ding_lite.policy_parts import TargetNetwork as TargetNetwork
 from ding_lite.policy_parts import WideModelConfig as WideModelConfig
-from ding_lite.policy_state import StateError
+from ding_lite.policy_state import StateDictError
+from ding_lite.policy_state import StateError as StateError
 from ding_lite.run_configs import EnvConfig, LogConfig, OfflineRunConfig, OnPolicyRunConfig, RunConfig
 
 if not TYPE_CHECKING:  # hidden from type checkers, which would otherwise allow any name
@@ -129,13 +142,13 @@ __all__ = [
     "AWACPolicyConfig",
     "ActMode",
     "ActorCriticLearnConfig",
-    "ActorCriticLearning",
+    "ActorCriticMixin",
     "ActorCriticModelConfig",
-    "AdvantageWeightedActing",
+    "AdvantageWeightedMixin",
     "BCConfig",
     "BCPolicy",
     "BCPolicyConfig",
-    "BoxActing",
+    "BoxActionMixin",
     "BoxCollectConfig",
     "BoxLearnConfig",
     "BoxPolicyConfig",
@@ -165,22 +178,21 @@ __all__ = [
     "DiscreteIQLConfig",
     "DiscreteIQLPolicy",
     "DiscreteIQLPolicyConfig",
+    "EncoderHeadModelConfig",
     "EntropyCoeffSchedule",
     "EnvConfig",
-    "EpochsLearnConfig",
     "EpsConfig",
+    "EpsReplayConfig",
     "EpsilonGreedy",
-    "EpsilonGreedyActing",
+    "EpsilonGreedyMixin",
     "EvalConfig",
     "EvalMode",
     "EvaluatorConfig",
-    "ExplorationConfig",
     "ExportError",
     "FixedSettingError",
-    "GaussianNoiseActing",
     "GaussianNoiseCollectConfig",
-    "GreedyPolicy",
-    "HeadModelConfig",
+    "GaussianNoiseMixin",
+    "GreedyActionModule",
     "HookError",
     "IMPALAConfig",
     "IMPALAPolicy",
@@ -195,9 +207,11 @@ __all__ = [
     "LearnConfig",
     "LearnMode",
     "LearningRateSchedule",
+    "LearningRateScheduleMixin",
     "LogConfig",
-    "LossError",
     "ModelConfig",
+    "MultiEpochLearnConfig",
+    "NonFiniteError",
     "ObservationError",
     "OffPolicyConfig",
     "OffPolicyLearnConfig",
@@ -241,8 +255,7 @@ __all__ = [
     "SACPolicy",
     "SACPolicyConfig",
     "SampleBatch",
-    "ScheduledLearningRate",
-    "StateError",
+    "StateDictError",
     "TD3BCConfig",
     "TD3BCPolicy",
     "TD3BCPolicyConfig",
@@ -250,7 +263,7 @@ __all__ = [
     "TD3MuJoCoConfig",
     "TD3Policy",
     "TD3PolicyConfig",
-    "TargetNetwork",
+    "TargetNetworkMixin",
     "ValueBasedConfig",
     "ValueNetworkMixin",
     "WeightsSnapshot",

@@ -13,7 +13,7 @@ from ding_lite.basics import ranged_field
 from ding_lite.data import Tree
 from ding_lite.functional import policy_gradient_loss
 from ding_lite.policy_base import OnPolicyCollectConfig, Policy, PolicyGradientConfig
-from ding_lite.policy_parts import ActorCriticLearning
+from ding_lite.policy_parts import ActorCriticMixin
 from ding_lite.run_configs import OnPolicyRunConfig
 
 
@@ -39,7 +39,7 @@ class A2CConfig(OnPolicyRunConfig):
     """The algorithm."""
 
 
-class A2CPolicy(ActorCriticLearning, Policy):
+class A2CPolicy(ActorCriticMixin, Policy):
     """Advantage actor-critic, for actions and observations of any space."""
 
     config_type = A2CPolicyConfig

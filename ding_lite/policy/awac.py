@@ -16,12 +16,12 @@ from ding_lite.data import Tree
 from ding_lite.functional import gaussian_log_prob
 from ding_lite.policy_base import Policy, next_step
 from ding_lite.policy_parts import (
-    AdvantageWeightedActing,
+    AdvantageWeightedMixin,
     BoxLearnConfig,
     BoxPolicyConfig,
+    LearningRateScheduleMixin,
     OfflineModelConfig,
-    ScheduledLearningRate,
-    TargetNetwork,
+    TargetNetworkMixin,
     advantage_weighted_loss,
     critic_regression,
     limited_share,
@@ -73,7 +73,7 @@ class AWACConfig(OfflinePendulumRunConfig):
     """The algorithm."""
 
 
-class AWACPolicy(AdvantageWeightedActing, TargetNetwork, ScheduledLearningRate, Policy):
+class AWACPolicy(AdvantageWeightedMixin, TargetNetworkMixin, LearningRateScheduleMixin, Policy):
     """Advantage-weighted actor-critic, for actions in a Box with finite bounds and observations of any space."""
 
     config_type = AWACPolicyConfig

@@ -22,7 +22,7 @@ from ding_lite.functional import masked_mean, weighted_mean
 from ding_lite.nn import action_distribution
 from ding_lite.policy_base import LearnConfig, Policy, PolicyConfig
 from ding_lite.policy_check import require_members, require_output
-from ding_lite.policy_parts import OfflineModelConfig, ScheduledLearningRate, row_weight
+from ding_lite.policy_parts import LearningRateScheduleMixin, OfflineModelConfig, row_weight
 from ding_lite.run_configs import OfflineRunConfig
 
 
@@ -71,7 +71,7 @@ class BCConfig(OfflineRunConfig):
     """The algorithm."""
 
 
-class BCPolicy(ScheduledLearningRate, Policy):
+class BCPolicy(LearningRateScheduleMixin, Policy):
     """Behaviour cloning, for actions and observations of any space. It has an actor, and no critic."""
 
     config_type = BCPolicyConfig

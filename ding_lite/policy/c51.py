@@ -19,7 +19,13 @@ from ding_lite.nn import make_atom_network, masked
 from ding_lite.policy.dqn import DQNModelConfig, DQNPolicyConfig
 from ding_lite.policy_base import Policy
 from ding_lite.policy_check import require_output
-from ding_lite.policy_parts import EpsilonGreedyActing, ScheduledLearningRate, TargetNetwork, bootstrap_discount, weighted_loss
+from ding_lite.policy_parts import (
+    EpsilonGreedyMixin,
+    LearningRateScheduleMixin,
+    TargetNetworkMixin,
+    bootstrap_discount,
+    weighted_loss,
+)
 from ding_lite.run_configs import RunConfig
 
 
@@ -59,7 +65,7 @@ class C51Config(RunConfig):
     """The algorithm."""
 
 
-class C51Policy(EpsilonGreedyActing, TargetNetwork, ScheduledLearningRate, Policy):
+class C51Policy(EpsilonGreedyMixin, TargetNetworkMixin, LearningRateScheduleMixin, Policy):
     """Categorical distributional Q-learning, for Discrete actions and observations of any space."""
 
     config_type: ClassVar[type[C51PolicyConfig]] = C51PolicyConfig

@@ -15,10 +15,10 @@ from ding_lite.data import Tree
 from ding_lite.policy_base import Policy
 from ding_lite.policy_parts import (
     BoxPolicyConfig,
-    GaussianNoiseActing,
     GaussianNoiseCollectConfig,
-    ScheduledLearningRate,
-    TargetNetwork,
+    GaussianNoiseMixin,
+    LearningRateScheduleMixin,
+    TargetNetworkMixin,
     critic_regression,
 )
 from ding_lite.run_configs import PendulumRunConfig
@@ -43,7 +43,7 @@ class DDPGConfig(PendulumRunConfig):
     """The algorithm."""
 
 
-class DDPGPolicy(GaussianNoiseActing, TargetNetwork, ScheduledLearningRate, Policy):
+class DDPGPolicy(GaussianNoiseMixin, TargetNetworkMixin, LearningRateScheduleMixin, Policy):
     """Deep deterministic policy gradient, for actions in a Box with finite bounds and observations of any space."""
 
     config_type = DDPGPolicyConfig

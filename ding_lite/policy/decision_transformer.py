@@ -23,7 +23,7 @@ from ding_lite.nn import DecisionTransformer, clip_actions, masked
 from ding_lite.policy.bc import imitation_errors
 from ding_lite.policy_base import LearnConfig, Policy, PolicyConfig
 from ding_lite.policy_check import dummy_elements
-from ding_lite.policy_parts import ScheduledLearningRate
+from ding_lite.policy_parts import LearningRateScheduleMixin
 from ding_lite.run_configs import OfflineEnvConfig, OfflineRunConfig
 
 _AS_COMPUTED: tuple[()] = ()
@@ -142,7 +142,7 @@ class DecisionTransformerMuJoCoConfig(DecisionTransformerConfig):
     """The algorithm."""
 
 
-class DecisionTransformerPolicy(ScheduledLearningRate, Policy):
+class DecisionTransformerPolicy(LearningRateScheduleMixin, Policy):
     """Decision Transformer, for actions and observations of any space.
 
     It learns from windows of `context_length` steps, see `OfflineDataset.windows`. Its recurrent state holds the last steps of

@@ -18,9 +18,9 @@ from ding_lite.functional import q_target
 from ding_lite.nn import make_q_network, masked
 from ding_lite.policy_base import ModelConfig, Policy, next_step
 from ding_lite.policy_parts import (
-    EpsilonGreedyActing,
-    ScheduledLearningRate,
-    TargetNetwork,
+    EpsilonGreedyMixin,
+    LearningRateScheduleMixin,
+    TargetNetworkMixin,
     ValueBasedConfig,
     bootstrap_discount,
     weighted_loss,
@@ -95,7 +95,7 @@ class DQNAtariConfig(DQNConfig):
     """The algorithm."""
 
 
-class DQNPolicy(EpsilonGreedyActing, TargetNetwork, ScheduledLearningRate, Policy):
+class DQNPolicy(EpsilonGreedyMixin, TargetNetworkMixin, LearningRateScheduleMixin, Policy):
     """Q-learning with a target network, for Discrete actions and observations of any space."""
 
     config_type: ClassVar[type[DQNPolicyConfig]] = DQNPolicyConfig

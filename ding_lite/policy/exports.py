@@ -35,7 +35,7 @@ class ExportError(ValueError):
     """A policy that cannot be exported, or whose export acts differently."""
 
 
-class GreedyPolicy(nn.Module):
+class GreedyActionModule(nn.Module):
     """The greedy actions of a policy, as a torch module for `torch.export`, with a copy of its weights on the CPU.
 
     The preprocessing of observations is a part of it: scaling of bytes, one-hot vectors, and normalisation.
@@ -46,7 +46,7 @@ class GreedyPolicy(nn.Module):
     Example:
         >>> from ding_lite.policy import DQNPolicy
         >>> space = spaces.Box(-1.0, 1.0, (4,))
-        >>> GreedyPolicy(DQNPolicy(None, space, spaces.Discrete(2)))(torch.zeros(3, 4)).shape
+        >>> GreedyActionModule(DQNPolicy(None, space, spaces.Discrete(2)))(torch.zeros(3, 4)).shape
         torch.Size([3])
     """
 
@@ -86,10 +86,10 @@ class GreedyPolicy(nn.Module):
 def export_policy(policy: Policy, path: str | PathLike[str]) -> Path:
     """Write a policy's greedy actions to a file that runs without ding_lite, and check it.
 
-    The file is a `GreedyPolicy` for any batch size. The inputs of an ONNX file are called obs (or obs.KEY for each part of a
-    nested space), state_0, state_1 and so on, and prev_action_batch and prev_reward_batch if the policy reads them; the outputs
-    action (or action.KEY) and next_state_0 and so on. Before `export_policy` returns, the file is loaded again and must give
-    the same actions on random observations.
+    The file is a `GreedyActionModule` for any batch size. The inputs of an ONNX file are called obs (or obs.KEY for each part
+    of a nested space), state_0, state_1 and so on, and prev_action_batch and prev_reward_batch if the policy reads them; the
+    outputs action (or action.KEY) and next_state_0 and so on. Before `export_policy` returns, the file is loaded again and must
+    give the same actions on random observations.
 
     Args:
         policy: the policy.
@@ -116,7 +116,7 @@ def export_policy(policy: Policy, path: str | PathLike[str]) -> Path:
         raise ValueError(f"export_policy(path={str(path)!r}): the file ends in .pt2 for torch.export, or in .onnx.")
     for module in ("onnx", "onnxscript", "onnxruntime") if is_onnx else ():
         require_extra(module, "export", "an ONNX file")
-    greedy, inputs = GreedyPolicy(policy).eval(), _inputs(policy)
+    greedy, inputs = GreedyActionModule(policy).eval(), _inputs(policy)
     args = _arguments(greedy, inputs, 2)
     program = _program(greedy, args)
     with writing(path):
@@ -135,7 +135,7 @@ def export_policy(policy: Policy, path: str | PathLike[str]) -> Path:
     return path
 
 
-def _program(greedy: GreedyPolicy, args: tuple[Any, ...]) -> torch.export.ExportedProgram:
+def _program(greedy: GreedyActionModule, args: tuple[Any, ...]) -> torch.export.ExportedProgram:
     batch = torch.export.Dim("batch", min=1)
     shapes = tuple(torch.utils._pytree.tree_map(lambda leaf: {0: batch}, arg) for arg in args)
     try:
@@ -182,7 +182,7 @@ def _silent(name: str) -> Iterator[None]:
 
 
 def _parts(found: Any, args: tuple[Any, ...]) -> tuple[Any, Sequence[Any]]:
-    """The action and the next state in the result of a `GreedyPolicy` for these arguments."""
+    """The action and the next state in the result of a `GreedyActionModule` for these arguments."""
     return found if len(args) > 1 and args[1] else (found, ())
 
 
@@ -208,7 +208,7 @@ def _named(obs: Any, state: Sequence[Tensor] = (), previous: Mapping[str, Any] |
     return dict(zip(names, (leaf for part in parts.values() for _, leaf in flatten(part))))
 
 
-def _check(policy: Policy, greedy: GreedyPolicy, inputs: Mapping[str, Any], path: Path) -> None:
+def _check(policy: Policy, greedy: GreedyActionModule, inputs: Mapping[str, Any], path: Path) -> None:
     """Raise ExportError if the file at `path` gives other actions than the policy, in the first step or the second."""
     is_onnx = path.suffix == ".onnx"
     run = _onnx_runner(path, _samples(policy.action_space)) if is_onnx else torch.export.load(path).module()
@@ -288,8 +288,8 @@ def _with_choice(obs: Any, masks: ActionMasks | None) -> Any:
     return obs
 
 
-def _arguments(greedy: GreedyPolicy, inputs: Mapping[str, Any], count: int) -> tuple[Any, ...]:
-    """The arguments of a `GreedyPolicy` at the start of `count` episodes."""
+def _arguments(greedy: GreedyActionModule, inputs: Mapping[str, Any], count: int) -> tuple[Any, ...]:
+    """The arguments of a `GreedyActionModule` at the start of `count` episodes."""
     rows, state = map_leaves(lambda leaf: leaf[:count], dict(inputs)), greedy.initial_state(count)
     if greedy.previous:
         return rows["obs"], state, {name: rows[name] for name in greedy.previous}
@@ -306,3 +306,6 @@ def _clamp(space: gymnasium.Space[Any]) -> Callable[[Any], Any]:
         low, high = torch.as_tensor(space.low), torch.as_tensor(space.high)
         return lambda action: action.clamp(low, high)
     return lambda action: action
+
+
+GreedyPolicy = GreedyActionModule  # its name in earlier versions

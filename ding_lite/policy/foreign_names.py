@@ -14,7 +14,7 @@ _OFFLINE = (
 )
 _IMITATION = "imitation of a dataset is `BCPolicy`, for actions and observations of any space."
 _AGENTS = (
-    "algorithms that train agents jointly do not exist: `AgentsCollector(cfg, policies, envs, policy_of)` and "
+    "algorithms that train agents jointly do not exist: `MultiAgentCollector(cfg, policies, envs, policy_of)` and "
     "`for_policy(name, multistep_trainer(cfg, policy.learn_mode))` train each policy by itself."
 )
 _LATE = (

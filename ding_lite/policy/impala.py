@@ -18,16 +18,16 @@ from ding_lite.data import Tree, minibatches, nested, tree
 from ding_lite.data.trees import first_leaf, has_leaf, map_leaves, merge_leading_dims, with_leaves
 from ding_lite.functional import masked_mean, policy_gradient_loss, vtrace
 from ding_lite.policy_base import (
-    EpochsLearnConfig,
     EvalConfig,
     EvaluatorConfig,
+    MultiEpochLearnConfig,
     OnPolicyCollectConfig,
     OnPolicyConfig,
     Policy,
     next_step,
 )
 from ding_lite.policy_parts import (
-    ActorCriticLearning,
+    ActorCriticMixin,
     RecurrentActorCriticMixin,
     RecurrentModelConfig,
     RolloutReplay,
@@ -39,7 +39,7 @@ from ding_lite.run_configs import OnPolicyRunConfig
 
 
 @dataclasses.dataclass
-class IMPALALearnConfig(EpochsLearnConfig):
+class IMPALALearnConfig(MultiEpochLearnConfig):
     """Learning from a rollout."""
 
     foreign: ClassVar[Mapping[str, str]] = {
@@ -105,7 +105,7 @@ class IMPALAConfig(OnPolicyRunConfig):
     """The algorithm."""
 
 
-class IMPALAPolicy(RecurrentActorCriticMixin, ActorCriticLearning, Policy):
+class IMPALAPolicy(RecurrentActorCriticMixin, ActorCriticMixin, Policy):
     """Importance weighted actor-learner, for actions and observations of any space, optionally with an LSTM or attention."""
 
     config_type = IMPALAPolicyConfig

@@ -24,14 +24,14 @@ from ding_lite.policy_base import Policy, next_step
 from ding_lite.policy_check import require_members, require_output
 from ding_lite.policy_parts import (
     FOR_RECORDED_BOX_ACTIONS,
-    AdvantageWeightedActing,
+    AdvantageWeightedMixin,
     BoxLearnConfig,
     BoxPolicyConfig,
+    LearningRateScheduleMixin,
     OfflineModelConfig,
     OffPolicyConfig,
     ParamGroupsMixin,
-    ScheduledLearningRate,
-    TargetNetwork,
+    TargetNetworkMixin,
     advantage_weighted_loss,
     critic_regression,
     limited_share,
@@ -176,7 +176,7 @@ class IQLLearning(Base):
         return self.online_critic()
 
 
-class IQLPolicy(IQLLearning, AdvantageWeightedActing, TargetNetwork, ScheduledLearningRate, Policy):
+class IQLPolicy(IQLLearning, AdvantageWeightedMixin, TargetNetworkMixin, LearningRateScheduleMixin, Policy):
     """Implicit Q-learning, for actions in a Box with finite bounds and observations of any space."""
 
     config_type = IQLPolicyConfig
@@ -232,7 +232,7 @@ class IQLPolicy(IQLLearning, AdvantageWeightedActing, TargetNetwork, ScheduledLe
         return gaussian_log_prob(mean, log_std, self.model.bounds.to_unit(batch.action))
 
 
-class DiscreteIQLPolicy(IQLLearning, ParamGroupsMixin, TargetNetwork, ScheduledLearningRate, Policy):
+class DiscreteIQLPolicy(IQLLearning, ParamGroupsMixin, TargetNetworkMixin, LearningRateScheduleMixin, Policy):
     """Implicit Q-learning, for Discrete actions and observations of any space.
 
     A class of its own, because networks and acting differ: critics give the values of all actions at once, and the actor is a

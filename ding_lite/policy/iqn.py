@@ -21,17 +21,17 @@ from ding_lite.policy.qrdqn import QRDQNPolicyConfig
 from ding_lite.policy_base import Policy
 from ding_lite.policy_check import require_output
 from ding_lite.policy_parts import (
-    EpsilonGreedyActing,
-    HeadModelConfig,
-    ScheduledLearningRate,
-    TargetNetwork,
+    EncoderHeadModelConfig,
+    EpsilonGreedyMixin,
+    LearningRateScheduleMixin,
+    TargetNetworkMixin,
     quantile_regression,
 )
 from ding_lite.run_configs import RunConfig
 
 
 @dataclasses.dataclass
-class IQNModelConfig(HeadModelConfig, DQNModelConfig):
+class IQNModelConfig(EncoderHeadModelConfig, DQNModelConfig):
     """The network for quantiles of returns."""
 
     quantile_embedding_size: int = ranged_field(64, low=1, high=16_384)
@@ -69,7 +69,7 @@ class IQNConfig(RunConfig):
     """The algorithm."""
 
 
-class IQNPolicy(EpsilonGreedyActing, TargetNetwork, ScheduledLearningRate, Policy):
+class IQNPolicy(EpsilonGreedyMixin, TargetNetworkMixin, LearningRateScheduleMixin, Policy):
     """Distributional Q-learning with implicit quantiles, for Discrete actions and observations of any space."""
 
     config_type = IQNPolicyConfig

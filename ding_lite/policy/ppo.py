@@ -17,9 +17,9 @@ from ding_lite.data import Tree, minibatches
 from ding_lite.data.trees import has_leaf
 from ding_lite.functional import ppo_policy_loss, ppo_value_loss
 from ding_lite.nn import get_action_mask, masked
-from ding_lite.policy_base import EpochsLearnConfig, OnPolicyConfig, Policy, next_step
+from ding_lite.policy_base import MultiEpochLearnConfig, OnPolicyConfig, Policy, next_step
 from ding_lite.policy_parts import (
-    ActorCriticLearning,
+    ActorCriticMixin,
     KLCoeffMixin,
     RecurrentActorCriticMixin,
     RecurrentModelConfig,
@@ -30,7 +30,7 @@ from ding_lite.run_configs import AtariEnvConfig, EnvConfig, OnPolicyRunConfig, 
 
 
 @dataclasses.dataclass
-class PPOLearnConfig(EpochsLearnConfig):
+class PPOLearnConfig(MultiEpochLearnConfig):
     """Learning from a rollout."""
 
     live_settings = dict.fromkeys(("unroll_len",), "the next rollout") | next_step(
@@ -205,7 +205,7 @@ class PPOMuJoCoConfig(PPOConfig):
     """The algorithm."""
 
 
-class PPOPolicy(RecurrentActorCriticMixin, ActorCriticLearning, KLCoeffMixin, Policy):
+class PPOPolicy(RecurrentActorCriticMixin, ActorCriticMixin, KLCoeffMixin, Policy):
     """Proximal policy optimization, for actions and observations of any space, optionally with an LSTM or attention."""
 
     config_type = PPOPolicyConfig

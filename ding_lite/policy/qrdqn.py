@@ -19,7 +19,7 @@ from ding_lite.nn import make_atom_network, masked
 from ding_lite.policy.dqn import DQNModelConfig, DQNPolicyConfig
 from ding_lite.policy_base import Policy, next_step
 from ding_lite.policy_check import require_output
-from ding_lite.policy_parts import EpsilonGreedyActing, ScheduledLearningRate, TargetNetwork, quantile_regression
+from ding_lite.policy_parts import EpsilonGreedyMixin, LearningRateScheduleMixin, TargetNetworkMixin, quantile_regression
 from ding_lite.run_configs import RunConfig
 
 
@@ -58,7 +58,7 @@ class QRDQNConfig(RunConfig):
     """The algorithm."""
 
 
-class QRDQNPolicy(EpsilonGreedyActing, TargetNetwork, ScheduledLearningRate, Policy):
+class QRDQNPolicy(EpsilonGreedyMixin, TargetNetworkMixin, LearningRateScheduleMixin, Policy):
     """Distributional Q-learning by quantile regression, for Discrete actions and observations of any space."""
 
     config_type = QRDQNPolicyConfig

@@ -24,12 +24,12 @@ from ding_lite.policy_base import CollectConfig, EvalConfig, EvaluatorConfig, Mo
 from ding_lite.policy_check import map_columns, require_members, require_output
 from ding_lite.policy_parts import (
     EpsConfig,
-    EpsilonGreedyActing,
-    ExplorationConfig,
+    EpsilonGreedyMixin,
+    EpsReplayConfig,
+    LearningRateScheduleMixin,
     OffPolicyLearnConfig,
     PriorityConfig,
-    ScheduledLearningRate,
-    TargetNetwork,
+    TargetNetworkMixin,
     ValueBasedConfig,
     episode_starts,
     repeated_steps,
@@ -94,7 +94,7 @@ class R2D2CollectConfig(CollectConfig):
 
 
 @dataclasses.dataclass
-class R2D2ReplayConfig(PriorityConfig, ExplorationConfig):
+class R2D2ReplayConfig(PriorityConfig, EpsReplayConfig):
     """Exploration and prioritised replay."""
 
     replay_buffer_size: int = ranged_field(10_000, low=1, high=1_000_000_000)
@@ -146,7 +146,7 @@ class R2D2Config(RunConfig):
     """The algorithm."""
 
 
-class R2D2Policy(EpsilonGreedyActing, TargetNetwork, ScheduledLearningRate, Policy):
+class R2D2Policy(EpsilonGreedyMixin, TargetNetworkMixin, LearningRateScheduleMixin, Policy):
     """Recurrent Q-learning with a target network, for Discrete actions and observations of any space."""
 
     config_type = R2D2PolicyConfig

@@ -19,12 +19,12 @@ from ding_lite.data import nested
 from ding_lite.data.trees import first_leaf
 from ding_lite.nn import CategoricalHead, EncoderAndHead, NoisyLinear, NoisyMLP, make_network, noisy_weights, normalized_inputs
 from ding_lite.policy.c51 import C51ModelConfig, C51Policy, C51PolicyConfig
-from ding_lite.policy_parts import HeadModelConfig, PriorityConfig
+from ding_lite.policy_parts import EncoderHeadModelConfig, PriorityConfig
 from ding_lite.run_configs import RunConfig
 
 
 @dataclasses.dataclass
-class RainbowModelConfig(HeadModelConfig, C51ModelConfig):
+class RainbowModelConfig(EncoderHeadModelConfig, C51ModelConfig):
     """The network for the distribution over returns; the layers after its encoder are noisy."""
 
     dueling: bool = True

@@ -21,7 +21,7 @@ from ding_lite.policy_base import (
     Policy,
     PolicyGradientConfig,
 )
-from ding_lite.policy_parts import ActorCriticLearning
+from ding_lite.policy_parts import ActorCriticMixin
 from ding_lite.run_configs import OnPolicyRunConfig
 
 
@@ -58,7 +58,7 @@ class REINFORCEConfig(OnPolicyRunConfig):
     """The algorithm."""
 
 
-class REINFORCEPolicy(ActorCriticLearning, Policy):
+class REINFORCEPolicy(ActorCriticMixin, Policy):
     """Monte Carlo policy gradient, for actions and observations of any space."""
 
     config_type = REINFORCEPolicyConfig

@@ -20,11 +20,11 @@ from ding_lite.functional import temperature_loss
 from ding_lite.nn import BoundedActorCritic
 from ding_lite.policy_base import Policy, next_step
 from ding_lite.policy_parts import (
-    BoxActing,
+    BoxActionMixin,
     BoxLearnConfig,
     BoxPolicyConfig,
-    ScheduledLearningRate,
-    TargetNetwork,
+    LearningRateScheduleMixin,
+    TargetNetworkMixin,
     critic_regression,
 )
 from ding_lite.policy_state import with_own_values
@@ -101,7 +101,7 @@ class SACMuJoCoConfig(SACConfig):
     """The algorithm."""
 
 
-class SACPolicy(BoxActing, TargetNetwork, ScheduledLearningRate, Policy):
+class SACPolicy(BoxActionMixin, TargetNetworkMixin, LearningRateScheduleMixin, Policy):
     """Soft actor-critic, for actions in a Box with finite bounds and observations of any space."""
 
     config_type: ClassVar[type[SACPolicyConfig]] = SACPolicyConfig

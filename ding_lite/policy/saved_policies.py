@@ -19,7 +19,7 @@ from ding_lite.basics import CheckpointError, ConfigError, downloaded_run, is_ur
 from ding_lite.envs import SpaceError
 from ding_lite.envs.space_records import space_from
 from ding_lite.policy_base import Policy, PolicyConfig
-from ding_lite.policy_state import StateError, require_identity, settings_in
+from ding_lite.policy_state import StateDictError, require_identity, settings_in
 
 _REGULAR = re.compile(r"iteration_(?P<number>[0-9]+)\.pt")
 
@@ -51,8 +51,8 @@ def load_policy(
 
     Raises:
         CheckpointError: there is no such file, or it is damaged.
-        StateError: a ValueError. The file holds no policy; its class cannot be imported; its network was given to it and is not
-            given here; or a part of it cannot be restored.
+        StateDictError: a ValueError. The file holds no policy; its class cannot be imported; its network was given to it and is
+            not given here; or a part of it cannot be restored.
 
     Example:
         >>> policy = load_policy("runs/dqn")  # doctest: +SKIP
@@ -65,39 +65,41 @@ def load_policy(
     state = _chosen(load_checkpoint(path), name, path)
     identity = state.get("made_with")
     if not isinstance(identity, Mapping):
-        raise StateError(f"{path} holds no policy, only {', '.join(map(repr, state))}: it was saved for another object.")
+        raise StateDictError(f"{path} holds no policy, only {', '.join(map(repr, state))}: it was saved for another object.")
     try:
         require_identity(identity)
-    except StateError as error:
-        raise StateError(f"{path}: {error}") from None
+    except StateDictError as error:
+        raise StateDictError(f"{path}: {error}") from None
     kind = _class_of(identity, path) if policy_class is None else policy_class
     lineage = kind.lineage()
     if identity["algorithm"] not in lineage and lineage[0] not in identity["derived_from"]:
-        raise StateError(f"{path} holds a policy of the class {identity['algorithm']}, and policy_class is {kind.__name__}.")
+        raise StateDictError(
+            f"{path} holds a policy of the class {identity['algorithm']}, and policy_class is {kind.__name__}."
+        )
     given = identity.get("given_model")
     if given is not None and model is None and policy_class is None:
-        raise StateError(
+        raise StateDictError(
             f"{path} holds a {identity['algorithm']} that was made with model=, a network of the class {given}: pass such a "
             f"network, load_policy(..., model={given.rpartition(':')[2]}(...)), or a policy_class that makes it."
         )
     config = {**identity["config"], **identity["settings"]}
     lost = [place for place, value in settings_in(config) if isinstance(value, str) and value.startswith("<")]
     if lost:
-        raise StateError(
+        raise StateDictError(
             f"{path}: the setting {lost[0]} was an object, which a file does not keep: make the policy as in training, and "
             "call policy.load_state_dict(load_checkpoint(path))."
         )
     try:
         spaces = [space_from(identity[f"{which}_space"]) for which in ("observation", "action")]
     except SpaceError as error:
-        raise StateError(f"{path}: {error}") from None
+        raise StateDictError(f"{path}: {error}") from None
     make: Any = kind if model is None else functools.partial(kind, model=model)  # constructors of users may not take it
     config_class = _config_class_of(identity, kind, path, may_import=policy_class is None)
     settings: Any = {**(config if config_class is None else identity["config"]), "device": device}
     try:
         policy: Policy = make(settings if config_class is None else config_class.from_dict(settings), *spaces)
     except (ConfigError, SpaceError) as error:
-        raise StateError(f"{path} holds a {identity['algorithm']} that cannot be made here: {error}") from error
+        raise StateDictError(f"{path} holds a {identity['algorithm']} that cannot be made here: {error}") from error
     policy.load_state_dict(state)
     return policy
 
@@ -192,17 +194,17 @@ def _chosen(state: Mapping[str, Any], name: str | None, path: Path) -> Mapping[s
     several = state.get("policies")
     if not isinstance(several, Mapping):
         if name is not None:
-            raise StateError(f"{path} holds one policy without a name, and not {name!r}: leave name out.")
+            raise StateDictError(f"{path} holds one policy without a name, and not {name!r}: leave name out.")
         return state
     names = ", ".join(map(repr, several))
     if name is None and len(several) > 1:
-        raise StateError(f"{path} holds the policies {names}: choose one, load_policy(..., name={next(iter(several))!r}).")
+        raise StateDictError(f"{path} holds the policies {names}: choose one, load_policy(..., name={next(iter(several))!r}).")
     if name is not None and name not in several:
-        raise StateError(f"{path} holds no policy {name!r}, but {names}.")
+        raise StateDictError(f"{path} holds no policy {name!r}, but {names}.")
     name = next(iter(several)) if name is None else name
     chosen = several[name]
     if not isinstance(chosen, Mapping):
-        raise StateError(f"{path} holds {chosen!r:.60} as the policy {name!r}, expected the dict of its state.")
+        raise StateDictError(f"{path} holds {chosen!r:.60} as the policy {name!r}, expected the dict of its state.")
     return chosen
 
 
@@ -211,15 +213,15 @@ def _class_of(identity: Mapping[str, Any], path: Path) -> type[Policy]:
     start = f"{path} holds a policy of the class {algorithm}"
     fix = f"pass it, load_policy(..., policy_class={algorithm})."
     if not isinstance(place, str):
-        raise StateError(f"{start}, which was made by a function or saved by an earlier version: {fix}")
+        raise StateDictError(f"{start}, which was made by a function or saved by an earlier version: {fix}")
     try:
         found = _imported(place)
     except (ImportError, AttributeError, ValueError, TypeError) as error:  # also for a name that is none
-        raise StateError(f"{start}, defined {_where(place)}, which cannot be imported here ({error}): {fix}") from None
+        raise StateDictError(f"{start}, defined {_where(place)}, which cannot be imported here ({error}): {fix}") from None
     if not (isinstance(found, type) and issubclass(found, Policy)):
-        raise StateError(f"{start}, but {place} is no policy: {fix}")
+        raise StateDictError(f"{start}, but {place} is no policy: {fix}")
     if found.lineage() != [algorithm, *identity["derived_from"]]:
-        raise StateError(f"{start} derived from {', '.join(identity['derived_from'])}, but {place} is another one: {fix}")
+        raise StateDictError(f"{start} derived from {', '.join(identity['derived_from'])}, but {place} is another one: {fix}")
     return found
 
 
@@ -234,13 +236,13 @@ def _config_class_of(
         found = _imported(place, may_import)
     except (ImportError, AttributeError, ValueError, TypeError) as error:
         name = place.rpartition(".")[2].rpartition(":")[2]
-        raise StateError(
+        raise StateDictError(
             f"{path} holds a policy with a configuration of the class {name}, defined {_where(place)}, which cannot be "
             f"imported here ({error}): set config_type = {name} in a class derived from {kind.__name__}, and pass it as "
             "policy_class."
         ) from None
     if not (isinstance(found, type) and issubclass(found, PolicyConfig)):
-        raise StateError(f"{path} names {place} as the class of the configuration, which is none.")
+        raise StateDictError(f"{path} names {place} as the class of the configuration, which is none.")
     return found
 
 

@@ -17,10 +17,10 @@ from ding_lite.policy_base import Policy, next_step
 from ding_lite.policy_parts import (
     BoxLearnConfig,
     BoxPolicyConfig,
-    GaussianNoiseActing,
     GaussianNoiseCollectConfig,
-    ScheduledLearningRate,
-    TargetNetwork,
+    GaussianNoiseMixin,
+    LearningRateScheduleMixin,
+    TargetNetworkMixin,
     critic_regression,
 )
 from ding_lite.run_configs import EnvConfig, PendulumRunConfig, mujoco_envs
@@ -96,7 +96,7 @@ class TD3MuJoCoConfig(TD3Config):
     """The algorithm."""
 
 
-class TD3Policy(GaussianNoiseActing, TargetNetwork, ScheduledLearningRate, Policy):
+class TD3Policy(GaussianNoiseMixin, TargetNetworkMixin, LearningRateScheduleMixin, Policy):
     """Twin delayed DDPG, for actions in a Box with finite bounds and observations of any space."""
 
     config_type: ClassVar[type[TD3PolicyConfig]] = TD3PolicyConfig

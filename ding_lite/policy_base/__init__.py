@@ -9,11 +9,11 @@ from ding_lite.policy_base.config_sections import (
     ActorCriticLearnConfig,
     ActorCriticModelConfig,
     CollectConfig,
-    EpochsLearnConfig,
     EvalConfig,
     EvaluatorConfig,
     LearnConfig,
     ModelConfig,
+    MultiEpochLearnConfig,
     OnPolicyCollectConfig,
     OnPolicyConfig,
     OnPolicyLearnConfig,
@@ -21,6 +21,7 @@ from ding_lite.policy_base.config_sections import (
     PolicyGradientConfig,
     next_step,
 )
+from ding_lite.policy_base.config_sections import EpochsLearnConfig as EpochsLearnConfig
 from ding_lite.policy_base.devices import available_device
 from ding_lite.policy_base.hooks import set_up_by_hooks
 from ding_lite.policy_base.learning import LearnMode
@@ -37,7 +38,6 @@ __all__ = [
     "ActorCriticModelConfig",
     "CollectConfig",
     "CollectMode",
-    "EpochsLearnConfig",
     "EvalConfig",
     "EvalMode",
     "EvaluatorConfig",
@@ -45,6 +45,7 @@ __all__ = [
     "LearnConfig",
     "LearnMode",
     "ModelConfig",
+    "MultiEpochLearnConfig",
     "OnPolicyCollectConfig",
     "OnPolicyConfig",
     "OnPolicyLearnConfig",

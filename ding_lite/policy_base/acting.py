@@ -26,7 +26,7 @@ from ding_lite.policy_base.foreign_hooks import MODE_ATTRIBUTES
 from ding_lite.policy_base.learning import LearnMode
 from ding_lite.policy_base.weights import WeightsSnapshot
 from ding_lite.policy_check import HookReads, code_of_acting, may_be_wrong, misfit_of, own_object
-from ding_lite.policy_state import StateError
+from ding_lite.policy_state import StateDictError
 
 
 class ActingPolicy(Protocol):
@@ -131,7 +131,7 @@ class ActingPolicy(Protocol):
         """The states of the random generators."""
 
     def require_generator_state(self, where: str, state: Any, /) -> None:
-        """Raise StateError if the states of random generators do not fit."""
+        """Raise StateDictError if the states of random generators do not fit."""
 
     def load_generator_state(self, state: Mapping[str, Any], /) -> None:
         """Load the states of the random generators."""
@@ -439,14 +439,14 @@ class ActMode:
         """The states of the random generators of each worker copy in a saved state of this mode.
 
         Raises:
-            StateError: it is not a state of a mode.
+            StateDictError: it is not a state of a mode.
             ValueError: the state has another number of workers.
         """
         if not isinstance(state, Mapping):
-            raise StateError(f"the state of {self.role}_mode is {state!r:.80}, expected a dict from state_dict().")
+            raise StateDictError(f"the state of {self.role}_mode is {state!r:.80}, expected a dict from state_dict().")
         twins = state.get("twins", [state])
         if not isinstance(twins, (list, tuple)) or not twins:
-            raise StateError(f"state['twins'] is {twins!r:.80}, expected a list of the states of workers.")
+            raise StateDictError(f"state['twins'] is {twins!r:.80}, expected a list of the states of workers.")
         states = list(twins)
         if self._remote:
             self._require_as_many(states, len(self._remote[0]()))
@@ -456,14 +456,15 @@ class ActMode:
         """Load the states of the random generators. States of several workers wait for `bind_remote`.
 
         Raises:
-            StateError: it is not a state of such a mode, or an entry does not fit; the message names it. Nothing is changed.
+            StateDictError: it is not a state of such a mode, or an entry does not fit; the message names it. Nothing is
+                changed.
             ValueError: the state has another number of workers. Nothing is changed.
         """
         states = self.worker_states(state)
         for index, one in enumerate(states):
             if isinstance(one, Mapping) and "model" in one:
                 found = f"a dict with {', '.join(map(str, one))}"
-                raise StateError(
+                raise StateDictError(
                     f"{type(self).__name__}.load_state_dict() wants the random states that its own state_dict() returns, got "
                     f"{found}. A state of the whole policy is for policy.load_state_dict(), or learn_mode.load_state_dict()."
                 )

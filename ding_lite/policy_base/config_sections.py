@@ -340,7 +340,7 @@ class ActorCriticLearnConfig(OnPolicyLearnConfig):
 
 
 @dataclasses.dataclass
-class EpochsLearnConfig(ActorCriticLearnConfig):
+class MultiEpochLearnConfig(ActorCriticLearnConfig):
     """Learning from a rollout in several epochs."""
 
     live_settings = dict.fromkeys(("epoch_per_collect", "batch_size"), _NEXT_ROLLOUT)
@@ -394,3 +394,6 @@ class PolicyGradientConfig(OnPolicyConfig):
 
     eval: EvalConfig = dataclasses.field(default_factory=lambda: EvalConfig(EvaluatorConfig(eval_freq=40)))
     """Evaluation."""
+
+
+EpochsLearnConfig = MultiEpochLearnConfig  # its name in earlier versions

@@ -58,7 +58,7 @@ class StepAverage:
 
         Raises:
             RankError: the processes do not take the same step, or not with the same parameters.
-            LossError: the loss of one of them is not finite.
+            NonFiniteError: the loss of one of them is not finite.
         """
         grads = [param.grad for param in params if param.grad is not None]
         names = sorted(name for name, value in self._stats.items() if _is_scalar(value))

@@ -155,7 +155,7 @@ _NOT_HERE = (
     (
         "other_agent_batches",
         "a policy learns from the rollout of its own agents. Add columns of other agents to ctx.parts[name].trajectories in a "
-        "middleware between AgentsCollector and for_policy(name, ...), by trajectories.with_columns(name=...)",
+        "middleware between MultiAgentCollector and for_policy(name, ...), by trajectories.with_columns(name=...)",
     ),
     (
         "episode",

@@ -98,7 +98,7 @@ class LearningPolicy(Protocol):
         """Run the policy on a dummy batch, the first time that this is called."""
 
     def require_finite(self, waiting: bool = True) -> None:
-        """Raise LossError if the weights are not finite."""
+        """Raise NonFiniteError if the weights are not finite."""
 
     def snapshot(self) -> WeightsSnapshot:
         """A copy of the weights."""
@@ -286,7 +286,7 @@ class LearnMode:
         Weights on a GPU are not checked here, because this would wait for the GPU; they are checked when a state is saved.
 
         Raises:
-            LossError: a weight is NaN or infinite.
+            NonFiniteError: a weight is NaN or infinite.
         """
         self._policy.require_finite(waiting=False)
 

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from ding_lite.basics import Config, ConfigError
 from ding_lite.basics.config_classes import all_values
 from ding_lite.policy_base.short_names import place_of
-from ding_lite.policy_state import StateError
+from ding_lite.policy_state import StateDictError
 
 _OF_OPTIMIZER = frozenset({"learning_rate", "lr_schedule", "optimizer_eps", "rmsprop_decay"})
 _COPIED = frozenset(
@@ -179,7 +179,7 @@ def restored_settings(cfg: Config, saved: Any, first: Mapping[str, Any]) -> tupl
         first: the values that the settings changed here had at first.
 
     Raises:
-        StateError: a setting does not fit.
+        StateDictError: a setting does not fit.
     """
     try:
         if not isinstance(saved, Mapping):
@@ -187,5 +187,5 @@ def restored_settings(cfg: Config, saved: Any, first: Mapping[str, Any]) -> tupl
         changes = live_changes(cfg, {**first, **saved}, is_restored=True)
         known = {**values_of(cfg, saved), **first}
     except (TypeError, ValueError, LookupError) as error:
-        raise StateError(f'state["settings"] is {saved!r:.80}, which does not fit: {error}') from None
+        raise StateDictError(f'state["settings"] is {saved!r:.80}, which does not fit: {error}') from None
     return changes, {name: known[name] for name in saved}

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from ding_lite.metrics import MetricsLogger
-from ding_lite.policy_check import LossError
+from ding_lite.policy_check import NonFiniteError
 from ding_lite.policy_state import networks_of
 from ding_lite.policy_state.network_copies import detached_copy, extra_states, load_extra_states
 
@@ -40,7 +40,7 @@ class SteppedPolicy(Protocol):
         """The parameters of the model."""
 
     def require_finite(self) -> None:
-        """Raise LossError if a weight is not finite."""
+        """Raise NonFiniteError if a weight is not finite."""
 
     def bump_version(self) -> None:
         """Increase the version, because the weights have changed."""
@@ -81,11 +81,11 @@ class NonfiniteSteps:
 
         Args:
             policy: the policy.
-            step: takes the step; raises LossError before any change of the weights if loss or gradient is not finite.
+            step: takes the step; raises NonFiniteError before any change of the weights if loss or gradient is not finite.
 
         Raises:
-            LossError: more than 10 steps in a row were skipped; or the weights were restored three times since the last copy,
-                and would have to be restored again.
+            NonFiniteError: more than 10 steps in a row were skipped; or the weights were restored three times since the last
+                copy, and would have to be restored again.
         """
         if self._restores:
             self._copy_weights(policy)
@@ -98,7 +98,7 @@ class NonfiniteSteps:
             output = step()
             if self._restores:
                 policy.require_finite()
-        except LossError as error:
+        except NonFiniteError as error:
             for param in policy.params:
                 param.grad = None
             if policy.version == version:
@@ -121,7 +121,7 @@ class NonfiniteSteps:
         """Make a new copy before the next step, because the weights were loaded, or the optimizer has other settings."""
         self._copy = None
 
-    def _skip(self, policy: SteppedPolicy, error: LossError) -> None:
+    def _skip(self, policy: SteppedPolicy, error: NonFiniteError) -> None:
         self.count += 1
         self._in_row += 1
         found = error.found or str(error)
@@ -168,7 +168,7 @@ class NonfiniteSteps:
         self._copied_at, self._version, self._copy = state["copied_at"], state["version"], state["copy"]
 
 
-def _given_up(what: str, found: str) -> LossError:
-    error = LossError(f"{what}; the last time, {found}. Lower the learning rate, clip gradients, or check the data.")
+def _given_up(what: str, found: str) -> NonFiniteError:
+    error = NonFiniteError(f"{what}; the last time, {found}. Lower the learning rate, clip gradients, or check the data.")
     error.found = f"{what}; the last time, {found}"
     return error

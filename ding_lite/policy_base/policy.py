@@ -468,8 +468,8 @@ class Policy(PolicyState):
         because its loss or gradient is not finite, otherwise 0.0.
 
         Raises:
-            LossError: the loss, or the norm of a clipped gradient, is not finite. No step was taken. On a GPU, only one in 64
-                steps is checked, because each check waits for the GPU; saving a state checks the weights. With "skip" and
+            NonFiniteError: the loss, or the norm of a clipped gradient, is not finite. No step was taken. On a GPU, only one in
+                64 steps is checked, because each check waits for the GPU; saving a state checks the weights. With "skip" and
                 "restore", too many steps were not finite.
         """
         guard = self._nonfinite_steps
@@ -519,7 +519,7 @@ class Policy(PolicyState):
             waiting: whether to wait for a GPU; if False, nothing on a GPU is checked.
 
         Raises:
-            LossError: something is NaN or infinite.
+            NonFiniteError: something is NaN or infinite.
         """
         if waiting:
             self._require_finite_compiled_steps()

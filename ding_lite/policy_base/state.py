@@ -30,7 +30,7 @@ from ding_lite.policy_base.short_names import Settings, made_kind
 from ding_lite.policy_base.weights import PolicyWeights
 from ding_lite.policy_check import changed_by_acting
 from ding_lite.policy_state import (
-    StateError,
+    StateDictError,
     all_or_nothing,
     entries_of_other_settings,
     entry_names,
@@ -178,7 +178,7 @@ class PolicyState(PolicyWeights):
 
         Raises:
             TypeError: the object does not have these methods; or one of these attributes is not a tuple of names.
-            StateError: the state does not fit the object.
+            StateDictError: the state does not fit the object.
         """
         if not callable(getattr(thing, "state_dict", None)) or not callable(getattr(thing, "load_state_dict", None)):
             raise TypeError(
@@ -235,7 +235,7 @@ class PolicyState(PolicyWeights):
         If iterations overlap, the random generators of the modes that act in other iterations are left out.
 
         Raises:
-            LossError: a weight is NaN or infinite.
+            NonFiniteError: a weight is NaN or infinite.
         """
         if self.being_loaded is None:
             self.take_from_learners()
@@ -281,7 +281,7 @@ class PolicyState(PolicyWeights):
 
         Raises:
             TypeError: the state is not a mapping.
-            StateError: a ValueError. The state has no weights; it is a state of another algorithm, other spaces or another
+            StateDictError: a ValueError. The state has no weights; it is a state of another algorithm, other spaces or another
                 network; or a part does not fit, or contains NaN or infinity.
         """
         self.set_weights(copy.deepcopy(state["model"]) if self.has_own_weights else state["model"])
@@ -338,7 +338,7 @@ class PolicyState(PolicyWeights):
         Settings that were changed here, but not there, get their first values again.
 
         Raises:
-            StateError: a setting does not fit.
+            StateDictError: a setting does not fit.
         """
         policy: Any = self
         if "optimizer" not in state:  # only weights
@@ -376,12 +376,12 @@ class PolicyState(PolicyWeights):
             state: a result of `learned_state` of a policy with the same algorithm, spaces and networks.
 
         Raises:
-            StateError: the state does not fit. Nothing is changed.
+            StateDictError: the state does not fit. Nothing is changed.
         """
         policy: Any = self
         require_state(f"{type(self).__name__}.load_learned_state", state)
         if "moments" not in state or "made_with" not in state:
-            raise StateError(f"{type(self).__name__}.load_learned_state wants a result of learned_state().")
+            raise StateDictError(f"{type(self).__name__}.load_learned_state wants a result of learned_state().")
         require_alike(self.made_with, policy.cfg, state["made_with"])
         own = self.state_dict()
         taken = {name: state[name] for name in own if name in state and name not in _OWN}
@@ -472,7 +472,7 @@ class PolicyState(PolicyWeights):
             state: the state to check.
 
         Raises:
-            StateError: an entry does not fit; the message names it.
+            StateDictError: an entry does not fit; the message names it.
         """
         require_random_state(where, state, self.generator_state(), self.rng, self.device, self.action_space)
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from ding_lite.data.column_arrays import tensor_to_array
 from ding_lite.policy_base.hooks import Hooks
 from ding_lite.policy_check import require_finite
-from ding_lite.policy_state import StateError, differing_settings, misfit, require_weights
+from ding_lite.policy_state import StateDictError, differing_settings, misfit, require_weights
 from ding_lite.policy_state.network_copies import (
     copy_extra_states,
     detached_copy,
@@ -106,7 +106,7 @@ class PolicyWeights(Hooks):
             waiting: whether to wait for a GPU; if False, weights on a GPU are not checked.
 
         Raises:
-            LossError: a weight is NaN or infinite.
+            NonFiniteError: a weight is NaN or infinite.
         """
         if self._found_finite != self.version and self.params and (waiting or self.device.type == "cpu"):
             require_finite(type(self).__name__, self.train_iter, self.params)
@@ -156,7 +156,7 @@ class PolicyWeights(Hooks):
 
         Raises:
             TypeError: the weights are not a mapping.
-            StateError: they do not fit the network, or are not finite. Nothing is changed.
+            StateDictError: they do not fit the network, or are not finite. Nothing is changed.
         """
         policy: Any = self  # a whole `Policy`, as `require_weights` needs
         if self.being_loaded is None:
@@ -166,7 +166,7 @@ class PolicyWeights(Hooks):
             load_network(self.model, weights)
         except RuntimeError as error:
             saved = None if self.being_loaded is None else self.being_loaded.get("made_with")
-            raise StateError(f"{misfit(policy)} {error}{differing_settings(policy.made_with, saved)}") from None
+            raise StateDictError(f"{misfit(policy)} {error}{differing_settings(policy.made_with, saved)}") from None
         self.bump_version()
 
     def bump_version(self) -> None:

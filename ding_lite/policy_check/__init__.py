@@ -7,7 +7,8 @@ from ding_lite.policy_check.acting_attributes import AttributesOfActing, changed
 from ding_lite.policy_check.batch_checks import explain_learning, require_known_shapes, require_shapes, warn_of_misfit
 from ding_lite.policy_check.columns import STANDARD, ColumnError, HookReads, described, map_columns
 from ding_lite.policy_check.dry_run import dummy_elements, try_out
-from ding_lite.policy_check.finite_numbers import LossError, are_finite, loss_error, require_finite
+from ding_lite.policy_check.finite_numbers import LossError as LossError
+from ding_lite.policy_check.finite_numbers import NonFiniteError, are_finite, loss_error, require_finite
 from ding_lite.policy_check.given_models import require_members, require_no_memory, require_output
 from ding_lite.policy_check.hook_names import require_declarations, require_methods
 from ding_lite.policy_check.hook_results import (
@@ -37,7 +38,7 @@ __all__ = [
     "ColumnError",
     "HookError",
     "HookReads",
-    "LossError",
+    "NonFiniteError",
     "ObservationError",
     "are_finite",
     "changed_by_acting",

@@ -20,7 +20,7 @@ from ding_lite.data.trees import has_leaf
 from ding_lite.envs.arrays import describe_shapes
 from ding_lite.envs.spaces import space_spec, subspaces
 from ding_lite.policy_check.columns import STANDARD, ColumnError, HookReads, described, explain_missing
-from ding_lite.policy_check.finite_numbers import LossError
+from ding_lite.policy_check.finite_numbers import NonFiniteError
 from ding_lite.policy_check.hook_results import HookError
 from ding_lite.policy_check.observations import describe_leaf, out_of_range
 
@@ -299,17 +299,17 @@ def explain_learning(policy: LearningPolicy, error: Exception, batch: Tree, know
 
     Raises:
         ColumnError: the batch lacks a column that the policy reads.
-        LossError: a column holds NaN or an infinite number.
+        NonFiniteError: a column holds NaN or an infinite number.
         ValueError: a column does not fit the spaces of the policy, or the batch has no rows, or none that are valid.
     """
     name = type(policy).__name__
-    if isinstance(error, LossError):
+    if isinstance(error, NonFiniteError):
         floats = {
             "/".join(path): leaf for path, leaf in flatten(batch) if isinstance(leaf, Tensor) and leaf.is_floating_point()
         }
         for what, wrong in (("NaN", Tensor.isnan), ("an infinite number", Tensor.isinf)):
             if named := [path for path, leaf in floats.items() if bool(wrong(leaf).any())]:
-                raise LossError(
+                raise NonFiniteError(
                     f"{error.found or error}: {', '.join(named)} of the batch it learns from holds {what}. Find out where it "
                     "comes from, for example the environment or a middleware that changes rewards."
                 ) from error

@@ -14,7 +14,7 @@ _ADVICE = (
 )
 
 
-class LossError(FloatingPointError):
+class NonFiniteError(FloatingPointError):
     """The loss, the norm of its gradient, or a weight is not finite.
 
     If it is the loss or the gradient, and was checked in this step, no step was taken; on a GPU, not every step is checked. If
@@ -25,9 +25,9 @@ class LossError(FloatingPointError):
     """What is not finite, and when it was found; without advice."""
 
 
-def loss_error(found: str) -> LossError:
+def loss_error(found: str) -> NonFiniteError:
     """The error for a loss or a gradient that is not finite, with advice."""
-    error = LossError(f"{found}: {_ADVICE}.")
+    error = NonFiniteError(f"{found}: {_ADVICE}.")
     error.found = found
     return error
 
@@ -36,7 +36,7 @@ def require_finite(policy: str, train_iter: int, params: Sequence[Tensor]) -> No
     """Check that the weights of a policy are finite.
 
     Raises:
-        LossError: a weight is NaN or infinite.
+        NonFiniteError: a weight is NaN or infinite.
     """
     # A sum is much cheaper than isfinite(). It may overflow although all numbers are finite, so isfinite() then decides.
     with torch.no_grad():
@@ -44,11 +44,11 @@ def require_finite(policy: str, train_iter: int, params: Sequence[Tensor]) -> No
     if math.isfinite(total) or all(bool(it.isfinite().all()) for it in params):
         return
     if not train_iter:
-        raise LossError(
+        raise NonFiniteError(
             f"the first weights of {policy} are not finite: initialise the networks of make_model, or of the argument model, "
             "with finite numbers."
         )
-    raise LossError(
+    raise NonFiniteError(
         f"the weights of {policy} are not finite after {train_iter} gradient steps, because a gradient was not finite although "
         f"the loss was, or because a step was much too large: {_ADVICE}; and continue from an earlier checkpoint."
     )
@@ -58,3 +58,6 @@ def are_finite(tensors: Sequence[Tensor]) -> bool:
     """Whether all numbers of these tensors are finite. It usually waits for a GPU only once."""
     total = sum(tensor.sum() for tensor in tensors)
     return math.isfinite(float(total)) or all(bool(tensor.isfinite().all()) for tensor in tensors)  # the sum may overflow
+
+
+LossError = NonFiniteError  # its name in earlier versions

@@ -19,7 +19,7 @@ from ding_lite.policy_parts.coefficient_schedules import EntropyCoeffSchedule, L
 from ding_lite.policy_parts.value_network import ValueNetworkMixin
 
 
-class ActorCriticLearning(LearningRateSchedule, EntropyCoeffSchedule, ValueNetworkMixin):
+class ActorCriticMixin(LearningRateSchedule, EntropyCoeffSchedule, ValueNetworkMixin):
     """A mixin for policies whose `cfg.learn` is an `ActorCriticLearnConfig`.
 
     It provides the weighted sum of losses, the normalisation of advantages, and statistics of the critic.
@@ -137,3 +137,6 @@ def _mean_of(stats: list[Any]) -> Any:
         return torch.stack(values).mean()
     means = [value.mean() for value in values if value.numel()]
     return torch.stack(means).mean() if means else torch.tensor(math.nan)
+
+
+ActorCriticLearning = ActorCriticMixin  # its name in earlier versions

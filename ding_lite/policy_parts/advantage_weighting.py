@@ -12,11 +12,11 @@ from torch import Tensor
 from ding_lite.data import Tree
 from ding_lite.functional import advantage_weight, weighted_mean
 from ding_lite.nn import GaussianActor
-from ding_lite.policy_parts.box_actions import FOR_RECORDED_ACTIONS, BoxActing
+from ding_lite.policy_parts.box_actions import FOR_RECORDED_ACTIONS, BoxActionMixin
 from ding_lite.policy_parts.replay_losses import row_weight
 
 
-class AdvantageWeightedActing(BoxActing):
+class AdvantageWeightedMixin(BoxActionMixin):
     """A mixin for an actor that is fitted to recorded actions: a Gaussian that is not squashed.
 
     `model.actor(obs)` returns mean, in [-1, 1], and log_std, each [B, A].
@@ -78,3 +78,6 @@ def limited_share(advantage: Tensor, *, beta: float, limit: float) -> Tensor:
         beta, limit: see `advantage_weight`.
     """
     return (beta * advantage.detach() >= math.log(limit)).to(advantage.dtype).mean()
+
+
+AdvantageWeightedActing = AdvantageWeightedMixin  # its name in earlier versions

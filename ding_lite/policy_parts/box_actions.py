@@ -83,10 +83,10 @@ FOR_RECORDED_ACTIONS = (
     "BCPolicy or DecisionTransformerPolicy, which support all spaces, or, for Discrete actions, DiscreteIQLPolicy or "
     "DiscreteCQLPolicy"
 )
-"""`BoxActing.for_other_actions` of policies that learn from datasets."""
+"""`BoxActionMixin.for_other_actions` of policies that learn from datasets."""
 
 
-class BoxActing(ParamGroupsMixin):
+class BoxActionMixin(ParamGroupsMixin):
     """A mixin for Box actions with finite bounds: an actor, critics, and exploration noise.
 
     `model.actor` and `model.critic` use actions scaled to [-1, 1]; batches contain the actions of the environment.
@@ -217,7 +217,7 @@ class GaussianNoiseCollectConfig(BoxCollectConfig):
     """Standard deviation of the noise, for actions scaled to [-1, 1]."""
 
 
-class GaussianNoiseActing(BoxActing):
+class GaussianNoiseMixin(BoxActionMixin):
     """A mixin for deterministic actors: exploration adds Gaussian noise to their actions."""
 
     def compute_actions(
@@ -257,3 +257,5 @@ def critic_regression(q_value: Tensor, next_value: Tensor, batch: Tree, gamma: f
 
 
 BoxConfig = BoxPolicyConfig  # its name in earlier versions
+BoxActing = BoxActionMixin  # its name in earlier versions
+GaussianNoiseActing = GaussianNoiseMixin  # its name in earlier versions

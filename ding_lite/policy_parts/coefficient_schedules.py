@@ -61,7 +61,7 @@ def _scheduled(name: str, schedule: str) -> FixedSettingError:
     )
 
 
-class ScheduledLearningRate(Base):
+class LearningRateScheduleMixin(Base):
     """A mixin for a learning rate that depends on the number of gradient steps, by `cfg.learn.lr_schedule`.
 
     `cur_lr` is the current learning rate, which is logged. It is that of the optimizer's first parameter group. Other groups,
@@ -104,7 +104,7 @@ class ScheduledLearningRate(Base):
         rates = {name for name in names if name.startswith("learn.learning_rate")}
         if not rates and not names & {"learn.lr_schedule", "learn.optimizer_eps", "learn.rmsprop_decay"}:
             return
-        ScheduledLearningRate.set_up(self)
+        LearningRateScheduleMixin.set_up(self)
 
     def require_effect(self, names: frozenset[str]) -> None:
         """Refuse a change of the only learning rate beside a schedule."""
@@ -136,8 +136,8 @@ class ScheduledLearningRate(Base):
         self.cur_lr = float(self.optimizer.param_groups[0]["lr"])
 
 
-class LearningRateSchedule(ScheduledLearningRate):
-    """`ScheduledLearningRate` with a constructor that hooks may call, such as `before_loss_init` of `build_policy`.
+class LearningRateSchedule(LearningRateScheduleMixin):
+    """`LearningRateScheduleMixin` with a constructor that hooks may call, such as `before_loss_init` of `build_policy`.
 
     Args:
         lr: the learning rate without a schedule.
@@ -276,3 +276,6 @@ class KLCoeffMixin(Base):
         """Load a saved state. The policy keeps its own weight if the state was made with another initial one."""
         super().load_state_dict(state)
         self.kl_coeff = state.get("kl_coeff", self.kl_coeff)
+
+
+ScheduledLearningRate = LearningRateScheduleMixin  # its name in earlier versions

@@ -17,7 +17,7 @@ from ding_lite.envs.arrays import to_arrays
 from ding_lite.functional.distributions import as_index
 from ding_lite.nn import get_action_mask, masked
 from ding_lite.policy_check import require_output
-from ding_lite.policy_state import StateError, require_range
+from ding_lite.policy_state import StateDictError, require_range
 
 if TYPE_CHECKING:
     from ding_lite.policy_base import Policy as Base
@@ -84,10 +84,10 @@ class EpsilonGreedy:
             state: the saved state.
 
         Raises:
-            StateError: an entry does not fit; the message names it.
+            StateDictError: an entry does not fit; the message names it.
         """
         if not isinstance(state, Mapping) or {"eps", "drawn"} - set(state):
-            raise StateError(f"{where} is {state!r:.80}, expected a dict with ['eps', 'drawn'].")
+            raise StateDictError(f"{where} is {state!r:.80}, expected a dict with ['eps', 'drawn'].")
         eps, drawn = state["eps"], state["drawn"]
         try:
             numbers = np.array(drawn, np.float64)
@@ -95,11 +95,11 @@ class EpsilonGreedy:
             numbers = np.empty(0)
         is_empty = isinstance(drawn, (list, tuple)) and not drawn
         if not is_empty and not (numbers.ndim == 2 and numbers.size and ((numbers >= 0) & (numbers < 1)).all()):
-            raise StateError(f"{where}['drawn'] is {drawn!r:.80}, expected a list of rows of numbers in [0, 1).")
+            raise StateDictError(f"{where}['drawn'] is {drawn!r:.80}, expected a list of rows of numbers in [0, 1).")
         if not (is_empty and eps == _NOT_YET and not isinstance(eps, bool)):
             require_range(f"{where}['eps']", eps, (0.0, 1.0))
         if not is_empty and eps == 0:
-            raise StateError(f"{where}['eps'] is 0 although random numbers were drawn, expected a number above 0.")
+            raise StateDictError(f"{where}['eps'] is 0 although random numbers were drawn, expected a number above 0.")
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load a saved state."""
@@ -130,10 +130,10 @@ FOR_RECORDED_BOX_ACTIONS = (
     "BCPolicy or DecisionTransformerPolicy, which support all spaces, or, for Box actions, IQLPolicy, AWACPolicy, CQLPolicy or "
     "TD3BCPolicy"
 )
-"""`EpsilonGreedyActing.for_other_actions` of policies that learn from datasets."""
+"""`EpsilonGreedyMixin.for_other_actions` of policies that learn from datasets."""
 
 
-class EpsilonGreedyActing(Base):
+class EpsilonGreedyMixin(Base):
     """A mixin for epsilon-greedy acting with Discrete actions.
 
     A policy that explores in another way sets `acting_settings = ()`.
@@ -206,4 +206,5 @@ class EpsilonGreedyActing(Base):
         self.exploration.load_state_dict(state["exploration"])
 
 
-GreedyActing = EpsilonGreedyActing  # its name in earlier versions
+GreedyActing = EpsilonGreedyMixin  # its name in earlier versions
+EpsilonGreedyActing = EpsilonGreedyMixin  # its name in earlier versions

@@ -70,7 +70,7 @@ class EpsConfig(Config):
 
 
 @dataclasses.dataclass
-class ExplorationConfig(ReplayConfig):
+class EpsReplayConfig(ReplayConfig):
     """Exploration and replay."""
 
     eps: EpsConfig = dataclasses.field(default_factory=EpsConfig)
@@ -114,12 +114,12 @@ class ValueBasedConfig(OffPolicyConfig):
         **dict.fromkeys(("exploration_final_eps", "exploration_fraction", "exploration_initial_eps"), _EPSILON),
     }
 
-    other: ExplorationConfig = dataclasses.field(default_factory=ExplorationConfig)
+    other: EpsReplayConfig = dataclasses.field(default_factory=EpsReplayConfig)
     """Exploration and replay."""
 
 
 @dataclasses.dataclass
-class HeadModelConfig(ModelConfig):
+class EncoderHeadModelConfig(ModelConfig):
     """An encoder, followed by hidden layers of the head."""
 
     encoder_hidden_size_list: list[int] = ranged_field(default_factory=lambda: [64], low=1, high=16_384)
@@ -163,3 +163,5 @@ class PriorityConfig(ReplayConfig):
 
 
 WideModelConfig = OfflineModelConfig  # its name in earlier versions
+ExplorationConfig = EpsReplayConfig  # its name in earlier versions
+HeadModelConfig = EncoderHeadModelConfig  # its name in earlier versions

@@ -19,7 +19,7 @@ else:
 _SETTINGS = "target_update_freq", "target_update_theta"
 
 
-class TargetNetwork(Base):
+class TargetNetworkMixin(Base):
     """A mixin with a target network, `target_model`, updated every `cfg.learn.target_update_freq` gradient steps.
 
         target = (1 - theta) * target + theta * online, theta = cfg.learn.target_update_theta
@@ -80,3 +80,6 @@ class TargetNetwork(Base):
         super().load_state_dict(state)
         saved = state.get("target_model")
         load_network(self.target_model, self.target_source().state_dict() if saved is None else saved)
+
+
+TargetNetwork = TargetNetworkMixin  # its name in earlier versions

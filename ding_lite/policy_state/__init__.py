@@ -4,13 +4,14 @@ Internal: its names may change in any version; `ding_lite.policy` has the errors
 """
 
 from ding_lite.policy_state.identities import (
-    StateError,
+    StateDictError,
     differing_settings,
     identity_of,
     require_alike,
     require_identity,
     settings_in,
 )
+from ding_lite.policy_state.identities import StateError as StateError
 from ding_lite.policy_state.leaves import entry_names, require_count, require_like, require_range, tensors_in
 from ding_lite.policy_state.loading import (
     all_or_nothing,
@@ -34,7 +35,7 @@ from ding_lite.policy_state.optimizer_states import (
 from ding_lite.policy_state.random_states import require_random_state, set_torch_state
 
 __all__ = [
-    "StateError",
+    "StateDictError",
     "all_or_nothing",
     "differing_settings",
     "entries_of_other_settings",

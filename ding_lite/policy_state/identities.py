@@ -18,7 +18,7 @@ _BOUNDS = ("low", "high")
 _FIX = 'pass "made_with" from state_dict(), or leave it out.'
 
 
-class StateError(ValueError):
+class StateDictError(ValueError):
     """A state does not fit the policy that loads it; the policy is unchanged."""
 
 
@@ -78,14 +78,14 @@ def require_alike(own: Mapping[str, Any], cfg: Config, saved: Any) -> None:
         saved: `identity_of` the policy that saved the state.
 
     Raises:
-        StateError: `saved` is not an identity; or something differs. The message lists all differences.
+        StateDictError: `saved` is not an identity; or something differs. The message lists all differences.
     """
     require_identity(saved)
     lineage = [own["algorithm"], *own["derived_from"]]
     _require_settings(lineage[0], cfg, saved)
     kind = saved["algorithm"]
     if kind not in lineage and lineage[0] not in saved["derived_from"]:
-        raise StateError(
+        raise StateDictError(
             f"this state was saved by a {kind}, and this policy is a {lineage[0]}: make a {kind} with the configuration and "
             'the spaces in state["made_with"]. If the networks are the same, policy.set_weights(state["model"]) loads only the '
             "weights."
@@ -97,7 +97,7 @@ def require_alike(own: Mapping[str, Any], cfg: Config, saved: Any) -> None:
     ]
     found += [difference for name, difference in _differences(own, saved) if name.startswith("model.")]
     if found:
-        raise StateError(
+        raise StateDictError(
             f"this state was saved by a different {lineage[0]}: {'; '.join(found)}. Make the policy with the environment and "
             "the configuration of the run that saved the state, such as "
             f'{type(cfg).__name__}.from_dict(state["made_with"]["config"]).'
@@ -118,39 +118,41 @@ def require_identity(saved: Any) -> None:
     """Check that this is a result of `identity_of`, also of an earlier version.
 
     Raises:
-        StateError: an entry is missing, or is not what it should be; the message names it.
+        StateDictError: an entry is missing, or is not what it should be; the message names it.
     """
     fix = _FIX
     if not isinstance(saved, Mapping):
-        raise StateError(f'state["made_with"] is {saved!r:.80}, expected a dict with {[*_PARTS]}: {fix}')
+        raise StateDictError(f'state["made_with"] is {saved!r:.80}, expected a dict with {[*_PARTS]}: {fix}')
     for name, kind in _PARTS.items():
         if name not in saved:
-            raise StateError(f'state["made_with"] lacks {name!r}, it has {sorted(map(str, saved))}: {fix}')
+            raise StateDictError(f'state["made_with"] lacks {name!r}, it has {sorted(map(str, saved))}: {fix}')
         place, found = f'state["made_with"][{name!r}]', saved[name]
         if not isinstance(found, kind):
-            raise StateError(f"{place} is {found!r:.80} of type {type(found).__name__}, expected a {kind.__name__}: {fix}")
+            raise StateDictError(f"{place} is {found!r:.80} of type {type(found).__name__}, expected a {kind.__name__}: {fix}")
         if found == "":
-            raise StateError(f"{place} is empty, expected the name of an algorithm: {fix}")
+            raise StateDictError(f"{place} is empty, expected the name of an algorithm: {fix}")
     for name in ("class", "given_model", "config_class"):  # older states do not have the first, and only some have the others
         if not isinstance(saved.get(name), (str, type(None))):
-            raise StateError(f'state["made_with"][{name!r}] is {saved[name]!r:.80}, expected the import path of a class: {fix}')
+            raise StateDictError(
+                f'state["made_with"][{name!r}] is {saved[name]!r:.80}, expected the import path of a class: {fix}'
+            )
     for name in ("observation_space", "action_space"):
         _require_recorded(f'state["made_with"][{name!r}]', saved[name])
         _require_space(f'state["made_with"][{name!r}]', saved[name], fix)
         try:
             space_from(saved[name])
         except DamagedRecordError as error:
-            raise StateError(f'state["made_with"][{name!r}]: {error} Or {fix}') from None
+            raise StateDictError(f'state["made_with"][{name!r}]: {error} Or {fix}') from None
         except SpaceError:  # of another kind
             pass
     if not all(isinstance(name, str) for name in saved["derived_from"]):
-        raise StateError(f'state["made_with"]["derived_from"] is {saved["derived_from"]!r:.80}, expected names: {fix}')
+        raise StateDictError(f'state["made_with"]["derived_from"] is {saved["derived_from"]!r:.80}, expected names: {fix}')
     for section in ("config", "settings"):
         _require_recorded(f'state["made_with"][{section!r}]', saved[section])
 
 
 def _require_settings(algorithm: str, cfg: Config, saved: Mapping[str, Any]) -> None:
-    """Raise StateError for settings whose values the configuration of this algorithm refuses.
+    """Raise StateDictError for settings whose values the configuration of this algorithm refuses.
 
     Missing settings, and settings that this version does not have, are allowed.
     """
@@ -169,13 +171,13 @@ def _require_recorded(place: str, value: Any) -> None:
             _require_recorded(f"{place}[{index}]", item)
     elif type(value) not in _PLAIN:
         wanted = "a number, a string, a list or a dict"
-        raise StateError(f"{place} is {value!r:.80} of type {type(value).__name__}, expected {wanted}: {_FIX}")
+        raise StateDictError(f"{place} is {value!r:.80} of type {type(value).__name__}, expected {wanted}: {_FIX}")
 
 
 def _require_names(place: str, given: Mapping[Any, Any]) -> None:
     for name in given:
         if not isinstance(name, str):
-            raise StateError(f"{place} has the key {name!r:.80} of type {type(name).__name__}, expected names: {_FIX}")
+            raise StateDictError(f"{place} has the key {name!r:.80} of type {type(name).__name__}, expected names: {_FIX}")
 
 
 def _require_legal(place: str, config: Config, saved: Mapping[str, Any]) -> None:
@@ -187,7 +189,7 @@ def _require_legal(place: str, config: Config, saved: Mapping[str, Any]) -> None
             try:
                 setattr(config, name, value)
             except ConfigError as error:
-                raise StateError(f"{place}[{name!r}] is {value!r:.80}, which is not allowed ({error}): {_FIX}") from None
+                raise StateDictError(f"{place}[{name!r}] is {value!r:.80}, which is not allowed ({error}): {_FIX}") from None
 
 
 def _require_bound(place: str, space: Mapping[str, Any]) -> None:
@@ -198,7 +200,7 @@ def _require_bound(place: str, space: Mapping[str, Any]) -> None:
             except (TypeError, ValueError, OverflowError):
                 bound = np.array(np.nan)
             if isinstance(space[name], bool) or np.isnan(bound).any() or [*bound.shape] not in ([], space.get("shape")):
-                raise StateError(
+                raise StateDictError(
                     f"{place}[{name!r}] is {space[name]!r:.80}, expected a number, or an array of the space's shape: {_FIX}"
                 )
 
@@ -206,7 +208,7 @@ def _require_bound(place: str, space: Mapping[str, Any]) -> None:
 def _require_space(place: str, space: Any, fix: str) -> None:
     parts = space.get("parts", {}) if isinstance(space, Mapping) else None
     if not isinstance(parts, Mapping) or not isinstance(space.get("kind"), str):
-        raise StateError(f'{place} is {space!r:.80}, expected a dict with the "kind" of a space, such as "Box": {fix}')
+        raise StateDictError(f'{place} is {space!r:.80}, expected a dict with the "kind" of a space, such as "Box": {fix}')
     _require_names(place, space)
     _require_names(f"{place}['parts']", parts)
     _require_bound(place, space)
@@ -278,3 +280,6 @@ def _describe(space: Any) -> str:
     inner = {name: value for name, value in known.items() if name != "kind" and usual.get(name) != value}
     shown = {name: value if len(str(value)) < 40 else "..." for name, value in inner.items()}
     return f"{space['kind']}({', '.join(f'{name}={value}' for name, value in shown.items())})"
+
+
+StateError = StateDictError  # its name in earlier versions

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ding_lite.policy_state.identities import StateError
+from ding_lite.policy_state.identities import StateDictError
 
 
 def require_tensor(where: str, current: Tensor, given: Tensor, must_be_finite: bool = False) -> None:
@@ -24,13 +24,13 @@ def require_tensor(where: str, current: Tensor, given: Tensor, must_be_finite: b
         must_be_finite: False allows NaN and infinity if the current tensor contains some.
 
     Raises:
-        StateError: it does not fit.
+        StateDictError: it does not fit.
     """
     if not _is_alike(current, given) or given.shape != current.shape or given.dtype != current.dtype:
-        raise StateError(f"{where} is {describe(given)}, expected {describe(current)}.{_remedy(current, given)}")
+        raise StateDictError(f"{where} is {describe(given)}, expected {describe(current)}.{_remedy(current, given)}")
     if not _is_finite(given) and (must_be_finite or _is_finite(current)):
         broken = given[~given.isfinite()].flatten()
-        raise StateError(
+        raise StateDictError(
             f"{where} holds {len(broken)} numbers that are not finite, such as {broken[0].item()}, of {given.numel()}: load an "
             "earlier checkpoint."
         )
@@ -49,14 +49,14 @@ def require_like(where: str, current: Any, given: Any, unchecked_entries: Sequen
         inner: True for a nested dict, whose names may differ.
 
     Raises:
-        StateError: an entry does not fit; the message names it.
+        StateDictError: an entry does not fit; the message names it.
     """
     if isinstance(current, Mapping):
         if not isinstance(given, Mapping):
-            raise StateError(f"{where} is a {type(given).__name__}, expected a dict with {sorted(map(str, current))}.")
+            raise StateDictError(f"{where} is a {type(given).__name__}, expected a dict with {sorted(map(str, current))}.")
         if current and not inner and current.keys() != given.keys():
             wanted, found = (sorted(map(str, one)) for one in (current, given))
-            raise StateError(f"{where} has {found}, expected {wanted}.")
+            raise StateDictError(f"{where} has {found}, expected {wanted}.")
         for name in current.keys() & given.keys():
             if name not in unchecked_entries:
                 require_like(f"{where}[{name!r}]", current[name], given[name], inner=True)
@@ -68,29 +68,31 @@ def require_leaf(where: str, current: Any, given: Any) -> None:
     """Check a single leaf, as `require_like` does.
 
     Raises:
-        StateError: it does not fit.
+        StateDictError: it does not fit.
     """
     if current is None or given is None:
         return
     if isinstance(current, (list, tuple, str)):
         if isinstance(given, (list, tuple)) != isinstance(current, (list, tuple)):
-            raise StateError(f"{where} is {given!r:.80}, expected a {type(current).__name__} as {current!r:.80}.")
+            raise StateDictError(f"{where} is {given!r:.80}, expected a {type(current).__name__} as {current!r:.80}.")
         return
     if not isinstance(current, (Tensor, np.ndarray, np.generic, bool, int, float)):
         return
     if not isinstance(given, (Tensor, np.ndarray, np.generic, bool, int, float)):
-        raise StateError(f"{where} is a {type(given).__name__}, expected a number or an array of numbers.")
+        raise StateDictError(f"{where} is a {type(given).__name__}, expected a number or an array of numbers.")
     old, new = (value if isinstance(value, Tensor) else np.asarray(value) for value in (current, given))
     if not _is_alike(old, new):
-        raise StateError(f"{where} is {describe(new)}, expected {describe(old)}.{_remedy(old, new)}")
+        raise StateDictError(f"{where} is {describe(new)}, expected {describe(old)}.{_remedy(old, new)}")
     if math.prod(old.shape) and old.ndim and new.ndim and old.shape != new.shape:
-        raise StateError(f"{where} is {describe(new)}, expected {describe(old)}.")
+        raise StateDictError(f"{where} is {describe(new)}, expected {describe(old)}.")
     if (_kind(new) == "c" or (old.ndim and new.ndim)) and _kind(old) != _kind(new):
-        raise StateError(f"{where} is {describe(new)}, expected {describe(old)}.")
+        raise StateDictError(f"{where} is {describe(new)}, expected {describe(old)}.")
     if not _is_finite(new) and _is_finite(old):
         if isinstance(given, float) and not math.isnan(given):  # such as a best value so far, which starts at -inf
             return
-        raise StateError(f"{where} holds numbers that are not finite, and the current ones are: load an earlier checkpoint.")
+        raise StateDictError(
+            f"{where} holds numbers that are not finite, and the current ones are: load an earlier checkpoint."
+        )
 
 
 def entry_names(thing: object, attribute: str) -> tuple[str, ...]:
@@ -126,34 +128,36 @@ def require_range(where: str, given: Any, limits: tuple[float, float], current: 
         current: the current numbers.
 
     Raises:
-        StateError: they are not.
+        StateDictError: they are not.
     """
     low, high = limits
     wanted = "finite" + (f", at least {low:g}" if low > -math.inf else "") + (f", at most {high:g}" if high < math.inf else "")
     kind = "a tensor" if isinstance(current, Tensor) else "a number"
     allowed = (Tensor,) if isinstance(current, Tensor) else (Tensor, np.ndarray, np.generic, int, float)
     if not isinstance(given, allowed) or isinstance(given, bool) or not is_plain(given):
-        raise StateError(f"{where} is {given!r:.80} of type {type(given).__name__}, expected {kind}, {wanted}.")
+        raise StateDictError(f"{where} is {given!r:.80} of type {type(given).__name__}, expected {kind}, {wanted}.")
     array = given.detach().cpu().numpy() if isinstance(given, Tensor) else np.asarray(given)
     if array.dtype.kind not in "fiu":
-        raise StateError(f"{where} is {given!r:.80}, expected {kind}, {wanted}.")
+        raise StateDictError(f"{where} is {given!r:.80}, expected {kind}, {wanted}.")
     outside = array[~(np.isfinite(array) & (array >= low) & (array <= high))]
     if outside.size:
-        raise StateError(f"{where} holds {outside.flat[0].item()!r}, expected {kind}, {wanted}: load an earlier checkpoint.")
+        raise StateDictError(
+            f"{where} holds {outside.flat[0].item()!r}, expected {kind}, {wanted}: load an earlier checkpoint."
+        )
 
 
 def require_count(where: str, given: Any) -> None:
     """Check that a saved counter is an integer from 0 to 2**63 - 1.
 
     Raises:
-        StateError: it is not.
+        StateDictError: it is not.
     """
     try:
         is_count = not isinstance(given, bool) and is_plain(given) and 0 <= operator.index(given) < 2**63
     except (TypeError, ValueError, RuntimeError):  # not an integer
         is_count = False
     if not is_count:
-        raise StateError(f"{where} is {given!r:.80}, expected an integer from 0 to 2**63 - 1.")
+        raise StateDictError(f"{where} is {given!r:.80}, expected an integer from 0 to 2**63 - 1.")
 
 
 def tensors_in(state: Any) -> Iterator[Tensor]:

@@ -16,7 +16,7 @@ from ding_lite.basics import Config, add_note
 from ding_lite.basics.messages import describe_error
 from ding_lite.basics.origins import is_of_ding_lite
 from ding_lite.metrics import MetricsLogger
-from ding_lite.policy_state.identities import StateError, differing_settings, is_of_given_model, require_alike, settings_in
+from ding_lite.policy_state.identities import StateDictError, differing_settings, is_of_given_model, require_alike, settings_in
 from ding_lite.policy_state.leaves import (
     describe,
     entry_names,
@@ -130,7 +130,7 @@ class LoadablePolicy(Protocol):
         """The whole state."""
 
     def require_generator_state(self, where: str, state: Any, /) -> None:
-        """Raise StateError if the states of random generators do not fit."""
+        """Raise StateDictError if the states of random generators do not fit."""
 
 
 def all_or_nothing(fn: Callable[..., None]) -> Callable[..., None]:
@@ -219,7 +219,7 @@ def _load_or_undo(policy: LoadablePolicy, fn: Callable[..., None], state: Mappin
         vars(policy).clear()
         vars(policy).update(attributes)
         if isinstance(error, RuntimeError) and "loading state_dict" in str(error):  # torch's error about names that do not fit
-            raise StateError(f"a part of this state does not fit this {kind}: {error}") from error
+            raise StateDictError(f"a part of this state does not fit this {kind}: {error}") from error
         raise
 
 
@@ -232,7 +232,7 @@ def require_state(call: str, given: object) -> None:
 
     Raises:
         TypeError: it is not a mapping, for example a path.
-        StateError: it has the states of several policies, or no "model".
+        StateDictError: it has the states of several policies, or no "model".
     """
     if isinstance(given, (str, PathLike)):
         shown = repr(str(given))
@@ -245,7 +245,7 @@ def require_state(call: str, given: object) -> None:
     several = given.get("policies")
     if isinstance(several, Mapping) and "model" not in given:
         names = list(several)
-        raise StateError(
+        raise StateDictError(
             f"{call} got the states of several policies, {', '.join(map(repr, names))}: load one of them, "
             f"load_state_dict(state['policies'][{(names or [''])[0]!r}])."
         )
@@ -253,7 +253,7 @@ def require_state(call: str, given: object) -> None:
         hint = ""
         if given and all(isinstance(value, Tensor) for value in given.values()):
             hint = " These look like weights: load them with set_weights(...)."
-        raise StateError(f"this is not a state of a policy: it lacks 'model', it has {sorted(map(str, given))}.{hint}")
+        raise StateDictError(f"this is not a state of a policy: it lacks 'model', it has {sorted(map(str, given))}.{hint}")
 
 
 def require_loadable(policy: LoadablePolicy, state: Mapping[str, Any], before: Mapping[str, Any]) -> None:
@@ -265,7 +265,7 @@ def require_loadable(policy: LoadablePolicy, state: Mapping[str, Any], before: M
         before: the policy's current state.
 
     Raises:
-        StateError: the state was saved by another kind of policy; or a part does not fit, and the message names it.
+        StateDictError: the state was saved by another kind of policy; or a part does not fit, and the message names it.
     """
     saved = state.get("made_with")
     if "made_with" in state:
@@ -282,16 +282,16 @@ def require_loadable(policy: LoadablePolicy, state: Mapping[str, Any], before: M
         return
     missing = [name for name in (*_NEEDED, *networks) if name in before and name not in state]
     if missing:
-        raise StateError(
+        raise StateDictError(
             f"this state of a {type(policy).__name__} lacks {missing[0]!r}, it has {sorted(map(str, state))}: pass the whole "
             'result of state_dict(), or only the weights, {"model": ...}.'
         )
     if policy.params:
         try:
             require_optimizer_state('state["optimizer"]', policy.optimizer, state["optimizer"], policy.params)
-        except StateError as error:
+        except StateDictError as error:
             reason = _other_weights(policy, state) or error
-            raise StateError(f"{reason}{differing_settings(policy.made_with, saved)}") from None
+            raise StateDictError(f"{reason}{differing_settings(policy.made_with, saved)}") from None
     for name in ("train_iter", "version"):
         require_count(f"state[{name!r}]", state[name])
     _require_random_numbers(policy, state)
@@ -341,11 +341,11 @@ def require_weights(
 
     Raises:
         TypeError: they are not a mapping, for example a path.
-        StateError: a tensor does not fit; the message names it.
+        StateDictError: a tensor does not fit; the message names it.
     """
     kind = type(policy).__name__
     if where != "weights" and not isinstance(weights, Mapping):
-        raise StateError(f"{where} is {weights!r:.80}, expected a dict of tensors by name from get_weights().")
+        raise StateDictError(f"{where} is {weights!r:.80}, expected a dict of tensors by name from get_weights().")
     if isinstance(weights, (str, PathLike)):
         shown = repr(str(weights))
         raise TypeError(
@@ -358,16 +358,16 @@ def require_weights(
             f"{kind}.set_weights wants weights from get_weights(), got {weights!r:.80} of type {type(weights).__name__}."
         )
     if not weights and policy.model.state_dict():
-        raise StateError(f"{where} is empty, expected the weights of a {type(policy.model).__name__}.")
+        raise StateDictError(f"{where} is empty, expected the weights of a {type(policy.model).__name__}.")
     if isinstance(weights.get("model"), Mapping) and "model" not in policy.model.state_dict():
-        raise StateError(f"{kind}.set_weights wants weights, got a whole state: use load_state_dict(state).")
+        raise StateDictError(f"{kind}.set_weights wants weights, got a whole state: use load_state_dict(state).")
     if saved is not None and is_of_given_model(policy.made_with, saved) and set(weights) != set(policy.model.state_dict()):
-        raise StateError(f"{misfit(policy)}{differing_settings(policy.made_with, saved)}")
+        raise StateDictError(f"{misfit(policy)}{differing_settings(policy.made_with, saved)}")
     try:
         _require_tensors("", policy.model, weights)
-    except StateError as error:
+    except StateDictError as error:
         differing = "" if saved is None else differing_settings(policy.made_with, saved)
-        raise StateError(f"{misfit(policy)} {error}{differing}") from None
+        raise StateDictError(f"{misfit(policy)} {error}{differing}") from None
 
 
 def entries_of_other_settings(policy: LoadablePolicy, saved: Mapping[str, Any] | None) -> dict[str, list[str]]:
@@ -474,7 +474,7 @@ def require_part(where: str, thing: Any, state: object) -> None:
         state: the saved state of the part. It must have the same shapes and dtypes as the current one.
 
     Raises:
-        StateError: an entry does not fit; the message names it.
+        StateDictError: an entry does not fit; the message names it.
         TypeError: `unchecked_entries` or `new_entries` of the part is not a tuple of names.
     """
     if isinstance(thing, Optimizer):
@@ -517,13 +517,13 @@ def _require_attached(policy: LoadablePolicy, states: object, networks: object, 
         saved: the identity of the policy that saved them; None if unknown. A base class does without networks of a derived one.
     """
     if not isinstance(states, Mapping):
-        raise StateError(f'state["attached"] is a {type(states).__name__}, expected a dict by name.')
+        raise StateDictError(f'state["attached"] is a {type(states).__name__}, expected a dict by name.')
     if not isinstance(networks, (list, tuple)) or not all(isinstance(name, str) for name in networks):
-        raise StateError(f'state["networks"] is {networks!r:.80}, expected a list of names.')
+        raise StateDictError(f'state["networks"] is {networks!r:.80}, expected a list of names.')
     is_same = isinstance(saved, Mapping) and saved.get("algorithm") == policy.made_with["algorithm"]
     lost = [name for name in networks if name in states and name not in policy.attachments] if is_same else []
     if lost:
-        raise StateError(
+        raise StateDictError(
             f'state["attached"] has {lost[0]!r}, a network or optimizer that this {type(policy).__name__} does not have: make '
             f"self.{lost[0].partition('/')[0]} in after_init, and not on first use, so that it is there when a state is loaded."
         )
@@ -532,7 +532,7 @@ def _require_attached(policy: LoadablePolicy, states: object, networks: object, 
         if name in states:
             require_part(f'state["attached"][{name!r}]', thing, states[name])
         elif states and id(thing) in own and isinstance(thing, (nn.Module, Optimizer)):
-            raise StateError(f'state["attached"] lacks {name!r}, a {type(thing).__name__} of this {type(policy).__name__}.')
+            raise StateDictError(f'state["attached"] lacks {name!r}, a {type(thing).__name__} of this {type(policy).__name__}.')
 
 
 def _require_metrics(state: Any) -> None:
@@ -542,27 +542,27 @@ def _require_metrics(state: Any) -> None:
         MetricsLogger().set_state(state)
     except Exception as error:  # noqa: BLE001  a damaged state may raise any
         found = describe_error(error)
-        raise StateError(
+        raise StateDictError(
             f'state["metrics"] wants "stats" as in MetricsLogger.get_state(), which cannot be read ({found}).'
         ) from None
 
 
 def _require_tensors(where: str, module: nn.Module, state: object) -> None:
-    """Raise StateError for a tensor that does not fit the module's. Missing and unknown names are left to the module."""
+    """Raise StateDictError for a tensor that does not fit the module's. Missing and unknown names are left to the module."""
     if not isinstance(state, Mapping):
-        raise StateError(f"{where} is a {type(state).__name__}, expected the state of a {type(module).__name__}.")
+        raise StateDictError(f"{where} is a {type(state).__name__}, expected the state of a {type(module).__name__}.")
     if not state and module.state_dict():
-        raise StateError(f"{where} is empty, expected the state of a {type(module).__name__}.")
+        raise StateDictError(f"{where} is empty, expected the state of a {type(module).__name__}.")
     if odd := [name for name in state if not isinstance(name, str)]:
         place = f"{where} has the key" if where else "they have the key"
-        raise StateError(f"{place} {odd[0]!r} of type {type(odd[0]).__name__}, expected names of tensors.")
+        raise StateDictError(f"{place} {odd[0]!r} of type {type(odd[0]).__name__}, expected names of tensors.")
     ranges = _ranges_in(module)
     learned = {name for name, _ in module.named_parameters(remove_duplicate=False)}
     for name, current in module.state_dict().items():
         if name in state and isinstance(current, Tensor) and not is_extra_state(name):
             place = f"{where}[{name!r}]" if where else repr(name)
             if not isinstance(state[name], Tensor):
-                raise StateError(f"{place} is a {type(state[name]).__name__}, expected a tensor {describe(current)}.")
+                raise StateDictError(f"{place} is a {type(state[name]).__name__}, expected a tensor {describe(current)}.")
             require_tensor(place, current, state[name], must_be_finite=name in learned)
             if name in ranges:
                 require_range(place, state[name], ranges[name], current)
@@ -577,7 +577,7 @@ def _require_random_numbers(policy: LoadablePolicy, state: Mapping[str, Any]) ->
             policy.require_generator_state(where, found)
             continue
         if not isinstance(found["twins"], (list, tuple)) or not found["twins"]:
-            raise StateError(f"{where}['twins'] is {found['twins']!r:.80}, expected a list of the states of workers.")
+            raise StateDictError(f"{where}['twins'] is {found['twins']!r:.80}, expected a list of the states of workers.")
         for index, one in enumerate(found["twins"]):
             policy.require_generator_state(f"{where}['twins'][{index}]", one)
     for mode in (policy.collect_mode, policy.eval_mode):

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from ding_lite.nn.eager_optimizers import Adam
-from ding_lite.policy_state.identities import StateError
+from ding_lite.policy_state.identities import StateDictError
 from ding_lite.policy_state.leaves import is_plain, require_tensor
 
 _HOW = frozenset({"capturable", "differentiable", "foreach", "fused"})  # change the implementation, not the result
@@ -178,7 +178,7 @@ def moments_of(optimizer: Optimizer, params: Sequence[Tensor]) -> dict[int, Any]
 def with_moments(state: Mapping[str, Any], optimizer: Optimizer, params: Sequence[Tensor], moments: Any) -> dict[str, Any]:
     """The state of an optimizer, with the moments of another one, from `moments_of`."""
     if not isinstance(moments, Mapping) or any(place not in range(len(params)) for place in moments):
-        raise StateError(f'state["moments"] is {moments!r:.80}, expected a result of moments_of().')
+        raise StateDictError(f'state["moments"] is {moments!r:.80}, expected a result of moments_of().')
     places = {id(param): place for place, param in enumerate(params)}
     grouped = [param for group in optimizer.param_groups for param in group["params"]]
     order = [places.get(id(param)) for param in grouped]
@@ -198,19 +198,21 @@ def require_optimizer_state(where: str, optimizer: Optimizer, state: Any, params
         params: the parameters whose places the state may name; see `optimizer_state`.
 
     Raises:
-        StateError: an entry does not fit; the message names it.
+        StateDictError: an entry does not fit; the message names it.
     """
     kind = type(optimizer).__name__
     if not isinstance(state, Mapping) or not isinstance(state.get("state"), Mapping) or "param_groups" not in state:
-        raise StateError(f"{where} is {state!r:.80}, expected the state of a {kind}.")
+        raise StateDictError(f"{where} is {state!r:.80}, expected the state of a {kind}.")
     own, given = optimizer.state_dict()["param_groups"], state["param_groups"]
     if not isinstance(given, (list, tuple)) or not all(_is_group(group) for group in given):
-        raise StateError(
+        raise StateDictError(
             f'{where}["param_groups"] is {given!r:.80}, expected a list of dicts, each with "params", a list of numbers.'
         )
     if [len(group["params"]) for group in own] != [len(group["params"]) for group in given]:
         theirs, mine = ([len(group["params"]) for group in groups] for groups in (given, own))
-        raise StateError(f'{where}["param_groups"] has {theirs} parameters per group, and this {kind} has {mine} in "params".')
+        raise StateDictError(
+            f'{where}["param_groups"] has {theirs} parameters per group, and this {kind} has {mine} in "params".'
+        )
     trial = _trial_of(optimizer)
     for index, group in enumerate(own):
         _require_settings(f'{where}["param_groups"][{index}]', trial, group, given[index])
@@ -219,11 +221,13 @@ def require_optimizer_state(where: str, optimizer: Optimizer, state: Any, params
     if _MADE in state:
         _require_made(where, state, trial, own)
     if params and _PLACES in state and _sorted(state[_PLACES]) != (expected := sorted(_places(optimizer, params))):
-        raise StateError(f'{where}["{_PLACES}"] is {state[_PLACES]!r:.80}, expected the numbers {expected!r:.80} in any order.')
+        raise StateDictError(
+            f'{where}["{_PLACES}"] is {state[_PLACES]!r:.80}, expected the numbers {expected!r:.80} in any order.'
+        )
     wanted = _first_moments(where, trial, given)
     for index, moments in state["state"].items():
         if index not in range(len(own_params)):
-            raise StateError(f'{where}["state"] has an entry {index!r}, and there are {len(own_params)} parameters.')
+            raise StateDictError(f'{where}["state"] has an entry {index!r}, and there are {len(own_params)} parameters.')
         _require_moments(f'{where}["state"][{index}]', own_params[index], moments, wanted.get(index))
     if wanted and not _has_finite_step(optimizer, state):
         _require_finite_step(where, trial, state)
@@ -243,35 +247,35 @@ def _is_group(group: object) -> bool:
 
 
 def _require_settings(place: str, trial: Optimizer, own: Mapping[str, Any], given: Mapping[str, Any]) -> None:
-    """Raise StateError for settings of a group that are missing, unknown, of another type, or not allowed. Those that something
-    has added here may be missing, and those that a scheduler of torch has added there may be unknown."""
+    """Raise StateDictError for settings of a group that are missing, unknown, of another type, or not allowed. Those that
+    something has added here may be missing, and those that a scheduler of torch has added there may be unknown."""
     kind = type(trial).__name__
     if unknown := [name for name in given if name not in own and name not in _OF_SCHEDULERS]:
-        raise StateError(f"{place} has {unknown[0]!r}, which {kind} does not have: it was saved by another optimizer.")
+        raise StateDictError(f"{place} has {unknown[0]!r}, which {kind} does not have: it was saved by another optimizer.")
     defaults = inspect.signature(type(trial)).parameters
     for name in own:
         if name not in given:
             if _is_added(name, trial):
                 continue
-            raise StateError(f"{place} lacks {name!r}, which {kind} has: it was saved by another optimizer.")
+            raise StateDictError(f"{place} lacks {name!r}, which {kind} has: it was saved by another optimizer.")
         if name != "params":
             may_lack = own[name] is None or (name in defaults and defaults[name].default is None)
             _require_setting(f"{place}[{name!r}]", own[name], given[name], may_lack)
             if isinstance(own[name], bool) and name not in _HOW and given[name] != own[name]:
-                raise StateError(
+                raise StateDictError(
                     f"{place}[{name!r}] is {given[name]!r}, and this {kind} has {own[name]!r}: set it to {own[name]!r}, or "
                     f"make the optimizer with {name}={given[name]!r}."
                 )
     # Others could not be compared, as tensors; and torch would assign moments to other parameters than those checked here.
     if not all(type(index) is int for index in given["params"]) or list(given["params"]) != list(own["params"]):
-        raise StateError(f"{place}['params'] is {given['params']!r:.80}, expected {own['params']!r:.80}.")
+        raise StateDictError(f"{place}['params'] is {given['params']!r:.80}, expected {own['params']!r:.80}.")
     checked = [name for name in defaults if name != "params" and name in own]
     mine = {name: own[name] for name in checked}
     if _refusal(trial, mine):
         return  # the constructor cannot be called like this
     for name in checked:
         if refusal := _refusal(trial, {**mine, name: given[name]}):
-            raise StateError(
+            raise StateDictError(
                 f"{place}[{name!r}] is {given[name]!r:.80}, which {kind} does not allow ({refusal}); this optimizer has "
                 f"{own[name]!r:.80}. Load an earlier checkpoint, or set an allowed value."
             )
@@ -280,20 +284,20 @@ def _require_settings(place: str, trial: Optimizer, own: Mapping[str, Any], give
 def _require_setting(place: str, own: Any, given: Any, may_lack: bool = False) -> None:
     if isinstance(own, (list, tuple)):
         if not isinstance(given, (list, tuple)) or len(given) != len(own):
-            raise StateError(f"{place} is {given!r:.80}, expected {len(own)} numbers as in {own!r:.80}.")
+            raise StateDictError(f"{place} is {given!r:.80}, expected {len(own)} numbers as in {own!r:.80}.")
         for index, (one, other) in enumerate(zip(own, given)):
             _require_setting(f"{place}[{index}]", one, other)
     elif isinstance(own, bool) or own is None:
         if not (
             (given is None and (may_lack or own is None)) or isinstance(given, bool) or (own is None and _is_number(given))
         ):
-            raise StateError(f"{place} is {given!r:.80}, expected a value such as {own!r}.")
+            raise StateDictError(f"{place} is {given!r:.80}, expected a value such as {own!r}.")
     elif isinstance(own, (int, float, Tensor)):
         if not _is_number(given):
             found = f"a {type(given).__name__}" if not isinstance(given, Tensor) else _describe(given)
-            raise StateError(f"{place} is {found}, expected a number or an array of numbers, such as {own!r:.80}.")
+            raise StateDictError(f"{place} is {found}, expected a number or an array of numbers, such as {own!r:.80}.")
         if _is_finite(own) and not (_is_finite(given) and abs(float(given)) <= max(_MOST, abs(float(own)))):
-            raise StateError(f"{place} is {given!r:.80}, and this optimizer has {own!r:.80}: load an earlier checkpoint.")
+            raise StateDictError(f"{place} is {given!r:.80}, and this optimizer has {own!r:.80}: load an earlier checkpoint.")
 
 
 def _is_number(given: object) -> bool:
@@ -323,30 +327,30 @@ def _refusal(trial: Optimizer, settings: Mapping[str, Any]) -> str:
 
 
 def _require_all_kept(where: str, state: Mapping[str, Any], count: int) -> None:
-    """Raise StateError if the moments in a state are not those of the parameters listed in "kept"."""
+    """Raise StateDictError if the moments in a state are not those of the parameters listed in "kept"."""
     if _KEPT not in state:
         return  # an older state, or one from the optimizer's own state_dict()
     kept = state[_KEPT]
     if not isinstance(kept, (list, tuple)) or not all(type(index) is int and 0 <= index < count for index in kept):
-        raise StateError(f'{where}["{_KEPT}"] is {kept!r:.80}, expected a list of indices of parameters.')
+        raise StateDictError(f'{where}["{_KEPT}"] is {kept!r:.80}, expected a list of indices of parameters.')
     lost = [index for index in kept if index not in list(state["state"])]
     if lost:
-        raise StateError(
+        raise StateDictError(
             f'{where}["state"] lacks {lost[0]!r}, the moments of a parameter: it had those of {kept!r:.80} when it was saved. '
             "Pass the whole result of state_dict()."
         )
     if more := [index for index in state["state"] if index not in kept and index in range(count)]:
-        raise StateError(
+        raise StateDictError(
             f'{where}["{_KEPT}"] is {kept!r:.80}, but {where}["state"] also has an entry {more[0]!r}. Pass the whole result of '
             "state_dict()."
         )
 
 
 def _require_made(where: str, state: Mapping[str, Any], trial: Optimizer, own: Sequence[Mapping[str, Any]]) -> None:
-    """Raise StateError if the settings that the saved optimizer was made with are not those of such an optimizer."""
+    """Raise StateDictError if the settings that the saved optimizer was made with are not those of such an optimizer."""
     made, groups = state[_MADE], state["param_groups"]
     if not isinstance(made, (list, tuple)) or len(made) != len(own) or not all(isinstance(one, Mapping) for one in made):
-        raise StateError(
+        raise StateDictError(
             f'{where}["{_MADE}"] is {made!r:.80}, expected a dict of settings for each of {len(own)} parameter groups.'
         )
     for index, (group, given, mine) in enumerate(zip(groups, made, own)):
@@ -354,10 +358,10 @@ def _require_made(where: str, state: Mapping[str, Any], trial: Optimizer, own: S
         optional = {"lr"} if points is not None else set()
         optional |= {name for name in mine if _is_added(name, trial)}
         if missing := [name for name in group_settings([mine])[0] if name not in given and name not in optional]:
-            raise StateError(f"{place} lacks {missing[0]!r}, it has {sorted(map(str, given))}.")
+            raise StateDictError(f"{place} lacks {missing[0]!r}, it has {sorted(map(str, given))}.")
         _require_settings(place, trial, mine, {**group, **{name: given[name] for name in given if name not in _OF_SCHEDULE}})
         if points is not None and not (isinstance(points, (list, tuple)) and points and all(map(_is_point, points))):
-            raise StateError(
+            raise StateDictError(
                 f"{place}['lr_schedule'] is {points!r:.80}, expected points (gradient step, learning rate), or None."
             )
         _require_setting(f"{place}['lr_ratio']", 1.0, given.get("lr_ratio", 1.0))
@@ -369,7 +373,7 @@ def _is_point(point: object) -> bool:
 
 def _require_moments(where: str, param: Tensor, moments: Any, wanted: Mapping[str, Any] | None) -> None:
     if not isinstance(moments, Mapping):
-        raise StateError(f"{where} is {moments!r:.80}, expected a dict of moments.")
+        raise StateDictError(f"{where} is {moments!r:.80}, expected a dict of moments.")
     if wanted is None:  # unknown: then a moment must be a single number, or have the shape of its parameter
         wanted = {
             name: part if part.numel() == 1 else torch.empty_like(param)
@@ -378,10 +382,10 @@ def _require_moments(where: str, param: Tensor, moments: Any, wanted: Mapping[st
         }
     for name in [*wanted, *moments]:
         if (name in wanted) != (name in moments):
-            raise StateError(f"{where} {'lacks' if name in wanted else 'has'} {name!r}: it was saved by another optimizer.")
+            raise StateDictError(f"{where} {'lacks' if name in wanted else 'has'} {name!r}: it was saved by another optimizer.")
         if isinstance(wanted[name], Tensor):
             if not isinstance(moments[name], Tensor):
-                raise StateError(f"{where}[{name!r}] is a {type(moments[name]).__name__}, expected a tensor.")
+                raise StateDictError(f"{where}[{name!r}] is a {type(moments[name]).__name__}, expected a tensor.")
             require_tensor(f"{where}[{name!r}]", wanted[name], moments[name], must_be_finite=True)
 
 
@@ -390,7 +394,7 @@ def _first_moments(where: str, trial: Optimizer, groups: Sequence[Mapping[str, A
     try:
         _step(trial, {"state": {}, "param_groups": groups})
     except (ValueError, TypeError, KeyError) as error:
-        raise StateError(f"{where} does not fit this {type(trial).__name__}: {error}") from None
+        raise StateDictError(f"{where} does not fit this {type(trial).__name__}: {error}") from None
     except RuntimeError:  # for example, an optimizer that needs sparse gradients
         return {}
     found: dict[int, Any] = trial.state_dict()["state"]
@@ -398,14 +402,14 @@ def _first_moments(where: str, trial: Optimizer, groups: Sequence[Mapping[str, A
 
 
 def _require_finite_step(where: str, trial: Optimizer, state: Mapping[str, Any]) -> None:
-    """Raise StateError for impossible moments, such as negative squares: a step with zero gradients gives NaN or infinity."""
+    """Raise StateDictError for impossible moments, such as negative squares, with which a step is not finite."""
     _step(trial, state)
     params = [param for group in trial.param_groups for param in group["params"]]
     for index, param in enumerate(params):
         if not bool(param.isfinite().all()):
             parts = state["state"].get(index, {})
             least = {name: part.min().item() for name, part in parts.items() if isinstance(part, Tensor) and part.numel()}
-            raise StateError(
+            raise StateDictError(
                 f'{where}["state"][{index}] makes parameter {index} {param[~param.isfinite()][0].item()} in a step with zero '
                 f"gradients; its smallest numbers are {least}. Load an earlier checkpoint."
             )

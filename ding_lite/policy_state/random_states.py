@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ding_lite.data.random_generators import require_generator_state
 from ding_lite.envs.spaces import subspaces
-from ding_lite.policy_state.identities import StateError
+from ding_lite.policy_state.identities import StateDictError
 from ding_lite.policy_state.leaves import describe
 
 _STATES_OF_TORCH = torch.Size([16]), torch.Generator().get_state().shape
@@ -38,13 +38,13 @@ def require_random_state(
         rng, device, action_space: attributes of the policy.
 
     Raises:
-        StateError: an entry does not fit; the message names it.
+        StateDictError: an entry does not fit; the message names it.
     """
     if not isinstance(state, Mapping):
-        raise StateError(f"{where} is {state!r:.80}, expected a dict of random states with {[*own]}.")
+        raise StateDictError(f"{where} is {state!r:.80}, expected a dict of random states with {[*own]}.")
     for name in own:
         if name not in state and name != "action_space":  # older states do not have it
-            raise StateError(
+            raise StateDictError(
                 f"{where} lacks {name!r}, it has {sorted(map(str, state))}: pass the whole result of state_dict()."
             )
     require_numpy_state(f"{where}['rng']", state["rng"], rng)
@@ -57,22 +57,24 @@ def require_numpy_state(where: str, state: Any, rng: np.random.Generator) -> Non
     """Check that a saved state fits a numpy generator.
 
     Raises:
-        StateError: an entry does not fit; the message names it.
+        StateDictError: an entry does not fit; the message names it.
     """
     try:
         require_generator_state(where, state, rng.bit_generator)
     except ValueError as error:
-        raise StateError(f"{error} Pass the whole result of state_dict().") from None
+        raise StateDictError(f"{error} Pass the whole result of state_dict().") from None
 
 
 def _require_torch_state(where: str, state: Any, own: Tensor, device: torch.device) -> None:
     expected = f"expected the state of a torch.Generator, {describe(own)}: pass the whole result of state_dict()."
     if not isinstance(state, Tensor):
-        raise StateError(f"{where} is {state!r:.80}, {expected}")
+        raise StateDictError(f"{where} is {state!r:.80}, {expected}")
     try:
         set_torch_state(torch.Generator(device), state)
     except (TypeError, RuntimeError) as error:
-        raise StateError(f"{where} is {describe(state)} and not valid ({' '.join(str(error).split())}), {expected}") from None
+        raise StateDictError(
+            f"{where} is {describe(state)} and not valid ({' '.join(str(error).split())}), {expected}"
+        ) from None
 
 
 def set_torch_state(generator: torch.Generator, state: Tensor) -> None:
@@ -98,6 +100,8 @@ def _require_space_state(where: str, state: Any, space: gymnasium.Space[Any]) ->
         require_numpy_state(where, state, copy.deepcopy(space).np_random)
         return
     if not isinstance(state, Mapping) or set(parts) - set(state):
-        raise StateError(f"{where} is {state!r:.80}, expected a dict with {[*parts]}: pass the whole result of state_dict().")
+        raise StateDictError(
+            f"{where} is {state!r:.80}, expected a dict with {[*parts]}: pass the whole result of state_dict()."
+        )
     for name, part in parts.items():
         _require_space_state(f"{where}[{name!r}]", state[name], part)

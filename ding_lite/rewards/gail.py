@@ -142,8 +142,8 @@ class GAILRewardModel(RewardModel):
             transitions of each; empty if no row is a step.
 
         Raises:
-            LossError: the batch has NaN or infinity, and nothing has changed; or the loss or its gradient is not finite, and
-                the discriminator is as before this gradient step.
+            NonFiniteError: the batch has NaN or infinity, and nothing has changed; or the loss or its gradient is not finite,
+                and the discriminator is as before this gradient step.
         """
         rows = self._inputs(batch, for_learning=True)
         count = len(first_leaf(rows))

@@ -107,8 +107,8 @@ class ICMRewardModel(ExplorationBonus):
             weight; empty if no row is a step.
 
         Raises:
-            LossError: the batch has NaN or infinity, or the loss or its gradient is not finite; the networks and the running
-                statistics are as before.
+            NonFiniteError: the batch has NaN or infinity, or the loss or its gradient is not finite; the networks and the
+                running statistics are as before.
         """
         rows = self._rows_of(batch, for_learning=True)
         if not len(first_leaf(rows)):

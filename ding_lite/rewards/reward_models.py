@@ -19,9 +19,9 @@ from ding_lite.data import Spec, Tree, flatten, nested
 from ding_lite.data.trees import as_floats, has_leaf, map_leaves, with_leaves
 from ding_lite.functional import decayed_value
 from ding_lite.policy_base import available_device
-from ding_lite.policy_check import LossError, are_finite
+from ding_lite.policy_check import NonFiniteError, are_finite
 from ding_lite.policy_state import (
-    StateError,
+    StateDictError,
     group_settings,
     optimizer_state,
     require_count,
@@ -61,7 +61,7 @@ class RewardModel(abc.ABC):
         """These columns of a batch as rows [N, ...] on the device; for learning, without those that `valid` excludes.
 
         Raises:
-            LossError: rows for learning hold NaN or infinity.
+            NonFiniteError: rows for learning hold NaN or infinity.
         """
 
         def merged(spec: Any, leaf: Tensor) -> Tensor:
@@ -73,7 +73,7 @@ class RewardModel(abc.ABC):
                 valid = batch.valid.to(self.device).reshape(-1)
                 rows = map_leaves(lambda leaf: leaf[valid], rows)
             if names := not_finite(rows):
-                raise LossError(
+                raise NonFiniteError(
                     f"{type(self).__name__}.learn() got NaN or infinity in {names}: find out where it comes from, for example "
                     "the environment or a wrapper."
                 )
@@ -81,11 +81,11 @@ class RewardModel(abc.ABC):
 
     @block
     def _unless_refused(self, *statistics: nn.Module) -> Iterator[None]:
-        """In a block that updates running statistics and takes a gradient step: a LossError leaves the statistics unchanged."""
+        """Around an update of running statistics and a gradient step: a NonFiniteError leaves the statistics unchanged."""
         before = [detached_copy(one.state_dict()) for one in statistics]
         try:
             yield
-        except LossError:
+        except NonFiniteError:
             for one, state in zip(statistics, before):
                 one.load_state_dict(state)
             raise
@@ -98,10 +98,10 @@ class RewardModel(abc.ABC):
             *used: further scalars that must be finite.
 
         Raises:
-            LossError: the loss, its gradient, or one of `used` is not finite; the networks are as before.
+            NonFiniteError: the loss, its gradient, or one of `used` is not finite; the networks are as before.
         """
         if not all(one.isfinite() for one in (loss, *used)):
-            raise LossError(
+            raise NonFiniteError(
                 f"{type(self).__name__}.learn() got the loss {loss.item()}: check the batch for very large numbers, or lower "
                 "learning_rate."
             )
@@ -110,7 +110,7 @@ class RewardModel(abc.ABC):
         grads = [it.grad for group in self.optimizer.param_groups for it in group["params"] if it.grad is not None]
         if not are_finite(grads):
             self.optimizer.zero_grad()
-            raise LossError(
+            raise NonFiniteError(
                 f"the gradient in {type(self).__name__}.learn() is not finite: check the batch for very large numbers, or "
                 "lower learning_rate."
             )
@@ -136,17 +136,17 @@ class RewardModel(abc.ABC):
         """Load a saved state. Settings of the optimizer come from this model's configuration, with a warning of differences.
 
         Raises:
-            StateError: a part is missing or does not fit; nothing is changed.
+            StateDictError: a part is missing or does not fit; nothing is changed.
         """
         own = RewardModel.state_dict(self)  # without the entries that a derived class adds
         state = base_state(self, state, own)
         if missing := [name for name in own if name not in state]:
-            raise StateError(
+            raise StateDictError(
                 f"this state of {type(self).__name__} lacks {missing[0]!r}, it has {sorted(map(str, state))}: pass the whole "
                 "result of state_dict()."
             )
         if unknown := [str(name) for name in state if name not in own]:
-            raise StateError(
+            raise StateDictError(
                 f"this state of {type(self).__name__} has {unknown[0]!r}, expected {sorted(own)}: load it into the class that "
                 "saved it."
             )

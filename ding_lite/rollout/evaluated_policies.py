@@ -16,7 +16,7 @@ from ding_lite.data import Tree, nested, to_device, tree
 from ding_lite.data.trees import is_tree, map_leaves
 from ding_lite.functional import squashed_gaussian_log_prob, unsquash
 from ding_lite.nn import ActionDistribution, clip_actions, get_action_mask, masked
-from ding_lite.policy import BoxActing, CollectMode, EpsilonGreedyActing, EvalMode, LearnMode, Policy
+from ding_lite.policy import BoxActionMixin, CollectMode, EpsilonGreedyMixin, EvalMode, LearnMode, Policy
 from ding_lite.policy_check import require_shapes
 
 _NEVER = -1e30  # a masked action has a lower logit, but not minus infinity
@@ -182,10 +182,10 @@ def require_eval_mode(policy: object, who: str) -> None:
 
 
 def require_no_memory(policy: EvalMode, who: str) -> None:
-    """Raise ValueError for a policy whose actions depend on earlier steps of the episode. The noise of BoxActing does not
+    """Raise ValueError for a policy whose actions depend on earlier steps of the episode. The noise of BoxActionMixin does not
     count, because evaluations have none."""
     actor = policy.current()
-    if not isinstance(actor, BoxActing) and actor.get_initial_state():
+    if not isinstance(actor, BoxActionMixin) and actor.get_initial_state():
         raise ValueError(
             f"{who} wants a policy whose actions depend on the observation alone, and {type(actor).__name__} is recurrent."
         )
@@ -207,7 +207,7 @@ def evaluated_policy(policy: EvalMode, eps: float | None, who: str) -> Evaluated
     require_no_memory(policy, who)
     actor = policy.current()
     name, model = type(actor).__name__, actor.model
-    if isinstance(actor, EpsilonGreedyActing):
+    if isinstance(actor, EpsilonGreedyMixin):
         if eps is None or not 0 <= eps <= 1:
             raise ValueError(
                 f"{who} got eps={eps!r}, and {name} chooses the action with the highest value: pass the probability of a "
@@ -220,6 +220,6 @@ def evaluated_policy(policy: EvalMode, eps: float | None, who: str) -> Evaluated
         )
     if isinstance(getattr(model, "distribution", None), ActionDistribution) and hasattr(model, "logits"):
         return _Categorical(actor, None) if isinstance(actor.action_space, spaces.Discrete) else _Distributed(actor)
-    if isinstance(actor, BoxActing) and actor.stochastic and actor.squashed:
+    if isinstance(actor, BoxActionMixin) and actor.stochastic and actor.squashed:
         return _Squashed(actor)
     return _Deterministic(actor)

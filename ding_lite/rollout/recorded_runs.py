@@ -61,7 +61,7 @@ def record_run(
         The dataset.
 
     Raises:
-        CheckpointError, StateError: the policy cannot be loaded; see `load_policy`.
+        CheckpointError, StateDictError: the policy cannot be loaded; see `load_policy`.
         ReportError: `run.json` is damaged, the environment cannot be made here, or the run has several agents.
         DatasetError: there is a dataset already, and `append` is False; or its spaces differ, or it has these very episodes.
         ValueError: steps < 1; `eps` is no probability, or in `settings` too; the policy explores by `eps`, which is missing;

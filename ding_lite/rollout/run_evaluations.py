@@ -130,7 +130,7 @@ def evaluate_run(
             Transformer.
 
     Raises:
-        CheckpointError, StateError: the policy cannot be loaded; see `load_policy`.
+        CheckpointError, StateDictError: the policy cannot be loaded; see `load_policy`.
         ReportError: `run.json` is damaged, the environment cannot be made here, or a policy was not saved.
         ValueError: episodes < 1; the policy explores by `eps`, which is missing; or `eps` is given with deterministic=True.
         TypeError: the policy does not use a setting.
@@ -200,7 +200,7 @@ def play_run(
         episode's `info["return"]` has that of each agent.
 
     Raises:
-        CheckpointError, StateError: the policy cannot be loaded; see `load_policy`.
+        CheckpointError, StateDictError: the policy cannot be loaded; see `load_policy`.
         ReportError: the environment cannot be made or rendered here.
         ValueError: episodes < 1.
         TypeError: the policy does not use a setting.

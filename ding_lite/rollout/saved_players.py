@@ -109,7 +109,7 @@ class SavedPlayers:
             greedy_mode: the mode of a policy that acts greedily.
 
         Raises:
-            CheckpointError, StateError: a policy cannot be loaded.
+            CheckpointError, StateDictError: a policy cannot be loaded.
             ReportError: a policy is not saved, and its class is not given.
             TypeError: a policy does not use a setting.
             ValueError: a policy explores by a setting that is missing; or by one that is given, and it acts greedily.

@@ -33,8 +33,8 @@ FOREIGN_METHODS = MappingProxyType(
         "learners": "set `cfg.policy.learners.num_learners` and `cfg.policy.learners.num_gpus_per_learner`.",
         "resources": "set `cfg.policy.device`, `cfg.env.workers`, and for a cluster `cfg.env.num_cpus_per_worker`.",
         "framework": "leave it out: torch is the only one. Compiled steps are `cfg.policy.learn.compile`.",
-        "multi_agent": "policies are objects in your script: `AgentsCollector(cfg, policies, envs, policy_of)` collects, and "
-        "`for_policy(name, multistep_trainer(cfg, policy.learn_mode))` learns.",
+        "multi_agent": "policies are objects in your script: `MultiAgentCollector(cfg, policies, envs, policy_of)` collects, "
+        "and `for_policy(name, multistep_trainer(cfg, policy.learn_mode))` learns.",
         "rl_module": _NETWORKS,
         "exploration": _EXPLORATION,
         "offline_data": "offline learning has a dataset, the setting dataset of `CQLConfig()`, and "

@@ -24,10 +24,10 @@ from ding_lite.envs import LocalVectorEnv, SplitVectorEnv, goal_rewards, make_ag
 from ding_lite.envs.bit_flip import BIT_FLIP
 from ding_lite.envs.multi_agent import AgentVectorEnv
 from ding_lite.middleware import (
-    AgentsCollector,
     CkptSaver,
     EpisodeCollector,
     HERLearner,
+    MultiAgentCollector,
     OffPolicyLearner,
     StepCollector,
     interaction_evaluator,
@@ -196,7 +196,7 @@ CASES = {
     ),
     "StepCollector": (StepCollector, collector, collect),
     "EpisodeCollector": (EpisodeCollector, collector, None),
-    "AgentsCollector": (AgentsCollector, agents_collector, None),
+    "MultiAgentCollector": (MultiAgentCollector, agents_collector, None),
     "LocalWorker": (LocalWorker, lambda kind: kind(cart_poles(), policy().collect_mode), None),
     "OffPolicyLearner": (OffPolicyLearner, learner, None),
     "HERLearner": (HERLearner, hindsight_learner, None),
@@ -226,12 +226,12 @@ EXEMPT = {
     "CollectMode": "a mode of a policy",
     "EvalMode": "a mode of a policy",
     "LearnMode": "a mode of a policy",
-    "AgentWorker": "as AgentsCollector, whose worker it is",
-    "SplitAgentWorker": "as AgentsCollector",
+    "AgentWorker": "as MultiAgentCollector, whose worker it is",
+    "SplitAgentWorker": "as MultiAgentCollector",
     "SplitWorker": "as StepCollector",
     "EpsilonGreedy": "the exploration of a policy",
 }
-MIXINS = ("ActorCriticLearning", "EntropyCoeffSchedule", "KLCoeffMixin", "LearningRateSchedule", "ScheduledLearningRate")
+MIXINS = ("ActorCriticMixin", "EntropyCoeffSchedule", "KLCoeffMixin", "LearningRateSchedule", "LearningRateScheduleMixin")
 
 
 def derived(base, form):
@@ -369,7 +369,7 @@ def test_every_public_class_with_a_state_is_tested_here_or_says_why_not():
         kinds = [kind for kind in kinds if inspect.isclass(kind) and hasattr(kind, "load_state_dict")]
         found |= {kind.__name__ for kind in kinds if not issubclass(kind, TORCHS) and not hasattr(kind, "make_model")}
 
-    assert found - {"TargetNetwork", *MIXINS} <= {*CASES, *EXEMPT}
+    assert found - {"TargetNetworkMixin", *MIXINS} <= {*CASES, *EXEMPT}
 
 
 def test_a_run_goes_on_as_if_unbroken_with_derived_parts(tmp_path):

@@ -15,7 +15,7 @@ from slow_cases import mostly_slow
 from ding_lite.compiling import NotCompiledError, cuda_graphs
 from ding_lite.compiling.programs import program_of
 from ding_lite.compiling.tracing import Trace
-from ding_lite.policy import DQNPolicy, LossError
+from ding_lite.policy import DQNPolicy, NonFiniteError
 
 
 @pytest.fixture
@@ -154,7 +154,7 @@ def test_a_loss_that_is_not_finite_changes_nothing_and_is_found_later(graphs):
             before = weights_of(policy)
             policy.gradient_step(nan_at(step, 3))
             assert torch.equal(weights_of(policy), before) == (step == 3)
-        with pytest.raises(LossError, match=r"the loss of DQNPolicy is nan in gradient step 3"):
+        with pytest.raises(NonFiniteError, match=r"the loss of DQNPolicy is nan in gradient step 3"):
             learn_to_64()
     assert policy.train_iter == 64
 
@@ -164,7 +164,7 @@ def test_a_loss_that_is_not_finite_is_found_before_a_state_is_saved(graphs):
     with on_gpu(policy):
         for step in range(6):
             policy.gradient_step(nan_at(step, 4))
-    with pytest.raises(LossError, match="the loss of DQNPolicy is nan in gradient step 4"):
+    with pytest.raises(NonFiniteError, match="the loss of DQNPolicy is nan in gradient step 4"):
         policy.state_dict()
     policy.state_dict()  # the weights are sound
 

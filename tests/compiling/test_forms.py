@@ -32,7 +32,7 @@ from ding_lite.compiling import MAX_FORMS
 from ding_lite.data import tree
 from ding_lite.data.trees import with_leaves
 from ding_lite.nn import Adam, make_q_network
-from ding_lite.policy import DQNPolicy, LossError, build_policy
+from ding_lite.policy import DQNPolicy, NonFiniteError, build_policy
 
 
 class Helper:
@@ -447,9 +447,9 @@ def test_a_step_that_is_not_finite_changes_nothing(kind, clip):
         for one in (policy, plain):
             learn(one)
         before = state_of(policy)
-        with pytest.raises(LossError) as error:
+        with pytest.raises(NonFiniteError) as error:
             policy.gradient_step(broken(9))
-        with pytest.raises(LossError) as wanted:
+        with pytest.raises(NonFiniteError) as wanted:
             plain.gradient_step(broken(9))
         assert str(error.value) == str(wanted.value)
         assert same(state_of(policy), before)

@@ -18,7 +18,7 @@ from ding_lite.config import DQNConfig, PBTConfig, PopulationConfig
 from ding_lite.contexts import PopulationContext
 from ding_lite.distributed import Choices, Population, PopulationError, Range, Score, explored, member_configs
 from ding_lite.engine import Task, contract
-from ding_lite.middleware import CkptSaver, online_logger, population_exploiter, population_stepper
+from ding_lite.middleware import CkptSaver, online_logger, population_exploiter, population_trainer
 from ding_lite.processes import LocalHost, LostValueError, Shared
 
 RATE = {"policy.learn.learning_rate": Range(1e-4, 1e-2, log=True), "policy.learn.batch_size": [4, 8, 16]}
@@ -500,7 +500,7 @@ def test_a_run_with_a_saver_goes_on_if_a_member_dies_between_two_rounds(make, tm
             os.kill(population._hosts["member_1"].pid, signal.SIGKILL)
 
     with task.start(ctx=PopulationContext()):
-        for one in (population_stepper(population), kill, population_exploiter(population)):
+        for one in (population_trainer(population), kill, population_exploiter(population)):
             task.use(one)
         task.use(CkptSaver(population, str(tmp_path / "run"), train_freq=1))
         with pytest.warns(UserWarning, match=FAILED):
@@ -574,7 +574,7 @@ class TestRuns:
     def run(self, make, folder, rounds, resume=None, pipeline=ppo):
         population = make(pipeline, folder=folder)
         with Task().start(ctx=PopulationContext(), resume=resume) as loop:
-            loop.use(population_stepper(population))
+            loop.use(population_trainer(population))
             loop.use(population_exploiter(population))
             loop.use(CkptSaver(population, folder, train_freq=1))
             loop.use(online_logger(population.cfg))

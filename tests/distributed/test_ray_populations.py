@@ -13,7 +13,7 @@ from ding_lite.contexts import PopulationContext
 from ding_lite.distributed import Population, Range, member_configs, populations
 from ding_lite.distributed.references import RemoteValue
 from ding_lite.engine import Task
-from ding_lite.middleware import population_exploiter, population_stepper
+from ding_lite.middleware import population_exploiter, population_trainer
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("cluster")]
 RATE = {"policy.learn.learning_rate": Range(1e-4, 1e-2, log=True)}
@@ -26,7 +26,7 @@ def trained(folder, kill=False, **changes):
     population = Population(cfg, ppo, member_configs(ppo_config(), 2, RATE), RATE)
     loop = Task()
     with loop.start(ctx=PopulationContext()):
-        loop.use(population_stepper(population))
+        loop.use(population_trainer(population))
         loop.use(population_exploiter(population))
         loop.run(1, final=False)
         if kill:

@@ -17,7 +17,7 @@ from ding_lite.data import ReplayBuffer
 from ding_lite.engine import RunStateError, load_checkpoint
 from ding_lite.envs import make_envs
 from ding_lite.middleware import CkptSaver, OffPolicyLearner, StepCollector, data_pusher, eps_greedy_handler
-from ding_lite.policy import DQNPolicy, StateError
+from ding_lite.policy import DQNPolicy, StateDictError
 
 MODES = pytest.mark.parametrize("mode", [{}, {"max_lag": 1}, {"async_mode": True}], ids=["plain", "lag", "threads"])
 
@@ -278,7 +278,7 @@ class Lazy(DQNPolicy):
 class TestPolicies:
     def test_a_network_that_is_made_on_first_use_is_refused_with_the_fix_and_not_for_its_gradients(self, tmp_path):
         trained(Lazy, tmp_path, 5)
-        with pytest.raises(StateError, match=r"make self\.extra in after_init"):
+        with pytest.raises(StateDictError, match=r"make self\.extra in after_init"):
             trained(Lazy, tmp_path, 9, tmp_path)
 
     def test_an_optimizer_of_another_class_is_named_once(self, tmp_path):

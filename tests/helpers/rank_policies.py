@@ -67,7 +67,7 @@ def made(case, settings=None, is_double=True):
 
 
 def _takes_box(cls):
-    return cls.__name__ == "DecisionTransformerPolicy" or issubclass(cls, ding_lite.policy_parts.BoxActing)
+    return cls.__name__ == "DecisionTransformerPolicy" or issubclass(cls, ding_lite.policy_parts.BoxActionMixin)
 
 
 def rows_of(policy, step):

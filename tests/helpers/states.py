@@ -11,7 +11,7 @@ import torch
 
 from ding_lite.basics import plain
 from ding_lite.basics.value_types import types_of, with_types
-from ding_lite.policy_state import StateError
+from ding_lite.policy_state import StateDictError
 
 
 def same(one, other):
@@ -48,7 +48,7 @@ def check_refusal(owner, path, value, words):
         del inner[path[-1]]
     else:
         inner[path[-1]] = value
-    with pytest.raises(StateError, match=words):
+    with pytest.raises(StateDictError, match=words):
         owner.load_state_dict(state)
     assert same(owner.state_dict(), before)
 

@@ -11,18 +11,18 @@ from ding_lite.config import DDPGConfig, DQNConfig, IQLConfig, PPOConfig, Rainbo
 from ding_lite.data import ReplayBuffer
 from ding_lite.envs import make_envs
 from ding_lite.middleware import (
-    AgentsCollector,
     CkptSaver,
     EpisodeCollector,
+    MultiAgentCollector,
     OffPolicyLearner,
     StepCollector,
-    agents_evaluator,
     data_pusher,
     eps_greedy_handler,
     gae_estimator,
     inferencer,
     interaction_evaluator,
     montecarlo_return_estimator,
+    multi_agent_evaluator,
     multistep_trainer,
     nstep_reward_enhancer,
     offline_logger,
@@ -35,7 +35,7 @@ from ding_lite.middleware import (
     trainer,
 )
 from ding_lite.policy import DiscreteIQLPolicy, DQNPolicy, PPOPolicy
-from ding_lite.policy_check import LossError
+from ding_lite.policy_check import NonFiniteError
 
 CFG = DQNConfig()
 ENVS = make_envs("CartPole-v1", 2)
@@ -192,11 +192,15 @@ MODES = {
         "rolloutor": lambda mode: rolloutor(mode, ENVS),
         "gae_estimator": lambda mode: gae_estimator(PPO_CFG, mode),
         "montecarlo_return_estimator": lambda mode: montecarlo_return_estimator(PPO_CFG, mode),
-        r"AgentsCollector \(policy 'one'\)": lambda mode: AgentsCollector(CFG, {"one": mode}, None, lambda agent: "one"),
+        r"MultiAgentCollector \(policy 'one'\)": lambda mode: MultiAgentCollector(
+            CFG, {"one": mode}, None, lambda agent: "one"
+        ),
     },
     "eval_mode": {
         "interaction_evaluator": lambda mode: interaction_evaluator(CFG, mode, ENVS),
-        r"agents_evaluator \(policy 'one'\)": lambda mode: agents_evaluator(CFG, {"one": mode}, None, lambda agent: "one"),
+        r"multi_agent_evaluator \(policy 'one'\)": lambda mode: multi_agent_evaluator(
+            CFG, {"one": mode}, None, lambda agent: "one"
+        ),
     },
 }
 OTHER_MODES = ["learn_mode", "collect_mode", "eval_mode", None]
@@ -219,8 +223,8 @@ def test_another_face_and_the_policy_itself_are_refused_where_they_are_given(mak
 
 
 def test_several_policies_are_given_by_name():
-    with pytest.raises(TypeError, match=r'AgentsCollector wants a dict of policies by name, such as {"first": policy.coll'):
-        AgentsCollector(CFG, PPO.collect_mode, None, lambda agent: "one")
+    with pytest.raises(TypeError, match=r'MultiAgentCollector wants a dict of policies by name, such as {"first": policy.coll'):
+        MultiAgentCollector(CFG, PPO.collect_mode, None, lambda agent: "one")
 
 
 class Elsewhere:
@@ -296,5 +300,5 @@ def test_a_batch_with_nan_is_named_by_its_column(column, name):
         "truncated": torch.zeros(4, dtype=torch.bool),
     }
     batch[column].view(-1)[0] = float("nan")
-    with pytest.raises(LossError, match=f"DQNPolicy is nan in gradient step 0: {name} of the batch it learns from"):
+    with pytest.raises(NonFiniteError, match=f"DQNPolicy is nan in gradient step 0: {name} of the batch it learns from"):
         dqn.learn_mode.forward(batch)

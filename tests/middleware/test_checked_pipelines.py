@@ -13,14 +13,14 @@ import ding_lite.config
 import ding_lite.middleware
 from ding_lite import PipelineError, Task, contract
 from ding_lite.config import DQNConfig, PPOConfig, R2D2Config, RainbowConfig, SACConfig
-from ding_lite.contexts import AgentsContext, OfflineRLContext, OnlineRLContext
+from ding_lite.contexts import MultiAgentContext, OfflineRLContext, OnlineRLContext
 from ding_lite.data import PrioritizedReplayBuffer, ReplayBuffer
 from ding_lite.engine import contract_of
 from ding_lite.envs import make_agent_envs, make_envs
 from ding_lite.middleware import (
-    AgentsCollector,
     CkptSaver,
     EpisodeCollector,
+    MultiAgentCollector,
     OffPolicyLearner,
     StepCollector,
     data_pusher,
@@ -439,14 +439,14 @@ class TestSeveralAgents:
         env = make_agent_envs(Meet, 2, seed=0)
         policies = {"left": policy, "right": kind(cfg.policy, *policy_spaces(policy))}
         modes = {name: it.collect_mode for name, it in policies.items()}
-        return cfg, policies, AgentsCollector(cfg, modes, env, lambda agent: agent)
+        return cfg, policies, MultiAgentCollector(cfg, modes, env, lambda agent: agent)
 
     def test_a_forgotten_estimator_of_one_of_them_is_refused_before_the_run(self):
         cfg, policies, collect = self.pipeline()
         estimate = for_policy("left", gae_estimator(cfg, policies["left"].collect_mode))
         learn = [for_policy(name, multistep_trainer(cfg, it.learn_mode)) for name, it in policies.items()]
 
-        assert problems_of(collect, estimate, *learn, ctx=AgentsContext()) == [
+        assert problems_of(collect, estimate, *learn, ctx=MultiAgentContext()) == [
             "for_policy('right', multistep_trainer) reads ctx.parts['right'].train_data, but no earlier middleware writes it: "
             "add a fetcher such as offpolicy_data_fetcher or onpolicy_data_fetcher, or an estimator such as gae_estimator "
             "before it, inside "
@@ -457,7 +457,7 @@ class TestSeveralAgents:
         cfg, policies, collect = self.pipeline()
         swapped = for_policy("left", gae_estimator(cfg, policies["right"].collect_mode))
 
-        assert problems_of(collect, swapped, ctx=AgentsContext()) == [
+        assert problems_of(collect, swapped, ctx=MultiAgentContext()) == [
             "for_policy('left', gae_estimator) uses an object of 'right', and works on the context of 'left': give it the "
             "object of 'left', or write for_policy('right', gae_estimator(...))."
         ]
@@ -466,16 +466,16 @@ class TestSeveralAgents:
         cfg, policies, collect = self.pipeline()
         estimate = for_policy("rihgt", gae_estimator(cfg, policies["left"].collect_mode))
 
-        assert problems_of(collect, estimate, ctx=AgentsContext()) == [
+        assert problems_of(collect, estimate, ctx=MultiAgentContext()) == [
             "for_policy('rihgt', gae_estimator) finds no 'rihgt' in ctx.parts: did you mean 'right'? "
-            "AgentsCollector makes left, right."
+            "MultiAgentCollector makes left, right."
         ]
 
     def test_a_forgotten_part_is_refused_with_the_call(self):
         cfg, policies, collect = self.pipeline()
 
-        assert problems_of(collect, gae_estimator(cfg, policies["left"].collect_mode), ctx=AgentsContext()) == [
-            "gae_estimator reads ctx.trajectories, but no earlier middleware writes it: AgentsCollector writes it in "
+        assert problems_of(collect, gae_estimator(cfg, policies["left"].collect_mode), ctx=MultiAgentContext()) == [
+            "gae_estimator reads ctx.trajectories, but no earlier middleware writes it: MultiAgentCollector writes it in "
             "ctx.parts['left']; write for_policy('left', gae_estimator(...))."
         ]
 
@@ -485,24 +485,24 @@ class TestSeveralAgents:
         learn = [for_policy(name, OffPolicyLearner(cfg, it.learn_mode, buffers[name])) for name, it in policies.items()]
         push = for_policy("left", data_pusher(cfg, buffers["left"]))
 
-        assert problems_of(eps_greedy_handler(cfg), collect, push, *learn, ctx=AgentsContext()) == [
+        assert problems_of(eps_greedy_handler(cfg), collect, push, *learn, ctx=MultiAgentContext()) == [
             "for_policy('right', OffPolicyLearner) draws from the ReplayBuffer 2, which is empty, and no middleware fills it: "
             "add task.use(for_policy('right', data_pusher(cfg, buffer_))) before it."
         ]
 
     def test_their_collector_needs_what_their_acting_needs(self):
         cfg, _, collect = self.pipeline(DQNPolicy, DQNConfig)
-        (problem,) = problems_of(collect, ctx=AgentsContext())
+        (problem,) = problems_of(collect, ctx=MultiAgentContext())
 
-        assert problem.startswith("AgentsCollector " + NO_EPS)
-        assert problems_of(eps_greedy_handler(cfg), collect, ctx=AgentsContext()) == []
+        assert problem.startswith("MultiAgentCollector " + NO_EPS)
+        assert problems_of(eps_greedy_handler(cfg), collect, ctx=MultiAgentContext()) == []
 
     def test_on_the_context_of_one_agent_the_other_one_is_named(self):
         cfg, policies, _ = self.pipeline()
         (problem,) = problems_of(for_policy("left", multistep_trainer(cfg, policies["left"].learn_mode)))
 
         assert problem.endswith(
-            "ctx.parts, but OnlineRLContext declares no such field, AgentsContext does: pass ctx=AgentsContext() to "
+            "ctx.parts, but OnlineRLContext declares no such field, MultiAgentContext does: pass ctx=MultiAgentContext() to "
             "task.start(), or a subclass of your own."
         )
 
@@ -527,7 +527,7 @@ def test_a_forgotten_context_is_one_message(dqn, tmp_path):
     )
 
 
-@pytest.mark.parametrize("kind", [OnlineRLContext, OfflineRLContext, AgentsContext])
+@pytest.mark.parametrize("kind", [OnlineRLContext, OfflineRLContext, MultiAgentContext])
 def test_what_a_context_says_of_providers_names_only_middleware_that_exist(kind):
     for field in dataclasses.fields(kind):
         for name in re.findall(r"\b\w*[a-z](?:_|[A-Z])\w+\b", field.metadata.get("provider", "")):

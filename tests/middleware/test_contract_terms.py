@@ -55,7 +55,7 @@ from ding_lite.policy import A2CPolicy, DQNPolicy, PPOPolicy, REINFORCEPolicy
 from ding_lite.rewards import RNDRewardConfig, RNDRewardModel
 
 NOT_MIDDLEWARE = {"for_policy"}  # only puts others together
-OF_POPULATIONS = {"population_stepper", "population_exploiter"}  # tested in tests/distributed, since members have tasks too
+OF_POPULATIONS = {"population_trainer", "population_exploiter"}  # tested in tests/distributed, since members have tasks too
 TERMS = ("reads", "writes", "may_read", "may_write", "reads_after", "writes_after", "writes_late")
 ITERATIONS = 4
 SMALL = {

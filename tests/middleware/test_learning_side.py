@@ -21,7 +21,7 @@ from ding_lite.middleware import (
     termination_checker,
     trainer,
 )
-from ding_lite.policy import DQNPolicy, LossError, PPOPolicy
+from ding_lite.policy import DQNPolicy, NonFiniteError, PPOPolicy
 
 
 def transitions(count, seed=0):
@@ -247,7 +247,7 @@ def test_a_gradient_that_is_not_finite_is_noticed_before_its_iteration_is_saved(
     with Task().start(ctx=OnlineRLContext(), max_lag=max_lag) as task:
         task.use(OffPolicyLearner(cfg, policy.learn_mode, buffer))
         task.use(CkptSaver(policy, tmp_path, train_freq=1))
-        with pytest.raises(LossError, match=words) as raised:
+        with pytest.raises(NonFiniteError, match=words) as raised:
             task.run(max_step=3 // times)
 
     assert any("OffPolicyLearner" in note for note in raised.value.__notes__)
@@ -263,7 +263,7 @@ def test_both_trainers_notice_it_too(make):
     for _ in range(2):
         ctx.train_data = tree(transitions(4))
         train(ctx)
-    with pytest.raises(LossError, match="the weights of Astray are not finite after 3 gradient steps"):
+    with pytest.raises(NonFiniteError, match="the weights of Astray are not finite after 3 gradient steps"):
         train(ctx)
 
 
@@ -276,7 +276,7 @@ def test_nothing_is_made_of_weights_that_are_no_numbers():
         policy.learn_mode.forward(tree(transitions(4)))
     for make in (policy.state_dict, policy.snapshot, lambda: policy.collect_mode.forward(np.zeros((1, 4), np.float32))):
         with pytest.raises(
-            LossError, match="clip gradients with learn.grad_clip_norm.*and continue from an earlier checkpoint"
+            NonFiniteError, match="clip gradients with learn.grad_clip_norm.*and continue from an earlier checkpoint"
         ):
             make()
     policy.load_state_dict(state)

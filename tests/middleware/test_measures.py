@@ -11,7 +11,7 @@ from ding_lite.config import DQNConfig
 from ding_lite.contexts import OnlineRLContext
 from ding_lite.datasets import open_dataset
 from ding_lite.envs import make_agent_envs, make_envs
-from ding_lite.middleware import CkptSaver, agents_evaluator, interaction_evaluator, metric_evaluator
+from ding_lite.middleware import CkptSaver, interaction_evaluator, metric_evaluator, multi_agent_evaluator
 from ding_lite.policy import DQNPolicy
 
 SPACES = gymnasium.spaces.Box(-1, 1, (2,), np.float32), gymnasium.spaces.Discrete(2)
@@ -102,7 +102,9 @@ def of_score(cfg, policy, measure):
 
 
 def of_agents(cfg, policy, measure):
-    return agents_evaluator(cfg, {"one": policy.eval_mode}, make_agent_envs(ShortForTwo, 1), lambda agent: "one", score=measure)
+    return multi_agent_evaluator(
+        cfg, {"one": policy.eval_mode}, make_agent_envs(ShortForTwo, 1), lambda agent: "one", score=measure
+    )
 
 
 def run(folder, make, measure, max_step, resume=False, **mode):
@@ -147,7 +149,7 @@ def test_what_a_measure_with_a_state_remembers_goes_on_in_a_resumed_run(make, mo
     ids=["object", "closure", "generator", "state that forgets"],
 )
 def test_what_a_measure_remembers_without_a_state_is_named(make, measure, place, tmp_path):
-    name = {"of_metric": "metric_evaluator", "of_score": "interaction_evaluator", "of_agents": "agents_evaluator"}[
+    name = {"of_metric": "metric_evaluator", "of_score": "interaction_evaluator", "of_agents": "multi_agent_evaluator"}[
         make.__name__
     ]
     _, (words,) = run(tmp_path, make, measure(), 3)

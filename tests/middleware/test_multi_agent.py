@@ -16,21 +16,21 @@ from slow_cases import mostly_slow
 
 from ding_lite import PipelineError, Task, contract
 from ding_lite.config import DQNConfig, PPOConfig
-from ding_lite.contexts import AgentsContext, OnlineRLContext
+from ding_lite.contexts import MultiAgentContext, OnlineRLContext
 from ding_lite.data import ReplayBuffer
 from ding_lite.engine import contract_of, load_checkpoint
 from ding_lite.envs import make_agent_envs, make_envs
 from ding_lite.middleware import (
-    AgentsCollector,
     CkptSaver,
+    MultiAgentCollector,
     OffPolicyLearner,
     StepCollector,
-    agents_evaluator,
     data_pusher,
     eps_greedy_handler,
     for_policy,
     gae_estimator,
     interaction_evaluator,
+    multi_agent_evaluator,
     multistep_trainer,
     online_logger,
     termination_checker,
@@ -120,8 +120,8 @@ def modes(policies, mode):
 def collected(cfg, **kwargs):
     env = chase()
     policies = policies_for(cfg, env, **kwargs)
-    ctx = AgentsContext(env_step=4, env_episode=1, train_iter=2)
-    AgentsCollector(cfg, modes(policies, "collect_mode"), env, role)(ctx)
+    ctx = MultiAgentContext(env_step=4, env_episode=1, train_iter=2)
+    MultiAgentCollector(cfg, modes(policies, "collect_mode"), env, role)(ctx)
     return ctx, policies
 
 
@@ -149,8 +149,8 @@ def test_each_policy_gets_a_context_of_its_own_with_the_rollout_of_its_agents(tm
 def test_the_parts_are_new_in_every_iteration(tmp_path):
     cfg, env, seen = config(tmp_path), chase(), []
     task = Task()
-    with task.start(ctx=AgentsContext()):
-        task.use(AgentsCollector(cfg, modes(policies_for(cfg, env), "collect_mode"), env, role))
+    with task.start(ctx=MultiAgentContext()):
+        task.use(MultiAgentCollector(cfg, modes(policies_for(cfg, env), "collect_mode"), env, role))
         task.use(lambda ctx: seen.append(ctx.parts))
         task.run(max_step=3)
 
@@ -166,9 +166,9 @@ def test_what_stands_in_collect_kwargs_reaches_every_policy(tmp_path):
             return super().compute_actions(obs, state)
 
     cfg, env = config(tmp_path), chase()
-    collect = AgentsCollector(cfg, modes(policies_for(cfg, env, hider=Told), "collect_mode"), env, role)
+    collect = MultiAgentCollector(cfg, modes(policies_for(cfg, env, hider=Told), "collect_mode"), env, role)
     asked.clear()
-    collect(AgentsContext(collect_kwargs={"eps": 0.25}))
+    collect(MultiAgentContext(collect_kwargs={"eps": 0.25}))
 
     assert asked == [0.25] * 10
 
@@ -203,15 +203,15 @@ def test_a_pipeline_without_a_collector_of_agents_or_with_another_context_is_ref
     train = for_policy("seeker", multistep_trainer(cfg, policies["seeker"].learn_mode))
     task = Task()
     with (
-        task.start(ctx=AgentsContext()),
+        task.start(ctx=MultiAgentContext()),
         pytest.raises(
-            PipelineError, match=r"reads ctx.parts, but no earlier middleware writes it: add a collector such as Agent"
+            PipelineError, match=r"reads ctx.parts, but no earlier middleware writes it: add a collector such as MultiAgent"
         ),
     ):
         task.use(train).run(max_step=1)
     task = Task()
     with task.start(ctx=OnlineRLContext()), pytest.raises(PipelineError, match="OnlineRLContext declares no such field"):
-        task.use(AgentsCollector(cfg, modes(policies, "collect_mode"), env, role)).use(train).run(max_step=1)
+        task.use(MultiAgentCollector(cfg, modes(policies, "collect_mode"), env, role)).use(train).run(max_step=1)
 
 
 # The evaluator.
@@ -223,8 +223,8 @@ def test_an_evaluation_is_scored_by_the_mean_return_of_each_agent(tmp_path):
     def evaluate(score=None, stop_value=None):
         env, task = chase(), Task()
         cfg.env.stop_value = stop_value
-        with task.start(ctx=AgentsContext()):
-            task.use(agents_evaluator(cfg, modes(policies_for(cfg, env), "eval_mode"), env, role, score))
+        with task.start(ctx=MultiAgentContext()):
+            task.use(multi_agent_evaluator(cfg, modes(policies_for(cfg, env), "eval_mode"), env, role, score))
             task.use(lambda ctx: told.append(task.finish))
             task.run(max_step=2)
         return task.ctx
@@ -248,8 +248,8 @@ def test_an_evaluation_is_scored_by_the_mean_return_of_each_agent(tmp_path):
 
 def test_what_is_evaluated_is_not_filmed(tmp_path):
     cfg, env = config(tmp_path, **{"log.video_every": 2}), chase()
-    with pytest.raises(ValueError, match=r"cfg.log.video_every = 2, and agents_evaluator films nothing: set it to 0"):
-        agents_evaluator(cfg, modes(policies_for(cfg, env), "eval_mode"), env, role)
+    with pytest.raises(ValueError, match=r"cfg.log.video_every = 2, and multi_agent_evaluator films nothing: set it to 0"):
+        multi_agent_evaluator(cfg, modes(policies_for(cfg, env), "eval_mode"), env, role)
 
 
 @pytest.mark.slow
@@ -282,10 +282,10 @@ def test_one_agent_alone_is_evaluated_as_by_the_ordinary_evaluator(tmp_path):
         own = env.envs[0].env if several else env.envs[0]
         policy = PPOPolicy(cfg.policy, own.observation_space, own.action_space)
         task, seen = Task(), []
-        with task.start(ctx=AgentsContext() if several else OnlineRLContext()):
+        with task.start(ctx=MultiAgentContext() if several else OnlineRLContext()):
             if several:
-                task.use(agents_evaluator(cfg, {"p": policy.eval_mode}, evaluated, lambda agent: "p"))
-                task.use(AgentsCollector(cfg, {"p": policy.collect_mode}, env, lambda agent: "p"))
+                task.use(multi_agent_evaluator(cfg, {"p": policy.eval_mode}, evaluated, lambda agent: "p"))
+                task.use(MultiAgentCollector(cfg, {"p": policy.collect_mode}, env, lambda agent: "p"))
                 task.use(for_policy("p", gae_estimator(cfg, policy.collect_mode)))
                 task.use(for_policy("p", multistep_trainer(cfg, policy.learn_mode)))
             else:
@@ -323,12 +323,12 @@ def learn_chase(
     policies = policies_for(cfg, env, kind, kind)
     buffers = {name: ReplayBuffer(1000, seed=3) for name in policies}
     task = Task()
-    with task.start(async_mode=async_mode, max_lag=max_lag, resume=resume, ctx=AgentsContext()):
-        task.use(agents_evaluator(cfg, modes(policies, "eval_mode"), evaluated, role, lambda it: -it["hider"]))
+    with task.start(async_mode=async_mode, max_lag=max_lag, resume=resume, ctx=MultiAgentContext()):
+        task.use(multi_agent_evaluator(cfg, modes(policies, "eval_mode"), evaluated, role, lambda it: -it["hider"]))
         task.use(contract(reads=("total_step",), uses=(env,), stage="collect")(partial(before, env)))
         if dqn:
             task.use(eps_greedy_handler(cfg))
-        task.use(AgentsCollector(cfg, modes(policies, "collect_mode"), env, role))
+        task.use(MultiAgentCollector(cfg, modes(policies, "collect_mode"), env, role))
         for name, policy in policies.items():
             if dqn:
                 task.use(for_policy(name, data_pusher(cfg, buffers[name])))
@@ -451,9 +451,9 @@ def test_a_policy_that_does_not_learn_plays_beside_one_that_does_and_is_saved_wi
     policies = policies_for(cfg, env)
     before = policies["seeker"].get_weights()
     task = Task()
-    with task.start(ctx=AgentsContext(), async_mode=True):
-        task.use(agents_evaluator(cfg, modes(policies, "eval_mode"), chase(seed=1), role))
-        task.use(AgentsCollector(cfg, modes(policies, "collect_mode"), env, role))
+    with task.start(ctx=MultiAgentContext(), async_mode=True):
+        task.use(multi_agent_evaluator(cfg, modes(policies, "eval_mode"), chase(seed=1), role))
+        task.use(MultiAgentCollector(cfg, modes(policies, "collect_mode"), env, role))
         task.use(for_policy("seeker", gae_estimator(cfg, policies["seeker"].collect_mode)))
         task.use(for_policy("seeker", multistep_trainer(cfg, policies["seeker"].learn_mode)))
         task.use(CkptSaver(policies, cfg.exp_name))
@@ -486,8 +486,8 @@ def test_in_rock_paper_scissors_the_best_response_to_who_beats_the_last_move_win
     spaces_of = env.observation_space("player_0"), env.action_space("player_0")
     policies = {"leads": Lead({}, *spaces_of), "follows": BeatLast({}, *spaces_of)}
     policy_of = {"player_0": "leads", "player_1": "follows"}.get
-    ctx = AgentsContext()
-    AgentsCollector(cfg, modes(policies, "collect_mode"), env, policy_of)(ctx)
+    ctx = MultiAgentContext()
+    MultiAgentCollector(cfg, modes(policies, "collect_mode"), env, policy_of)(ctx)
     leads, follows = (ctx.parts[name].trajectories.columns for name in policies)
 
     assert [it.info["return"] for it in ctx.finished_episodes] == [{"player_0": 15.0, "player_1": -15.0}] * 2
@@ -497,7 +497,7 @@ def test_in_rock_paper_scissors_the_best_response_to_who_beats_the_last_move_win
 
 
 def test_a_part_that_says_how_to_collect_is_refused():
-    words = r"for_policy\('hider', eps_greedy_handler\) would have no effect.*before AgentsCollector"
+    words = r"for_policy\('hider', eps_greedy_handler\) would have no effect.*before MultiAgentCollector"
     with pytest.raises(ValueError, match=words):
         for_policy("hider", eps_greedy_handler(DQNConfig()))
 
@@ -509,10 +509,10 @@ def test_a_run_that_trains_none_of_the_policies_that_act_is_a_warning(trained, t
     learning = (policies if trained == "one that acts" else others)["seeker"]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        with Task().start(ctx=AgentsContext()) as loop:
-            loop.use(AgentsCollector(cfg, modes(policies, "collect_mode"), env, role))
+        with Task().start(ctx=MultiAgentContext()) as loop:
+            loop.use(MultiAgentCollector(cfg, modes(policies, "collect_mode"), env, role))
             loop.use(for_policy("seeker", gae_estimator(cfg, learning.collect_mode)))
             loop.use(for_policy("seeker", multistep_trainer(cfg, learning.learn_mode))).run(max_step=1)
     found = [str(one.message) for one in caught if "no learner of this run trains" in str(one.message)]
     assert len(found) == (trained == "another one")
-    assert all(text.startswith("AgentsCollector collects with a policy") for text in found)
+    assert all(text.startswith("MultiAgentCollector collects with a policy") for text in found)

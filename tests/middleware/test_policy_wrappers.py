@@ -5,14 +5,14 @@ import threading
 import pytest
 
 from ding_lite import Task, contract
-from ding_lite.contexts import AgentsContext, OnlineRLContext
+from ding_lite.contexts import MultiAgentContext, OnlineRLContext
 from ding_lite.engine import ContractError, PipelineError
 from ding_lite.middleware import for_policy
 from ding_lite.pipeline.contracts import NestedContext
 
 
 def test_a_middleware_of_one_policy_sees_its_context_and_counts_with_all_others():
-    ctx = AgentsContext(train_iter=10, parts={"a": OnlineRLContext(train_data="of a"), "b": OnlineRLContext()})
+    ctx = MultiAgentContext(train_iter=10, parts={"a": OnlineRLContext(train_data="of a"), "b": OnlineRLContext()})
     seen = []
 
     def learn(own):
@@ -32,9 +32,9 @@ def test_a_middleware_of_one_policy_sees_its_context_and_counts_with_all_others(
 def test_an_unknown_policy_is_refused_with_the_nearest():
     run = for_policy("lerned", lambda ctx: None)
     with pytest.raises(ValueError, match=r"finds no policy 'lerned' in ctx.parts: did you mean 'learned'\? There are learned"):
-        run(AgentsContext(parts={"learned": OnlineRLContext()}))
-    with pytest.raises(ValueError, match="AgentsCollector has not collected in this iteration"):
-        run(AgentsContext())
+        run(MultiAgentContext(parts={"learned": OnlineRLContext()}))
+    with pytest.raises(ValueError, match="MultiAgentCollector has not collected in this iteration"):
+        run(MultiAgentContext())
     with pytest.raises(TypeError, match=r"for_policy\('a', ...\) wants a middleware, a function of the context, got None"):
         for_policy("a", None)
 
@@ -57,7 +57,7 @@ def test_both_halves_of_a_generator_run_in_the_policys_context(has_contract):
 
     contract(reads=("train_iter",), writes=("train_iter",), stage="learn")(later)
     task = Task()
-    with task.start(ctx=AgentsContext()):
+    with task.start(ctx=MultiAgentContext()):
         task.use(lambda ctx: setattr(ctx, "parts", {"a": OnlineRLContext()}))
         task.use(for_policy("a", halves)).use(later).run(max_step=2)
 
@@ -79,7 +79,7 @@ def test_an_error_is_thrown_into_the_half_that_waits_and_may_be_handled_there():
         raise OSError("gone")
 
     task = Task()
-    with task.start(ctx=AgentsContext()):
+    with task.start(ctx=MultiAgentContext()):
         task.use(lambda ctx: setattr(ctx, "parts", {"a": OnlineRLContext()}))
         task.use(for_policy("a", guard)).use(fail).run(max_step=1)
     assert seen == ["gone"]
@@ -92,7 +92,7 @@ def test_an_error_is_thrown_into_the_half_that_waits_and_may_be_handled_there():
             seen.append("clean")
 
     task = Task()
-    with task.start(ctx=AgentsContext()):
+    with task.start(ctx=MultiAgentContext()):
         task.use(lambda ctx: setattr(ctx, "parts", {"a": OnlineRLContext()}))
         task.use(for_policy("a", clean_up)).use(fail)
         with pytest.raises(OSError, match="gone"):
@@ -102,7 +102,7 @@ def test_an_error_is_thrown_into_the_half_that_waits_and_may_be_handled_there():
 
 def test_several_middleware_in_a_row_are_one():
     task = Task()
-    with task.start(ctx=AgentsContext()):
+    with task.start(ctx=MultiAgentContext()):
 
         def first(own):
             own.train_data = 1
@@ -134,7 +134,7 @@ def test_what_a_middleware_of_one_policy_does_at_the_end_of_a_run_it_does_in_its
         ctx.parts = {"a": OnlineRLContext(total_step=ctx.total_step)}
 
     seen, task = [], Task()
-    with task.start(ctx=AgentsContext()):
+    with task.start(ctx=MultiAgentContext()):
         task.use(collect).use(for_policy("a", task.serial(Learns()))).run(max_step=2)
 
     assert seen == [("before", 1, 6, None), ("after", 7)]
@@ -172,12 +172,12 @@ def test_a_class_with_a_contract_gets_the_context_of_its_policy_at_the_end_of_a_
 
         def end_run(self, own):
             assert isinstance(own, OnlineRLContext)
-            assert not isinstance(own, AgentsContext)
+            assert not isinstance(own, MultiAgentContext)
             ended.append((own.total_step, own.train_data))
             own.train_data = "written"
 
     ended, task = [], Task()
-    with task.start(ctx=AgentsContext(), **mode):
+    with task.start(ctx=MultiAgentContext(), **mode):
         task.use(collect_for_two)
         for one in "aab":
             task.use(for_policy(one, task.serial(Records()) if is_serial else Records()))
@@ -200,7 +200,7 @@ def test_what_is_not_in_the_contract_is_refused_at_the_end_of_a_run_as_well():
             own.train_iter += 1
 
     task = Task()
-    with task.start(ctx=AgentsContext()):
+    with task.start(ctx=MultiAgentContext()):
         task.use(collect_for_two).use(for_policy("a", Counts()))
         with pytest.raises(ContractError, match="end_run.* reads ctx.train_iter .* and its contract does not name it"):
             task.run(max_step=1)
@@ -208,17 +208,17 @@ def test_what_is_not_in_the_contract_is_refused_at_the_end_of_a_run_as_well():
 
 def test_learners_of_two_policies_at_the_same_time_are_refused_because_both_add_to_one_counter():
     task = Task()
-    with task.start(ctx=AgentsContext()):
+    with task.start(ctx=MultiAgentContext()):
         both = task.parallel(for_policy("a", counting_learner()), for_policy("b", counting_learner()))
         with pytest.raises(
             PipelineError, match=r"one problem:\n.*writes ctx.train_iter, which for_policy\('b', counting_learner\).*serial"
         ):
             task.use(collect_for_two).use(both).run(max_step=3)
-    with task.start(ctx=AgentsContext()):
+    with task.start(ctx=MultiAgentContext()):
         both = task.parallel(for_policy("a", counting_learner()), counting_learner())
         with pytest.raises(PipelineError, match="writes ctx.train_iter, which counting_learner in parallel"):
             task.use(collect_for_two).use(both).run(max_step=3)
-    with task.start(ctx=AgentsContext()):
+    with task.start(ctx=MultiAgentContext()):
         looks = contract(reads=("train_iter",), stage="process")(lambda own: own.train_iter)
         both = task.parallel(for_policy("a", counting_learner()), for_policy("b", looks))
         with pytest.raises(PipelineError, match="writes ctx.train_iter, which .* reads"):
@@ -232,7 +232,7 @@ def test_middleware_of_two_policies_that_count_nothing_may_run_at_the_same_time(
         own.learn_metrics = [{"size": 1.0}]
 
     task = Task()
-    with task.start(ctx=AgentsContext()):
+    with task.start(ctx=MultiAgentContext()):
         task.use(collect_for_two).use(task.parallel(for_policy("a", prepare), for_policy("b", prepare)))
         task.use(task.serial(for_policy("a", counting_learner()), for_policy("b", counting_learner()))).run(max_step=3)
     assert task.ctx.train_iter == 6
@@ -256,7 +256,7 @@ def test_a_lane_that_is_ahead_does_not_end_the_context_on_which_a_later_lane_sti
         own.train_iter += 1
 
     task = Task()
-    with task.start(ctx=AgentsContext(), async_mode=True):
+    with task.start(ctx=MultiAgentContext(), async_mode=True):
         task.use(collect_for_two).use(for_policy("a", task.serial(prepare) if is_serial else prepare))
         task.use(for_policy("a", learn)).run(max_step=7)
     assert task.ctx.train_iter == 7
@@ -274,7 +274,7 @@ def test_the_context_of_a_policy_that_is_read_when_its_iteration_is_over_on_all_
             held[0].trajectories  # noqa: B018
 
     task = Task()
-    with task.start(ctx=AgentsContext(), **mode):
+    with task.start(ctx=MultiAgentContext(), **mode):
         task.use(collect_for_two).use(for_policy("a", hold)).use(for_policy("a", counting_learner()))
         with pytest.warns(UserWarning, match="ctx.trajectories of iteration 0 was read in a later iteration"):
             task.run(max_step=8)

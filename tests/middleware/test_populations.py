@@ -8,7 +8,7 @@ from ding_lite import Task
 from ding_lite.config import PopulationConfig
 from ding_lite.contexts import PopulationContext
 from ding_lite.distributed import Score
-from ding_lite.middleware import CkptSaver, online_logger, population_exploiter, population_stepper
+from ding_lite.middleware import CkptSaver, online_logger, population_exploiter, population_trainer
 
 
 class Counting:
@@ -48,7 +48,7 @@ def run(folder, population, rounds=4, resume=None):
     cfg = PopulationConfig(exp_name=str(folder)).override({"log.show_every_s": 1e9})
     task = Task()
     with task.start(ctx=PopulationContext(), resume=resume):
-        task.use(population_stepper(population)).use(population_exploiter(population))
+        task.use(population_trainer(population)).use(population_exploiter(population))
         task.use(CkptSaver(population, folder, train_freq=100)).use(online_logger(cfg))
         task.run(rounds)
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]

@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 import pytest
 from contract_runs import MODES, OVERLAPPING, Data, Slotted, run
 
-from ding_lite.contexts import AgentsContext, OnlineRLContext
+from ding_lite.contexts import MultiAgentContext, OnlineRLContext
 from ding_lite.engine import Context, ContractError, PendingWork, Task, UndeclaredFieldError, contract
 from ding_lite.middleware import for_policy
 from ding_lite.pipeline.contract_guards import CHECKED_ITERATIONS
@@ -349,7 +349,12 @@ class TestInside:
 
         inner = contract(stage="learn")(lies_later if yields else lies)
         with pytest.raises(ContractError, match="lies.* reads ctx.train_data"):
-            run(contract(writes=("parts",), stage="collect")(makes), for_policy("one", inner), mode=mode, ctx=AgentsContext())
+            run(
+                contract(writes=("parts",), stage="collect")(makes),
+                for_policy("one", inner),
+                mode=mode,
+                ctx=MultiAgentContext(),
+            )
 
     @MODES
     def test_what_a_middleware_runs_inside_itself_is_under_its_own_contract(self, mode):

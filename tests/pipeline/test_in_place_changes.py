@@ -19,7 +19,7 @@ import torch
 from contract_runs import MODES, OVERLAPPING, Data, run
 from start_values import KINDS, Box, bump, made, number
 
-from ding_lite.contexts import AgentsContext, OnlineRLContext
+from ding_lite.contexts import MultiAgentContext, OnlineRLContext
 from ding_lite.data import tree
 from ding_lite.engine import Context, ContractError, Task, contract
 from ding_lite.middleware import for_policy
@@ -326,7 +326,7 @@ class TestLessObviousBreaches:
             contract(writes=("parts",), stage="collect")(makes),
             for_policy("one", shapes),
             mode=mode,
-            ctx=AgentsContext(),
+            ctx=MultiAgentContext(),
             steps=6,
         )
 

@@ -5,7 +5,7 @@ from ding_lite import hooks, policy
 OLDER = {
     "ActMode",
     "ActorCriticLearnConfig",
-    "ActorCriticLearning",
+    "ActorCriticMixin",
     "ActorCriticModelConfig",
     "BoundedActing",
     "BoundedCollectConfig",
@@ -16,22 +16,22 @@ OLDER = {
     "ColumnError",
     "EntropyCoeffSchedule",
     "EnvConfig",
-    "EpochsLearnConfig",
+    "MultiEpochLearnConfig",
     "EpsConfig",
     "EpsilonGreedy",
     "EvalConfig",
     "EvalMode",
     "EvaluatorConfig",
-    "ExplorationConfig",
-    "EpsilonGreedyActing",
-    "HeadModelConfig",
+    "EpsReplayConfig",
+    "EpsilonGreedyMixin",
+    "EncoderHeadModelConfig",
     "HookError",
     "KLCoeffMixin",
     "LearnConfig",
     "LearnMode",
     "LearningRateSchedule",
     "LogConfig",
-    "LossError",
+    "NonFiniteError",
     "ModelConfig",
     "NoisyActing",
     "NoisyCollectConfig",
@@ -50,8 +50,8 @@ OLDER = {
     "RecurrentActorCriticMixin",
     "ReplayConfig",
     "RunConfig",
-    "StateError",
-    "TargetNetwork",
+    "StateDictError",
+    "TargetNetworkMixin",
     "ValueBasedConfig",
     "ValueNetworkMixin",
     "Weights",
@@ -85,11 +85,18 @@ def test_every_name_of_the_older_address_is_there():
     assert len(OLDER) == 75
     assert [name for name in OLDER | {*hooks.__all__} if not hasattr(hooks, name)] == []
     assert not hasattr(hooks, "another_name")
-    assert set(policy.__all__) >= {"Policy", "TargetNetwork", "ColumnError", "StateError", "compute_advantages", "RunConfig"}
+    assert set(policy.__all__) >= {
+        "Policy",
+        "TargetNetworkMixin",
+        "ColumnError",
+        "StateDictError",
+        "compute_advantages",
+        "RunConfig",
+    }
     assert all(getattr(hooks, name) is getattr(policy, name) for name in set(hooks.__all__) & set(policy.__all__))
 
 
 def test_the_older_address_keeps_older_names():
     assert hooks.Weights is policy.WeightsSnapshot
-    assert hooks.BoundedActing is policy.BoxActing
+    assert hooks.BoundedActing is policy.BoxActionMixin
     assert hooks.restarts is policy.episode_starts

@@ -10,7 +10,7 @@ from ding_lite.data import ReplayBuffer, tree
 from ding_lite.envs import SpaceError, make_envs
 from ding_lite.nn import clip_actions
 from ding_lite.policy import AWACPolicy, CQLPolicy, DDPGPolicy, IQLPolicy, SACPolicy, TD3BCPolicy, TD3Policy
-from ding_lite.policy_check import LossError
+from ding_lite.policy_check import NonFiniteError
 from ding_lite.rollout import LocalWorker
 
 KINDS = {"ddpg": DDPGPolicy, "td3": TD3Policy, "sac": SACPolicy, "cql": CQLPolicy, "td3_bc": TD3BCPolicy}
@@ -284,7 +284,7 @@ def test_a_reward_that_is_no_number_ends_learning_and_leaves_the_weights(kind):
     before = copied(policy.model)
     batch["reward"][3] = np.nan
 
-    with pytest.raises(LossError, match="reward of the batch it learns from holds NaN"):
+    with pytest.raises(NonFiniteError, match="reward of the batch it learns from holds NaN"):
         policy.learn_mode.forward(tree(batch))
     assert all(torch.equal(*pair) for pair in zip(before, policy.model.parameters(), strict=True))
 

@@ -17,13 +17,13 @@ from ding_lite.config import PPOConfig
 from ding_lite.engine import ConfigError
 from ding_lite.middleware import reward_normalizer
 from ding_lite.nn import RunningNorm
-from ding_lite.policy import BoxActing, DQNPolicy, LossError, PPOPolicy, SACPolicy, load_policy
-from ding_lite.policy_state import StateError
+from ding_lite.policy import BoxActionMixin, DQNPolicy, NonFiniteError, PPOPolicy, SACPolicy, load_policy
+from ding_lite.policy_state import StateDictError
 
 KINDS = [
     getattr(ding_lite.policy, name)
     for name in ding_lite.policy.__all__
-    if name.endswith("Policy") and name not in ("GreedyPolicy", "Policy")
+    if name.endswith("Policy") and name not in ("GreedyActionModule", "Policy")
 ]
 BOX, DISCRETE = spaces.Box(-1, 1, (2,), np.float32), spaces.Discrete(3)
 VALUES = (None, "x", math.nan, math.inf, -1, 10**400, [], {}, object())
@@ -33,7 +33,7 @@ EVERY = {"config": len(VALUES), "observation_space": 3, "action_space": 3}
 
 def made(kind, seed=0, **settings):
     """A small policy that has moments, random numbers drawn ahead and a normaliser of rewards."""
-    actions = BOX if issubclass(kind, BoxActing) else DISCRETE
+    actions = BOX if issubclass(kind, BoxActionMixin) else DISCRETE
     small = {
         "model.encoder_hidden_size_list": [3],
         "model.head_hidden_size_list": [],
@@ -159,7 +159,7 @@ def test_a_broken_entry_of_a_state_is_refused_and_the_error_names_its_key(kind):
             continue
         error = refusal(policy, with_entry(state, path, value))
         keys = [name for name in path if isinstance(name, str)]
-        assert isinstance(error, StateError), (path, value, error)
+        assert isinstance(error, StateDictError), (path, value, error)
         assert keys[-1] in str(error) or path[0] == "made_with", (path, value, error)
     assert plain(policy.state_dict()) == before
     policy.load_state_dict(state)
@@ -185,7 +185,7 @@ def test_a_broken_record_of_how_a_policy_was_made_is_refused_by_load_policy(tmp_
         save_checkpoint(one, path)
         try:
             load_policy(path)
-        except StateError as error:
+        except StateDictError as error:
             refused += str(path) in str(error)
     assert refused > 0.8 * len(broken)  # some values are allowed, such as {} for a section with its defaults
 
@@ -238,7 +238,7 @@ def test_a_broken_record_of_how_a_policy_was_made_is_refused_by_load_policy(tmp_
 def test_an_entry_that_is_out_of_its_range_is_named_with_what_is_wanted(path, value, words):
     state, policy = made(DQNPolicy).state_dict(), made(DQNPolicy, seed=3)
     before = plain(policy.state_dict())
-    with pytest.raises(StateError, match=words):
+    with pytest.raises(StateDictError, match=words):
         policy.load_state_dict(with_entry(state, path, value))
 
     assert plain(policy.state_dict()) == before
@@ -248,9 +248,9 @@ def test_an_entry_that_is_out_of_its_range_is_named_with_what_is_wanted(path, va
 def test_variances_and_counts_of_observations_are_not_negative(name):
     state, policy = made(PPOPolicy).state_dict(), made(PPOPolicy, seed=3)
     broken = with_entry(state, ("model", f"normalizer.{name}"), torch.full_like(state["model"][f"normalizer.{name}"], -1))
-    with pytest.raises(StateError, match=rf"'normalizer.{name}' holds -1.0, expected a tensor, finite, at least 0"):
+    with pytest.raises(StateDictError, match=rf"'normalizer.{name}' holds -1.0, expected a tensor, finite, at least 0"):
         policy.load_state_dict(broken)
-    with pytest.raises(StateError, match=rf"'normalizer.{name}' holds -1.0"):
+    with pytest.raises(StateDictError, match=rf"'normalizer.{name}' holds -1.0"):
         policy.set_weights(broken["model"])
 
 
@@ -267,14 +267,14 @@ def test_statistics_of_torchs_own_batch_norm_and_of_a_policys_own_modules_have_r
     state = policy.state_dict()
     for name in ("0.running_var", "0.num_batches_tracked", "1.var", "2.least"):
         negative = torch.full_like(state["attached"]["norm"][name], -1)
-        with pytest.raises(StateError, match=rf"state\[.attached.\]\['norm'\]\['{name}'\] holds -1"):
+        with pytest.raises(StateDictError, match=rf"state\[.attached.\]\['norm'\]\['{name}'\] holds -1"):
             policy.load_state_dict(with_entry(state, ("attached", "norm", name), negative))
 
 
 def test_two_mixins_each_keep_the_range_of_their_own_entry():
     policy = made(PPOPolicy)
     for name, value in (("kl_coeff", -1.0), ("kl_coeff", math.inf), ("entropy_coeff", math.nan), ("entropy_coeff", None)):
-        with pytest.raises(StateError, match=rf"state\['{name}'\] "):
+        with pytest.raises(StateDictError, match=rf"state\['{name}'\] "):
             policy.load_state_dict({**policy.state_dict(), name: value})
     policy.load_state_dict({**policy.state_dict(), "kl_coeff": 0.5, "entropy_coeff": -0.5})
 
@@ -293,5 +293,5 @@ def test_first_weights_that_are_not_finite_are_named():
     with torch.no_grad():
         policy.params[0].view(-1)[0] = float("nan")
     for use in (policy.state_dict, policy.snapshot):
-        with pytest.raises(LossError, match="the first weights of PPOPolicy are not finite: initialise"):
+        with pytest.raises(NonFiniteError, match="the first weights of PPOPolicy are not finite: initialise"):
             use()

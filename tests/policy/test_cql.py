@@ -29,7 +29,7 @@ from gymnasium import spaces
 
 from ding_lite.data import tree
 from ding_lite.policy import CQLPolicy, DiscreteCQLPolicy, DQNPolicy, SACPolicy
-from ding_lite.policy_state import StateError
+from ding_lite.policy_state import StateDictError
 
 GAMMA, N, MIN_Q_WEIGHT, ALPHA = 0.8, 3, 0.7, 0.3
 SMALL = {"seed": 0, "model.encoder_hidden_size_list": [8], "discount_factor": GAMMA}
@@ -284,7 +284,7 @@ def test_a_state_with_a_threshold_does_not_fit_a_policy_without_one_and_both_val
     state, policy = (made(**{"learn.lagrange_thresh": value}) for value in (saved, own))
     state = state.state_dict()
     values = rf"These settings differ: cfg.policy.learn.lagrange_thresh is {saved} in the state and {own} in this policy\."
-    with pytest.raises(StateError, match=rf"Only {where} has the weights \['log_penalty_weight'\]\. {values}$"):
+    with pytest.raises(StateDictError, match=rf"Only {where} has the weights \['log_penalty_weight'\]\. {values}$"):
         policy.load_state_dict(state)
-    with pytest.raises(StateError, match=values):
+    with pytest.raises(StateDictError, match=values):
         policy.load_state_dict({name: state[name] for name in ("model", "made_with")})

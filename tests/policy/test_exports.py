@@ -9,7 +9,7 @@ from gymnasium import spaces
 from slow_cases import mostly_slow
 
 from ding_lite import policy as policies
-from ding_lite.policy import DQNPolicy, ExportError, GreedyPolicy, PPOPolicy, export_policy
+from ding_lite.policy import DQNPolicy, ExportError, GreedyActionModule, PPOPolicy, export_policy
 
 VECTOR = spaces.Box(-2.0, 2.0, (4,))
 NESTED = spaces.Dict(
@@ -22,7 +22,7 @@ SMALL = {"model": {"encoder_hidden_size_list": [8]}}
 
 def make(name, observation_space=VECTOR, action_space=None, **model):
     kind = getattr(policies, f"{name}Policy")
-    bounded = issubclass(kind, policies.BoxActing)
+    bounded = issubclass(kind, policies.BoxActionMixin)
     cfg = kind.config_type().override({"model": {**SMALL["model"], **model}, "seed": 3})
     return kind(cfg, observation_space, action_space or (FORCE if bounded else CHOICE))
 
@@ -162,7 +162,7 @@ def test_a_recurrent_state_is_passed_on(name, model, ending, tmp_path):
     policy = make(name, **model)
     path = export_policy(policy, tmp_path / f"policy.{ending}")
     rows, obs = batch_of(VECTOR, 4)
-    mine, state = None, GreedyPolicy(policy).initial_state(1)
+    mine, state = None, GreedyActionModule(policy).initial_state(1)
     if ending == "pt2":
         program = torch.export.load(path).module()
     else:
@@ -190,7 +190,7 @@ def test_a_decision_transformer_gets_the_rewards_of_its_steps(tmp_path):
     session = onnxruntime.InferenceSession(str(export_policy(policy, tmp_path / "policy.onnx")))
     rows, obs = batch_of(VECTOR, 6)
     mine, without_rewards, reward = None, None, np.zeros(1, np.float32)
-    state, differs = GreedyPolicy(policy).initial_state(1), False
+    state, differs = GreedyActionModule(policy).initial_state(1), False
     names = [f"{kind}state_{place}" for kind in ("", "next_") for place in range(len(state))]
     for at, row in enumerate(rows):
         action, mine = policy.predict(row, mine, prev_reward_batch=reward)
@@ -217,7 +217,7 @@ def test_a_policy_without_state_gets_its_last_action_and_reward(tmp_path):
     policy = Repeats(PPOPolicy.config_type(), VECTOR, CHOICE)
     program = torch.export.load(export_policy(policy, tmp_path / "policy.pt2")).module()
     _, obs = batch_of(VECTOR, 3)
-    best = GreedyPolicy(PPOPolicy(PPOPolicy.config_type(), VECTOR, CHOICE))
+    best = GreedyActionModule(PPOPolicy(PPOPolicy.config_type(), VECTOR, CHOICE))
     best.model.load_state_dict(policy.model.state_dict())
     previous = {"prev_action_batch": torch.tensor([3, 1, 2]), "prev_reward_batch": torch.tensor([0.0, -1.0, 1.0])}
     assert program(obs, (), previous).tolist() == [3, best(obs)[1].item(), 2]
@@ -243,12 +243,12 @@ def test_the_masks_of_actions_are_a_part_of_the_program(name, action_space, mask
 
 def test_later_training_does_not_reach_the_module():
     policy = make("DQN")
-    greedy, obs = GreedyPolicy(policy), torch.randn(64, 4)
+    greedy, obs = GreedyActionModule(policy), torch.randn(64, 4)
     before = greedy(obs)
     policy.set_weights({name: -weight for name, weight in policy.get_weights().items()})
 
     assert torch.equal(greedy(obs), before)
-    assert not torch.equal(GreedyPolicy(policy)(obs), before)
+    assert not torch.equal(GreedyActionModule(policy)(obs), before)
 
 
 class ByNumpy(DQNPolicy):

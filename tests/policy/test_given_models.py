@@ -25,7 +25,7 @@ from ding_lite.policy import (
     A2CPolicy,
     AWACPolicy,
     BCPolicy,
-    BoxActing,
+    BoxActionMixin,
     C51Policy,
     CQLPolicy,
     DDPGPolicy,
@@ -44,7 +44,7 @@ from ding_lite.policy import (
     RainbowPolicy,
     REINFORCEPolicy,
     SACPolicy,
-    StateError,
+    StateDictError,
     TD3BCPolicy,
     TD3Policy,
     build_policy,
@@ -167,7 +167,7 @@ MODELS = {
 
 def made(kind, model, **settings):
     kind = PPOPolicy if kind == "ppo_lstm" else kind
-    space = BOX if issubclass(kind, BoxActing) else DISCRETE
+    space = BOX if issubclass(kind, BoxActionMixin) else DISCRETE
     return kind({"seed": 0, **settings}, OBS, space, model=model)
 
 
@@ -186,7 +186,9 @@ def test_every_algorithm_acts_and_learns_with_it_and_a_file_of_it_is_loaded_with
         policy.params[0].add_(0.5)
     policy.bump_version()
     save_checkpoint(policy.state_dict(), tmp_path / "a.pt")
-    with pytest.raises(StateError, match=rf"made with model=, a network of the class .*:{type(model).__name__}: pass such a"):
+    with pytest.raises(
+        StateDictError, match=rf"made with model=, a network of the class .*:{type(model).__name__}: pass such a"
+    ):
         load_policy(tmp_path / "a.pt")
     loaded = load_policy(tmp_path / "a.pt", model=MODELS[kind]())
     for obs in np.random.default_rng(0).normal(size=(3, 3)).astype(np.float32):
@@ -373,7 +375,7 @@ def test_its_normalizer_is_updated_and_shared_with_the_target_network():
 
 def test_a_state_of_it_does_not_fit_a_policy_with_networks_of_the_library():
     state = made(DQNPolicy, Values(2)).state_dict()
-    with pytest.raises(StateError, match=r"The saved policy had a network of its own, a .*:Values: pass such a network"):
+    with pytest.raises(StateDictError, match=r"The saved policy had a network of its own, a .*:Values: pass such a network"):
         DQNPolicy({"seed": 0}, OBS, DISCRETE).load_state_dict(state)
 
 
@@ -381,7 +383,7 @@ def test_the_page_says_of_each_policy_what_it_calls():
     page = (Path(__file__).resolve().parents[2] / "docs" / "policies.md").read_text()
     table = page.split("the methods that each policy calls")[1].split("\n\n")[1]
     rows = [row.split("|")[1] for row in table.splitlines()]
-    kinds = [name for name in policies.__all__ if name.endswith("Policy") and name not in ("Policy", "GreedyPolicy")]
+    kinds = [name for name in policies.__all__ if name.endswith("Policy") and name not in ("Policy", "GreedyActionModule")]
     assert len(kinds) > 15
     assert [name for name in kinds if not any(f"`{name}`" in row for row in rows)] == []
 

@@ -28,7 +28,7 @@ from ding_lite.middleware import (
 )
 from ding_lite.policy import Policy
 from ding_lite.policy_base import FixedSettingError, settings_of
-from ding_lite.policy_state import StateError
+from ding_lite.policy_state import StateDictError
 from ding_lite.rollout import make_worker
 
 KINDS = {
@@ -79,7 +79,7 @@ OTHERS = {
 OWN_TEST = {"learn.rmsprop_decay", "learn.kl_coeff"}
 SHARED = {"learn.learning_rate", "learn.lr_schedule", "learn.optimizer_eps", "learn.grad_clip_norm", "learn.on_nonfinite"}
 SHARED |= {"learn.update_per_collect", "learn.learning_starts", "learn.target_update_freq", "learn.target_update_theta"}
-"""Settings that only the base class of all policies, the learner or `TargetNetwork` reads: some kinds try them, for all."""
+"""Settings that only the base class of all policies, the learner or `TargetNetworkMixin` reads: some kinds try them."""
 TRIES_SHARED = {"DQN", "R2D2", "PPO", "SAC", "DecisionTransformer"}
 ELSEWHERE = {"eval_freq", "eval_freq_env_step", "type", "start", "end", "decay"}
 """Settings that other middleware read than those of a `Rig`: they have tests of their own below.
@@ -423,9 +423,9 @@ def test_a_state_whose_settings_do_not_fit_changes_nothing():
     state = live.policy.state_dict()
     before, cfg = live.policy.state_dict(), live.policy.cfg.to_dict()
     for wrong in ({"learn.gone": 3}, {"learn.batch_size": -1}, {"model.activation": "tanh"}, 3):
-        with pytest.raises(StateError, match=r"state\[\"settings\"\]"):
+        with pytest.raises(StateDictError, match=r"state\[\"settings\"\]"):
             live.policy.load_state_dict({**state, "settings": wrong})
-    with pytest.raises(StateError, match="train_iter"):
+    with pytest.raises(StateDictError, match="train_iter"):
         live.policy.load_state_dict({**state, "settings": {"learn.batch_size": 7}, "train_iter": -1})
     assert live.policy.cfg.to_dict() == cfg
     assert same(live.policy.state_dict(), before)
@@ -458,9 +458,9 @@ def test_what_another_policy_has_learned_comes_without_its_settings(kind):
 def test_what_does_not_fit_is_not_taken():
     small, large = Rig(KINDS["DQN"]), Rig(KINDS["DQN"], **{"model.encoder_hidden_size_list": [5]})
     before = small.policy.state_dict()
-    with pytest.raises(StateError, match="encoder_hidden_size_list"):
+    with pytest.raises(StateDictError, match="encoder_hidden_size_list"):
         small.policy.load_learned_state(large.policy.learned_state())
-    with pytest.raises(StateError, match="wants a result of learned_state"):
+    with pytest.raises(StateDictError, match="wants a result of learned_state"):
         small.policy.load_learned_state(large.policy.state_dict())
     assert same(small.policy.state_dict(), before)
 

@@ -13,7 +13,7 @@ from ding_lite.policy import (
     DQNPolicy,
     PPOPolicy,
     R2D2Policy,
-    StateError,
+    StateDictError,
     export_policy,
     load_policy,
 )
@@ -122,9 +122,9 @@ def test_loading_names_what_does_not_fit(tmp_path):
     (tmp_path / "ckpt").mkdir()
     save_checkpoint(PPOPolicy(None, OBS, TWO).state_dict(), tmp_path / "ckpt/final.pt")
 
-    with pytest.raises(StateError, match="holds one policy without a name, and not 'x'"):
+    with pytest.raises(StateDictError, match="holds one policy without a name, and not 'x'"):
         load_policy(tmp_path, "final", name="x")
-    with pytest.raises(StateError, match="holds a policy of the class PPOPolicy, and policy_class is A2CPolicy"):
+    with pytest.raises(StateDictError, match="holds a policy of the class PPOPolicy, and policy_class is A2CPolicy"):
         load_policy(tmp_path, "final", policy_class=A2CPolicy)
     with pytest.raises(ValueError, match="nowhere/ckpt/best.pt"):
         load_policy(tmp_path / "nowhere")

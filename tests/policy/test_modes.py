@@ -9,7 +9,7 @@ from ding_lite.data import tree
 from ding_lite.envs import SpaceError, make_envs
 from ding_lite.policy import DQNPolicy, DQNPolicyConfig, PPOPolicy, PPOPolicyConfig
 from ding_lite.policy_check import ObservationError
-from ding_lite.policy_state import StateError
+from ding_lite.policy_state import StateDictError
 
 OBS, DISCRETE, BOX = spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(3), spaces.Box(-0.1, 0.2, (2,), np.float32)
 POLICIES = {"dqn": (DQNPolicy, DQNPolicyConfig, DISCRETE), "ppo": (PPOPolicy, PPOPolicyConfig, DISCRETE),
@@ -209,7 +209,7 @@ def test_the_state_of_a_mode_is_where_its_random_numbers_are(kind, mode):
 def test_a_state_of_the_whole_policy_is_refused_by_a_mode_that_acts(mode):
     policy = made("ppo")
     words = r"Mode.load_state_dict\(\) wants the random states that its own state_dict\(\) returns, got a dict with model"
-    with pytest.raises(StateError, match=words):
+    with pytest.raises(StateDictError, match=words):
         getattr(policy, mode).load_state_dict(policy.learn_mode.state_dict())
 
 
@@ -366,7 +366,7 @@ def test_a_saved_state_is_a_copy_of_plain_data(tmp_path):
 def test_a_state_of_a_mode_of_which_a_part_does_not_fit_is_refused_by_name_and_changes_nothing(mode, change, words, same):
     acting, other = (getattr(made("ppo", seed=seed), mode) for seed in (0, 1))
     before = acting.state_dict()
-    with pytest.raises(StateError, match=words):
+    with pytest.raises(StateDictError, match=words):
         acting.load_state_dict(None if change is None else {**other.state_dict(), **change})
 
     assert same(acting.state_dict(), before)

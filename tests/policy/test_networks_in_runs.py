@@ -26,7 +26,7 @@ from ding_lite.middleware import (
     multistep_trainer,
     offline_data_saver,
 )
-from ding_lite.policy import DQNPolicy, PPOPolicy, StateError, export_policy, load_policy
+from ding_lite.policy import DQNPolicy, PPOPolicy, StateDictError, export_policy, load_policy
 
 SMALL = {
     "policy.collect.n_sample": 16,
@@ -345,7 +345,7 @@ class TestExtraStates:
         policy = self.made()
         weights = policy.get_weights()
         del weights["_extra_state"]
-        with pytest.raises(StateError, match="_extra_state"):
+        with pytest.raises(StateDictError, match="_extra_state"):
             policy.set_weights(weights)
 
     def test_one_that_is_a_tensor_may_change_its_shape(self):

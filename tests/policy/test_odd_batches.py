@@ -21,7 +21,7 @@ from ding_lite.policy import (
     REINFORCEPolicy,
     TD3BCPolicy,
 )
-from ding_lite.policy_check import LossError
+from ding_lite.policy_check import NonFiniteError
 
 OBS, BOX = spaces.Box(-9, 9, (3,), np.float32), spaces.Box(-1, 1, (2,), np.float32)
 SMALL = {"seed": 0, "model.encoder_hidden_size_list": [8]}
@@ -144,7 +144,7 @@ def test_another_precision_is_named_with_the_fix(kind):
 def test_observations_that_are_not_finite_are_named(value, what):
     batch = rows(OBS, BOX)
     batch["obs"][2, 1] = value
-    with pytest.raises(LossError, match=f": obs of the batch it learns from holds {what}. Find out where"):
+    with pytest.raises(NonFiniteError, match=f": obs of the batch it learns from holds {what}. Find out where"):
         learned(BCPolicy, BOX, batch)
 
 

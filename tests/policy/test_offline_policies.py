@@ -23,9 +23,9 @@ from ding_lite.policy import (
     DiscreteCQLPolicy,
     DiscreteIQLPolicy,
     IQLPolicy,
-    LossError,
+    NonFiniteError,
     SACPolicy,
-    StateError,
+    StateDictError,
     TD3BCPolicy,
     TD3Policy,
 )
@@ -173,7 +173,7 @@ def test_a_reward_that_makes_the_loss_infinite_is_refused_and_leaves_the_weights
         policy.learn_mode.forward(tree(batch))
         return
     words = "reward of the batch it learns from holds NaN" if np.isnan(reward) else "is inf in gradient step 0"
-    with pytest.raises(LossError, match=words):
+    with pytest.raises(NonFiniteError, match=words):
         policy.learn_mode.forward(tree(batch))
 
     assert same(policy.get_weights(), before)
@@ -340,7 +340,7 @@ def test_the_online_algorithm_goes_on_with_the_weights_of_the_offline_one(offlin
     source, target = policy.target_source().state_dict(), policy.target_model.state_dict()
     assert all(torch.equal(target[name], source[name]) for name in target)
     if more:
-        with pytest.raises(StateError, match="these weights do not fit the network of this TD3Policy"):
+        with pytest.raises(StateDictError, match="these weights do not fit the network of this TD3Policy"):
             online(online.config_type().override(settings), OBS, BOX).set_weights(learned.get_weights())
 
 

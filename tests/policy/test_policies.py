@@ -12,7 +12,7 @@ from ding_lite.data import Tree, tree
 from ding_lite.data.trees import with_leaves
 from ding_lite.engine import load_checkpoint, save_checkpoint
 from ding_lite.functional import gae
-from ding_lite.policy import DQNPolicy, DQNPolicyConfig, LossError, Policy, PolicyConfig, PPOPolicy, PPOPolicyConfig
+from ding_lite.policy import DQNPolicy, DQNPolicyConfig, NonFiniteError, Policy, PolicyConfig, PPOPolicy, PPOPolicyConfig
 
 T, B = 5, 3
 VECTOR, DISCRETE = spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(3)
@@ -237,7 +237,9 @@ def test_a_loss_that_is_not_finite_is_refused_and_changes_nothing(kind, junk, cy
     step = policy.learn_mode.train_iter
     before = load_state(policy)
     causes = r"(lower learn\.l|\w+(, \w+)* of the batch it learns from holds (NaN|an infinite number))"
-    with pytest.raises(LossError, match=rf"loss of {type(policy).__name__} is -?(nan|inf) in gradient step {step}: {causes}"):
+    with pytest.raises(
+        NonFiniteError, match=rf"loss of {type(policy).__name__} is -?(nan|inf) in gradient step {step}: {causes}"
+    ):
         cycle(policy, 2, reward_scale=junk)
     after = load_state(policy)
 
@@ -266,7 +268,7 @@ def test_a_gradient_that_is_not_finite_is_refused_and_changes_nothing(same):
         {"obs": torch.ones(T, B, 4), "action": no.long(), "log_prob": no - 200, "advantage": no + 1, "value": no, "return_": no}
     )
     before = policy.get_weights()
-    with pytest.raises(LossError, match="gradient"):
+    with pytest.raises(NonFiniteError, match="gradient"):
         policy.learn_mode.forward(batch)
 
     assert same(policy.get_weights(), before)

@@ -43,7 +43,7 @@ from ding_lite.policy import (
     R2D2Policy,
     RainbowPolicy,
     SACPolicy,
-    StateError,
+    StateDictError,
     TD3BCPolicy,
     TD3Policy,
     build_policy,
@@ -154,7 +154,9 @@ def test_the_parts_of_a_dict_space_keep_their_order(pairs, tmp_path):
     space.seed(0)
     for obs in [space.sample() for _ in range(3)]:
         assert repr(loaded.predict(obs)[0]) == repr(policy.predict(obs)[0])
-    with pytest.raises(StateError, match=r"its action space is Dict\(z: Box.*, a: Box.*and that of this policy is Dict\(a: "):
+    with pytest.raises(
+        StateDictError, match=r"its action space is Dict\(z: Box.*, a: Box.*and that of this policy is Dict\(a: "
+    ):
         PPOPolicy(None, space, spaces.Dict(a=POINT, z=POINT)).load_state_dict(policy.state_dict())
 
 
@@ -276,7 +278,7 @@ class TestDefaultCheckpoint:
         with pytest.raises(CheckpointError, match="final.pt holds .* expected"):
             default_checkpoint(tmp_path)
         save_checkpoint({"counters": {}, "policies": {"a": 3}}, final)
-        with pytest.raises(StateError, match="final.pt holds 3 as the policy 'a', expected the dict of its state"):
+        with pytest.raises(StateDictError, match="final.pt holds 3 as the policy 'a', expected the dict of its state"):
             load_policy(tmp_path, "final")
 
     def test_a_damaged_file_of_the_end_is_no_reason_against_the_best(self, tmp_path):
@@ -321,9 +323,9 @@ def test_one_of_several_policies_is_chosen_by_name(tmp_path):
         task.use(CkptSaver(policies, tmp_path)).run(1)
 
     assert weight(load_policy(tmp_path, "final", name="right")) == weight(policies["right"])
-    with pytest.raises(StateError, match=r"holds the policies 'left', 'right': choose one, .*name='left'"):
+    with pytest.raises(StateDictError, match=r"holds the policies 'left', 'right': choose one, .*name='left'"):
         load_policy(tmp_path, "final")
-    with pytest.raises(StateError, match=r"holds no policy 'other', but 'left', 'right'"):
+    with pytest.raises(StateDictError, match=r"holds no policy 'other', but 'left', 'right'"):
         load_policy(tmp_path, "final", name="other")
 
 
@@ -337,7 +339,7 @@ def test_a_class_that_cannot_be_imported_is_named_and_can_be_passed(tmp_path):
         policy = kind({"seed": 0}, BOX, DISCRETE)
         path = saved(policy, tmp_path / f"{number}.pt")
         with pytest.raises(
-            StateError, match=rf"class {kind.__name__}, which was made by a function .*policy_class={kind.__name__}"
+            StateDictError, match=rf"class {kind.__name__}, which was made by a function .*policy_class={kind.__name__}"
         ):
             load_policy(path)
         assert weight(load_policy(path, policy_class=kind)) == weight(policy)
@@ -360,7 +362,7 @@ def test_a_place_that_gives_another_class_is_refused(place, words, tmp_path):
     state = PPOPolicy({"seed": 0}, BOX, DISCRETE).state_dict()
     state["made_with"] = {**state["made_with"], "class": place}
     save_checkpoint(state, tmp_path / "a.pt")
-    with pytest.raises(StateError, match=words):
+    with pytest.raises(StateDictError, match=words):
         load_policy(tmp_path / "a.pt")
 
 
@@ -397,10 +399,10 @@ def test_the_best_weights_of_a_class_with_a_state_of_its_own_are_loaded(tmp_path
 
 def test_files_without_a_policy_and_settings_that_are_objects_are_refused(tmp_path):
     save_checkpoint({"model": torch.nn.Linear(1, 1).state_dict()}, tmp_path / "module.pt")
-    with pytest.raises(StateError, match="holds no policy, only 'model'"):
+    with pytest.raises(StateDictError, match="holds no policy, only 'model'"):
         load_policy(tmp_path / "module.pt")
     policy = DQNPolicy({"seed": 0, "made_of": object()}, BOX, DISCRETE)
-    with pytest.raises(StateError, match=r"the setting made_of was an object.*call policy\.load_state_dict"):
+    with pytest.raises(StateDictError, match=r"the setting made_of was an object.*call policy\.load_state_dict"):
         load_policy(saved(policy, tmp_path / "object.pt"))
 
 
@@ -432,7 +434,7 @@ def test_a_configuration_that_cannot_be_imported_is_named_with_the_fix(tmp_path)
 
     path = saved(PlainDQN(Local(penalty=0.5), BOX, DISCRETE), tmp_path / "a.pt")
     with pytest.raises(
-        StateError, match=r"configuration of the class Local, .*set config_type = Local in a class derived from"
+        StateDictError, match=r"configuration of the class Local, .*set config_type = Local in a class derived from"
     ):
         load_policy(path)
 
@@ -446,13 +448,13 @@ def test_with_a_policy_class_no_module_is_imported_for_the_configuration(tmp_pat
     state = PlainDQN(own_config(), BOX, DISCRETE).state_dict()
     state["made_with"]["config_class"] = "antigravity:Own"
     save_checkpoint(state, tmp_path / "a.pt")
-    with pytest.raises(StateError, match="set config_type = Own"):
+    with pytest.raises(StateDictError, match="set config_type = Own"):
         load_policy(tmp_path / "a.pt", policy_class=PlainDQN)
     assert "antigravity" not in sys.modules
 
     state["made_with"]["config_class"] = "subprocess:Popen"
     save_checkpoint(state, tmp_path / "a.pt")
-    with pytest.raises(StateError, match="names subprocess:Popen as the class of the configuration"):
+    with pytest.raises(StateDictError, match="names subprocess:Popen as the class of the configuration"):
         load_policy(tmp_path / "a.pt")
 
 

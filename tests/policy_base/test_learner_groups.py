@@ -22,7 +22,7 @@ from ding_lite.envs import make_envs
 from ding_lite.middleware import StepCollector, gae_estimator, multistep_trainer
 from ding_lite.policy import DQNPolicy, IMPALAPolicy, Policy, PPOPolicy
 from ding_lite.policy_base import FixedSettingError, learner_groups
-from ding_lite.policy_check import LossError
+from ding_lite.policy_check import NonFiniteError
 from ding_lite.processes import WorkerDied, WorkerHangs
 from ding_lite.processes.pickles import dumps
 from ding_lite.ranks import RankError
@@ -309,7 +309,7 @@ class TestProcesses:
             learned(policy)
             with pytest.raises(ZeroDivisionError, match="a mistake in loss"):
                 policy.learn_mode.forward(with_reward(17))
-            with pytest.raises(LossError, match="NaN"):
+            with pytest.raises(NonFiniteError, match="NaN"):
                 policy.learn_mode.forward(with_reward(np.nan))
             learned(policy)
 

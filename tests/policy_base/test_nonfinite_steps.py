@@ -28,7 +28,7 @@ from ding_lite.middleware import (
     online_logger,
     trainer,
 )
-from ding_lite.policy import DQNPolicy, LossError, PPOPolicy, SACPolicy
+from ding_lite.policy import DQNPolicy, NonFiniteError, PPOPolicy, SACPolicy
 
 OBS, DISCRETE, BOX = spaces.Box(-9, 9, (3,), np.float32), spaces.Discrete(2), spaces.Box(-1, 1, (1,), np.float32)
 
@@ -147,13 +147,15 @@ def test_the_first_skipped_step_is_a_warning_and_too_many_in_a_row_are_an_error(
         policy.learn_mode.forward(rows(reward=NAN))
     learn(policy, *[rows(reward=NAN)] * 9, rows())
     learn(policy, *[rows(reward=NAN)] * 10)
-    with pytest.raises(LossError, match="11 gradient steps in a row were not finite; the last time, the loss .* reward of"):
+    with pytest.raises(
+        NonFiniteError, match="11 gradient steps in a row were not finite; the last time, the loss .* reward of"
+    ):
         learn(policy, rows(reward=NAN))
 
 
 def test_raise_is_the_default():
     assert DQNConfig().policy.learn.on_nonfinite == "raise"
-    with pytest.raises(LossError, match="is nan in gradient step 0"):
+    with pytest.raises(NonFiniteError, match="is nan in gradient step 0"):
         dqn("raise").learn_mode.forward(rows(reward=NAN))
 
 
@@ -209,7 +211,9 @@ def test_restore_raises_if_three_restores_brought_no_progress():
     learn(policy, rows(1))
     for step in range(3):
         learn(policy, rows(0, reward=NAN), rows(step))
-    with pytest.raises(LossError, match="the weights of gradient step 0 were restored 3 times; the last time, the loss of DQ"):
+    with pytest.raises(
+        NonFiniteError, match="the weights of gradient step 0 were restored 3 times; the last time, the loss of DQ"
+    ):
         learn(policy, rows(0, reward=NAN))
     policy = dqn("restore")
     for step in range(220):  # a hundred good steps are progress
@@ -246,7 +250,7 @@ def test_a_saved_policy_goes_on_in_the_same_way(mode, digest, tmp_path):
     learn(other, *bad)
     assert digest(one.state_dict()) == digest(other.state_dict())
     for policy in (one, other):
-        with pytest.raises(LossError, match="in a row" if mode == "skip" else "restored 3 times"):
+        with pytest.raises(NonFiniteError, match="in a row" if mode == "skip" else "restored 3 times"):
             learn(policy, rows(0, reward=NAN))
 
 

@@ -12,7 +12,7 @@ from ding_lite.data import tree
 from ding_lite.policy import (
     AWACPolicy,
     BCPolicy,
-    BoxActing,
+    BoxActionMixin,
     C51Policy,
     CQLPolicy,
     DDPGPolicy,
@@ -77,7 +77,7 @@ def test_both_schedules_are_linear_between_their_points_and_constant_beyond():
 
 def replayed(kind, **settings):
     """A policy that learns from replay, and rows that it learns from."""
-    is_box = issubclass(kind, BoxActing)
+    is_box = issubclass(kind, BoxActionMixin)
     small = {"seed": 0, "model.encoder_hidden_size_list": [4], "learn.learning_rate": 0.1}
     small |= {"learn.burn_in": 0, "learn.unroll_len": 2, "model.lstm_size": 3} if kind is R2D2Policy else {}
     policy = kind({**small, **settings}, BOX, spaces.Box(-1, 1, (2,), np.float32) if is_box else DISCRETE)

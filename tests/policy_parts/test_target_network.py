@@ -8,7 +8,7 @@ from torch import nn
 
 from ding_lite.data import tree
 from ding_lite.nn import RunningNorm
-from ding_lite.policy import DQNPolicy, DQNPolicyConfig, IQLPolicy, Policy, PPOPolicy, TargetNetwork, TD3Policy
+from ding_lite.policy import DQNPolicy, DQNPolicyConfig, IQLPolicy, Policy, PPOPolicy, TargetNetworkMixin, TD3Policy
 
 BOX, DISCRETE = spaces.Box(-np.inf, np.inf, (3,), np.float32), spaces.Discrete(2)
 
@@ -37,7 +37,7 @@ def test_running_statistics_are_copied_whenever_the_target_moves(theta, freq):
 
 @pytest.mark.parametrize("base", [Policy, PPOPolicy])
 def test_a_configuration_without_the_settings_of_target_networks_is_refused_when_the_policy_is_made(base):
-    with_target = type("WithTarget", (TargetNetwork, base), {})
+    with_target = type("WithTarget", (TargetNetworkMixin, base), {})
     with pytest.raises(
         TypeError, match=r"WithTarget has a target network, .*PolicyConfig, has no learn.target_update_freq: set"
     ):

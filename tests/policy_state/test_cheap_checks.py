@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ding_lite.nn import Adam
-from ding_lite.policy_state import StateError, optimizer_states, require_optimizer_state
+from ding_lite.policy_state import StateDictError, optimizer_states, require_optimizer_state
 from ding_lite.policy_state.leaves import require_tensor
 
 EXTREMES = [0.0, -1.0, 1e-45, 1e-38, -1e-30, 1.0, 1e10, -1e28, 1e30, 3e38, float("nan"), float("inf")]
@@ -49,7 +49,7 @@ def test_ordinary_moments_need_no_step(monkeypatch):
 @pytest.mark.parametrize(("first", "square"), [(1e37, 0.0), (1.0, -1e-20), (float("nan"), 1.0), (1.0, float("inf"))])
 def test_what_the_step_would_make_infinite_is_refused(first, square):
     optimizer, state = with_moments(first, square, 3.0, Adam)
-    with pytest.raises(StateError, match="in a step with zero gradients|not finite"):
+    with pytest.raises(StateDictError, match="in a step with zero gradients|not finite"):
         require_optimizer_state("state", optimizer, state)
 
 
@@ -84,8 +84,8 @@ def test_finite_numbers_whose_sum_overflows_are_finite_and_others_are_not(dtype)
     require_tensor("it", large, large, must_be_finite=True)
     for odd in (float("nan"), float("inf"), -float("inf")):
         broken = torch.cat([torch.ones(50, dtype=dtype), torch.tensor([odd, 0.0], dtype=dtype)])
-        with pytest.raises(StateError, match="it holds 1 numbers that are not finite"):
+        with pytest.raises(StateDictError, match="it holds 1 numbers that are not finite"):
             require_tensor("it", broken, broken, must_be_finite=True)
     both = torch.tensor([float("inf"), -float("inf")], dtype=dtype)
-    with pytest.raises(StateError, match="it holds 2 numbers that are not finite"):
+    with pytest.raises(StateDictError, match="it holds 2 numbers that are not finite"):
         require_tensor("it", both, both, must_be_finite=True)

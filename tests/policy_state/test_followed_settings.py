@@ -12,7 +12,7 @@ from ding_lite.data import tree
 from ding_lite.policy import CQLPolicy, DQNPolicy, PPOPolicy, SACPolicy
 from ding_lite.policy_base import build_policy
 from ding_lite.policy_parts import KLCoeffMixin, LearningRateSchedule
-from ding_lite.policy_state import StateError
+from ding_lite.policy_state import StateDictError
 
 BOX, DISCRETE, CONTINUOUS = spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(3), spaces.Box(-1, 1, (2,), np.float32)
 
@@ -224,7 +224,7 @@ def test_damaged_settings_are_refused(wrong):
     state["optimizer"]["made"] = wrong
     policy = made()
     before = groups(policy)
-    with pytest.raises(StateError, match=r'"optimizer"\]\["made"\] is .*expected a dict of settings for each of 1 '):
+    with pytest.raises(StateDictError, match=r'"optimizer"\]\["made"\] is .*expected a dict of settings for each of 1 '):
         policy.load_state_dict(state)
     assert groups(policy) == before
 

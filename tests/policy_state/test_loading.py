@@ -13,7 +13,7 @@ from ding_lite.engine import load_checkpoint, save_checkpoint
 from ding_lite.policy import A2CPolicy, C51Policy, DQNPolicy, PPOPolicy, RainbowPolicy, SACPolicy
 from ding_lite.policy_base import Policy
 from ding_lite.policy_parts import EntropyCoeffSchedule
-from ding_lite.policy_state import StateError
+from ding_lite.policy_state import StateDictError
 
 BOX, DISCRETE = spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(3)
 FIRST = "layers.0.weight"
@@ -290,7 +290,7 @@ def test_a_state_with_a_part_that_does_not_fit_changes_nothing_and_the_error_nam
     path, to, words = MISFITS[name]
     policy = another
     before = taken(policy)
-    with pytest.raises(StateError, match=words):
+    with pytest.raises(StateDictError, match=words):
         policy.load_state_dict(changed(state, *path, to=to))
 
     assert taken(policy) == before
@@ -301,7 +301,7 @@ def test_moments_of_another_network_are_refused_where_the_weights_are_the_same_i
     narrow = learned(cfg={"model.encoder_hidden_size_list": [8, 8]})
     policy = learned()
     mixed = {**policy.state_dict(), "optimizer": narrow.state_dict()["optimizer"]}
-    with pytest.raises(StateError, match=r"\['exp_avg'\] is float32 \[8, 4\], expected float32 \[128, 4\]"):
+    with pytest.raises(StateDictError, match=r"\['exp_avg'\] is float32 \[8, 4\], expected float32 \[128, 4\]"):
         policy.learn_mode.load_state_dict(mixed)
 
 
@@ -381,18 +381,20 @@ def test_a_state_of_another_policy_is_refused_and_the_error_names_the_difference
     policy = kind(cfg, observations, actions)
     loaded = load_checkpoint(save_checkpoint(state, tmp_path / "policy.pt"))
     for given in (loaded, {"model": loaded["model"], "made_with": loaded["made_with"]}):
-        with pytest.raises(StateError, match=words):
+        with pytest.raises(StateDictError, match=words):
             policy.load_state_dict(given)
 
 
 def test_a_state_of_a2c_is_not_one_of_ppo_though_the_networks_are_the_same():
     a2c, ppo = A2CPolicy(None, BOX, DISCRETE), PPOPolicy(None, BOX, DISCRETE)
-    with pytest.raises(StateError, match=r"state was saved by a A2CPolicy, and this policy is a PPOPolicy.*policy.set_weights"):
+    with pytest.raises(
+        StateDictError, match=r"state was saved by a A2CPolicy, and this policy is a PPOPolicy.*policy.set_weights"
+    ):
         ppo.load_state_dict(a2c.state_dict())
     ppo.set_weights(a2c.state_dict()["model"])
 
     assert all(torch.equal(a, b) for a, b in zip(a2c.params, ppo.params))
-    with pytest.raises(StateError, match="different RainbowPolicy"):
+    with pytest.raises(StateDictError, match="different RainbowPolicy"):
         RainbowPolicy(None, BOX, DISCRETE).load_state_dict(C51Policy(None, BOX, DISCRETE).state_dict())
 
 
@@ -444,13 +446,13 @@ def test_what_is_no_state_says_what_to_do(state, tmp_path):
         ):
             policy.set_weights(path)
     several = r"the states of several policies, 'a', 'b': load one of them, load_state_dict\(state\['policies'\]\['a'\]\)"
-    with pytest.raises(StateError, match=several):
+    with pytest.raises(StateDictError, match=several):
         policy.load_state_dict({"policies": {"a": state, "b": state}})
     with pytest.raises(TypeError, match=r"wants a state from state_dict\(\), got None"):
         policy.load_state_dict(None)
-    with pytest.raises(StateError, match=r"it lacks 'model'.*These look like weights: load them with set_weights"):
+    with pytest.raises(StateDictError, match=r"it lacks 'model'.*These look like weights: load them with set_weights"):
         policy.load_state_dict(state["model"])
-    with pytest.raises(StateError, match=r"set_weights wants weights, got a whole state: use load_state_dict\(state\)"):
+    with pytest.raises(StateDictError, match=r"set_weights wants weights, got a whole state: use load_state_dict\(state\)"):
         policy.set_weights(state)
     with pytest.raises(TypeError, match=r"set_weights wants weights from get_weights\(\), got 3 of type int"):
         policy.set_weights(3)
@@ -493,10 +495,10 @@ def test_what_is_attached_is_looked_at_too_also_where_it_is_attached_later(key, 
     state = policy.state_dict()
     state["attached"]["norm"][key] = value
     before = taken(policy)
-    with pytest.raises(StateError, match=words):
+    with pytest.raises(StateDictError, match=words):
         policy.load_state_dict(state)
     later.load_state_dict(state)
-    with pytest.raises(StateError, match=words):
+    with pytest.raises(StateDictError, match=words):
         later.attach("norm", Norm(np.ones(2)))
 
     assert taken(policy) == before
@@ -639,7 +641,7 @@ class Beside(DQNPolicy):
 def test_networks_and_optimizers_beside_the_model_are_looked_at(path, to, words):
     state, policy = learned(Beside).state_dict(), Beside({"seed": 1}, BOX, DISCRETE)
     before = taken(policy)
-    with pytest.raises(StateError, match=words):
+    with pytest.raises(StateDictError, match=words):
         policy.load_state_dict(changed(state, "attached", *path, to=to))
 
     assert taken(policy) == before
@@ -673,7 +675,7 @@ def test_a_network_that_is_made_on_first_use_is_named_where_it_would_be_lost(nam
     state, again = load_checkpoint(tmp_path / "policy.pt"), OnFirstUse({"seed": 1}, BOX, DISCRETE)
     before = taken(again)
     with pytest.raises(
-        StateError, match=rf"has '{name}[^']*', a network or optimizer .*: make self.{name} in after_init, and not"
+        StateDictError, match=rf"has '{name}[^']*', a network or optimizer .*: make self.{name} in after_init, and not"
     ):
         again.load_state_dict(state)
     assert taken(again) == before
@@ -681,7 +683,7 @@ def test_a_network_that_is_made_on_first_use_is_named_where_it_would_be_lost(nam
     again.load_state_dict({"model": state["model"]})  # only weights
     DQNPolicy({"seed": 1}, BOX, DISCRETE).load_state_dict(state)  # a base class does without it
     policy.load_state_dict(state)
-    with pytest.raises(StateError, match=r'state\["networks"\] is 3, expected a list of names'):
+    with pytest.raises(StateDictError, match=r'state\["networks"\] is 3, expected a list of names'):
         policy.load_state_dict({**state, "networks": 3})
 
 
@@ -747,7 +749,7 @@ def test_weights_of_a_kind_of_ones_own_are_looked_at(tmp_path):
         ({"w": np.array([1, np.nan])}, r"\['w'\] holds numbers that are not finite"),
         ({"v": np.ones(2)}, r"has \['v'\], expected \['w'\]"),
     ):
-        with pytest.raises(StateError, match=words):
+        with pytest.raises(StateDictError, match=words):
             policy.load_state_dict({"model": weights})
     policy.load_state_dict(load_checkpoint(save_checkpoint({"model": {"w": np.full(2, 4.0)}}, tmp_path / "table.pt")))
 
@@ -758,7 +760,7 @@ def test_weights_that_are_no_numbers_are_refused_and_those_of_a_policy_that_went
     policy = learned()
     before = policy.get_weights()
     for broken in (float("nan"), float("inf")):
-        with pytest.raises(StateError, match=f"'layers.0.bias' holds 128 numbers that are not finite, such as {broken}"):
+        with pytest.raises(StateDictError, match=f"'layers.0.bias' holds 128 numbers that are not finite, such as {broken}"):
             policy.set_weights({**before, "layers.0.bias": torch.full((128,), broken)})
     with torch.no_grad():
         policy.params[0].fill_(float("nan"))
@@ -769,7 +771,7 @@ def test_weights_that_are_no_numbers_are_refused_and_those_of_a_policy_that_went
 
 def test_policies_of_continuous_actions_are_told_apart_by_their_bounds():
     one, other = (spaces.Box(-bound, bound, (2,), np.float32) for bound in (1, 2))
-    with pytest.raises(StateError, match=r"its action space is Box\(.*low=-1.0, high=1.0\), and that .*high=2.0"):
+    with pytest.raises(StateDictError, match=r"its action space is Box\(.*low=-1.0, high=1.0\), and that .*high=2.0"):
         SACPolicy(None, BOX, other).load_state_dict(SACPolicy(None, BOX, one).state_dict())
 
 
@@ -780,7 +782,7 @@ def test_a_state_made_by_hand_of_weights_alone_says_in_which_settings_it_differs
     made_with = {**policy.made_with, "settings": {"width": 5}}
     policy.load_state_dict({"model": wide, "made_with": policy.made_with})
     words = r"'weight' is float32 \[5, 4\], .* These settings differ: width is 5 in the state and 3 in this policy"
-    with pytest.raises(StateError, match=words):
+    with pytest.raises(StateDictError, match=words):
         policy.load_state_dict({"model": wider, "made_with": made_with})
 
 
@@ -797,6 +799,6 @@ def test_settings_of_an_optimizer_that_no_training_has_are_refused(name, value, 
     policy = DQNPolicy(None, BOX, DISCRETE)
     state = policy.state_dict()
     state["optimizer"]["param_groups"][0][name] = value
-    with pytest.raises(StateError, match=message):
+    with pytest.raises(StateDictError, match=message):
         policy.load_state_dict(state)
     assert policy.optimizer.param_groups[0]["lr"] == policy.cfg.learn.learning_rate

@@ -4,7 +4,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from ding_lite.policy import DQNPolicy, StateError
+from ding_lite.policy import DQNPolicy, StateDictError
 from ding_lite.policy_state import set_torch_state
 
 OF_GPU = torch.arange(16, dtype=torch.uint8)
@@ -46,5 +46,5 @@ def test_a_state_of_no_device_is_refused(broken):
     one = policy()
     state = one.state_dict()
     state["learn"]["generator"] = broken
-    with pytest.raises(StateError, match="expected the state of a torch.Generator"):
+    with pytest.raises(StateDictError, match="expected the state of a torch.Generator"):
         one.load_state_dict(state)

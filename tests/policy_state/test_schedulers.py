@@ -14,7 +14,7 @@ from torch.optim.swa_utils import SWALR
 from ding_lite.data import tree
 from ding_lite.engine import load_checkpoint, save_checkpoint
 from ding_lite.policy import DQNPolicy
-from ding_lite.policy_state import StateError
+from ding_lite.policy_state import StateDictError
 
 BOX, DISCRETE = spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(3)
 
@@ -179,5 +179,5 @@ def test_what_a_scheduler_adds_may_be_missing_on_either_side(saved, loads):
 def test_a_setting_of_another_optimizer_is_still_refused():
     state, again = learn(made(Scheduled), 1).state_dict(), made(Scheduled)
     state["optimizer"]["param_groups"][0]["nesterov"] = False
-    with pytest.raises(StateError, match="has 'nesterov', which Adam does not have: it was saved by another optimizer"):
+    with pytest.raises(StateDictError, match="has 'nesterov', which Adam does not have: it was saved by another optimizer"):
         again.load_state_dict(state)

@@ -12,7 +12,7 @@ from ding_lite.data import nested, tree
 from ding_lite.data.trees import map_leaves, with_leaves
 from ding_lite.datasets import open_dataset
 from ding_lite.envs import SpaceError
-from ding_lite.policy import LossError
+from ding_lite.policy import NonFiniteError
 from ding_lite.rewards import GAILRewardConfig, GAILRewardModel
 
 VECTOR = spaces.Box(-np.inf, np.inf, (3,), np.float32)
@@ -239,7 +239,7 @@ def test_rows_that_are_no_steps_do_not_count():
 def test_a_loss_that_is_not_finite_is_an_error_and_changes_nothing():
     model, given = made(), batch()
     before = str(model.state_dict())
-    with pytest.raises(LossError, match=r"GAILRewardModel.learn\(\) got NaN or infinity in obs: find out"):
+    with pytest.raises(NonFiniteError, match=r"GAILRewardModel.learn\(\) got NaN or infinity in obs: find out"):
         model.learn(with_leaves(given, obs=given.obs * float("nan")))
 
     assert str(model.state_dict()) == before

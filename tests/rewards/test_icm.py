@@ -10,7 +10,7 @@ from states import check_continuation, check_refusal
 
 from ding_lite.data import nested, tree
 from ding_lite.data.trees import map_leaves, with_leaves
-from ding_lite.policy import LossError
+from ding_lite.policy import NonFiniteError
 from ding_lite.rewards import ICMRewardConfig, ICMRewardModel
 
 VECTOR = spaces.Box(-np.inf, np.inf, (3,), np.float32)
@@ -223,7 +223,7 @@ def test_a_loss_that_is_not_finite_is_an_error_and_leaves_the_networks_as_they_w
     model, given = made(), batch()
     model.learn(given)
     networks, usual = str(model.networks.state_dict()), float(model.mean_square)
-    with pytest.raises(LossError, match=r"ICMRewardModel.learn\(\) got NaN or infinity in obs, next_obs: find out"):
+    with pytest.raises(NonFiniteError, match=r"ICMRewardModel.learn\(\) got NaN or infinity in obs, next_obs: find out"):
         model.learn(with_leaves(given, obs=given.obs * float("nan"), next_obs=given.next_obs * float("nan")))
 
     assert str(model.networks.state_dict()) == networks

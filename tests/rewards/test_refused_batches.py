@@ -10,7 +10,7 @@ from gymnasium import spaces
 from states import same
 
 from ding_lite.data import tree
-from ding_lite.policy import LossError
+from ding_lite.policy import NonFiniteError
 from ding_lite.rewards import (
     GAILRewardConfig,
     GAILRewardModel,
@@ -56,7 +56,7 @@ def test_a_batch_with_nan_or_infinity_is_refused_and_changes_nothing(kind, colum
     before = copy.deepcopy(model.state_dict())
     rows[column][7] = bad
 
-    with pytest.raises(LossError, match=rf"{type(model).__name__}.learn\(\) got NaN or infinity in {column}: find out"):
+    with pytest.raises(NonFiniteError, match=rf"{type(model).__name__}.learn\(\) got NaN or infinity in {column}: find out"):
         model.learn(tree(rows))
     assert same(model.state_dict(), before)
 
@@ -69,7 +69,7 @@ def test_numbers_with_which_the_loss_overflows_are_refused_and_change_nothing(ki
     rows["next_obs"][7] = large
     rows["action"][7] = 0.7
 
-    with pytest.raises(LossError, match=f"{type(model).__name__}.learn"):
+    with pytest.raises(NonFiniteError, match=f"{type(model).__name__}.learn"):
         model.learn(tree(rows))
     assert same(model.state_dict(), before)
 

@@ -10,11 +10,11 @@ import torch
 from gymnasium import spaces
 
 from ding_lite.config import RunConfig
-from ding_lite.contexts import AgentsContext
+from ding_lite.contexts import MultiAgentContext
 from ding_lite.data import flatten
 from ding_lite.engine import Task
 from ding_lite.envs import EnvDataError, make_agent_envs
-from ding_lite.middleware import AgentsCollector
+from ding_lite.middleware import MultiAgentCollector
 from ding_lite.policy import Policy
 from ding_lite.rollout import AgentWorker, make_agent_worker
 
@@ -157,8 +157,8 @@ def test_an_output_of_the_same_name_is_refused():
 def test_the_collector_records_the_names_in_the_configuration():
     cfg, env = RunConfig().override({"env.info_columns": ["place"], "policy.collect.n_sample": 4}), made(("place",))
     loop = Task()
-    with loop.start(ctx=AgentsContext()):
-        loop.use(AgentsCollector(cfg, modes_for(env), env, kind_of)).run(1)
+    with loop.start(ctx=MultiAgentContext()):
+        loop.use(MultiAgentCollector(cfg, modes_for(env), env, kind_of)).run(1)
     assert loop.ctx.parts["cat"].trajectories.columns["info"].keys() == {"place"}
 
 

@@ -15,7 +15,7 @@ from ding_lite.data import ReplayBuffer, flatten
 from ding_lite.engine import Task
 from ding_lite.envs import EnvDataError, make_envs
 from ding_lite.envs.episode_seeds import episode_seed
-from ding_lite.middleware import AgentsCollector, EpisodeCollector, StepCollector, data_pusher
+from ding_lite.middleware import EpisodeCollector, MultiAgentCollector, StepCollector, data_pusher
 from ding_lite.policy import ColumnError, DQNPolicy, Policy
 from ding_lite.rollout import LocalWorker, make_worker
 
@@ -185,8 +185,8 @@ def test_a_setting_that_the_environments_do_not_follow_is_refused(collector):
     envs = make_envs(Telling, 2)
     with pytest.raises(ValueError, match=rf"{collector.__name__} got environments that do not record 'speed'.*env.options\(\)"):
         collector(cfg, policy_for(envs).collect_mode, envs)
-    with pytest.raises(ValueError, match=r"AgentsCollector got .* make_agent_envs\(\.\.\., info_columns="):
-        AgentsCollector(cfg, {"a": policy_for(envs).collect_mode}, envs, {})
+    with pytest.raises(ValueError, match=r"MultiAgentCollector got .* make_agent_envs\(\.\.\., info_columns="):
+        MultiAgentCollector(cfg, {"a": policy_for(envs).collect_mode}, envs, {})
     collector(cfg, policy_for(envs).collect_mode, made_envs(), collect_kwargs={"eps": 0.1})
 
 

@@ -10,10 +10,17 @@ import torch
 from ding_lite import task
 from ding_lite.commands import main
 from ding_lite.config import DQNConfig, PPOConfig
-from ding_lite.contexts import AgentsContext
+from ding_lite.contexts import MultiAgentContext
 from ding_lite.envs import make_agent_envs
 from ding_lite.envs.episode_seeds import episode_seed
-from ding_lite.middleware import AgentsCollector, CkptSaver, agents_evaluator, for_policy, gae_estimator, multistep_trainer
+from ding_lite.middleware import (
+    CkptSaver,
+    MultiAgentCollector,
+    for_policy,
+    gae_estimator,
+    multi_agent_evaluator,
+    multistep_trainer,
+)
 from ding_lite.policy import DQNPolicy, Policy, PPOPolicy, PPOPolicyConfig, load_policy
 from ding_lite.reports import ReportError
 from ding_lite.rollout import evaluate_run, play_run
@@ -108,9 +115,9 @@ def train(factory, make, saved=None, workers=1, **settings):
     spaces = envs.observation_space("fast"), envs.action_space("fast")
     policies = {name: one(*spaces) for name, one in make.items()}
     policy_of = str if len(policies) > 1 else dict.fromkeys(envs.possible_agents, *policies)
-    with task.start(ctx=AgentsContext()):
-        task.use(agents_evaluator(cfg, {name: one.eval_mode for name, one in policies.items()}, evaluator_envs, policy_of))
-        task.use(AgentsCollector(cfg, {name: one.collect_mode for name, one in policies.items()}, envs, policy_of))
+    with task.start(ctx=MultiAgentContext()):
+        task.use(multi_agent_evaluator(cfg, {name: one.eval_mode for name, one in policies.items()}, evaluator_envs, policy_of))
+        task.use(MultiAgentCollector(cfg, {name: one.collect_mode for name, one in policies.items()}, envs, policy_of))
         for name, policy in policies.items():
             if isinstance(policy, PPOPolicy):
                 task.use(for_policy(name, gae_estimator(cfg, policy.collect_mode)))
@@ -238,8 +245,8 @@ def test_exploring_wants_its_setting_for_each_policy(races):
     cfg = DQNConfig(exp_name="run")
     envs = make_agent_envs(races.Race, 2)
     policy = DQNPolicy(cfg.policy, envs.observation_space("fast"), envs.action_space("fast"))
-    with task.start(ctx=AgentsContext()):
-        task.use(AgentsCollector(cfg, {"all": policy.collect_mode}, envs, lambda agent: "all", {"eps": 0.5}))
+    with task.start(ctx=MultiAgentContext()):
+        task.use(MultiAgentCollector(cfg, {"all": policy.collect_mode}, envs, lambda agent: "all", {"eps": 0.5}))
         task.use(CkptSaver({"all": policy}, cfg.exp_name))
         task.run(max_step=1)
 
