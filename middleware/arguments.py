@@ -12,8 +12,8 @@ from gymnasium.vector import VectorEnv
 from ding_lite.basics import Config, warn_caller
 from ding_lite.config import RunConfig
 from ding_lite.envs import stepper
-from ding_lite.envs.autoreset import VectorEnvAdapter
 from ding_lite.envs.carried_state import INSTEAD, statistics_in
+from ding_lite.envs.vector_adapters import VectorEnvAdapter
 from ding_lite.policy import CollectMode, EvalMode, LearnMode, Policy, PolicyConfig
 
 _OF_REPLAY = "policy.learn.update_per_collect"

@@ -31,7 +31,7 @@ from ding_lite.envs import make_envs
 from ding_lite.envs.foreign_names import ATTRIBUTES as ENV_ATTRIBUTES
 from ding_lite.foreign_modules import MODULES
 from ding_lite.metrics import MetricsLogger
-from ding_lite.metrics.loggers import FOREIGN_ATTRIBUTES as LOGGER_ATTRIBUTES
+from ding_lite.metrics.metrics_loggers import FOREIGN_ATTRIBUTES as LOGGER_ATTRIBUTES
 from ding_lite.middleware.foreign_names import ARGUMENTS
 from ding_lite.policy import CollectConfig, DQNPolicy, Policy, PPOPolicy, SampleBatch, build_policy, compute_advantages
 from ding_lite.policy_base.foreign_hooks import FOREIGN_ATTRIBUTES, FOREIGN_HOOKS, MODE_ATTRIBUTES

@@ -12,7 +12,7 @@ import gymnasium
 import pytest
 import torch
 
-import ding_lite.commands.command_lines
+import ding_lite.commands.subcommands
 import ding_lite.config
 from ding_lite import Task
 from ding_lite.contexts import MultiAgentContext
@@ -186,7 +186,7 @@ def require_command(words, run):
     program, *rest = words
     if program == "ding-lite":
         name = {"eval": "evaluate"}.get(rest[0], rest[0])
-        known = inspect.signature(getattr(ding_lite.commands.command_lines, name)).parameters
+        known = inspect.signature(getattr(ding_lite.commands.subcommands, name)).parameters
         unknown = [word for word in rest if word.startswith("--") and word[2:].replace("-", "_") not in known]
         assert not unknown
         return

@@ -3,6 +3,6 @@
 Internal: its names may change in any version.
 """
 
-from ding_lite.commands.command_lines import main
+from ding_lite.commands.subcommands import main
 
 __all__ = ["main"]

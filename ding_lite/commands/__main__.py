@@ -2,7 +2,7 @@
 
 import sys
 
-from ding_lite.commands.command_lines import main
+from ding_lite.commands.subcommands import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -15,6 +15,7 @@ from ding_lite.envs.episode_starts import EpisodeResult
 from ding_lite.envs.error_locations import EnvLocation
 from ding_lite.envs.goals import goal_rewards
 from ding_lite.envs.info_columns import INFO
+from ding_lite.envs.local_vectors import LocalVectorEnv
 from ding_lite.envs.making import env_factory, make_envs, stepper, with_render_mode
 from ding_lite.envs.making import rendering as rendering
 from ding_lite.envs.multi_agent import AgentVectorEnv
@@ -23,7 +24,6 @@ from ding_lite.envs.partial_observations import PartialObservation
 from ding_lite.envs.replays import ReplayError, replay_error, save_env_error
 from ding_lite.envs.spaces import SpaceError
 from ding_lite.envs.vector_steps import RunningEpisode, Step
-from ding_lite.envs.vectors import LocalVectorEnv
 from ding_lite.envs.worker_envs import SplitVectorEnv
 from ding_lite.processes import WorkerDied, WorkerError, WorkerHangs
 

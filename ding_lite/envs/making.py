@@ -19,15 +19,15 @@ from ding_lite.basics.blocks import block
 from ding_lite.basics.signatures import parameters_of, passed_signature_of
 from ding_lite.envs.action_masks import ActionMask
 from ding_lite.envs.atari import AtariMode, AtariPreprocessing, atari_mode, make_atari
-from ding_lite.envs.autoreset import VectorEnvAdapter
 from ding_lite.envs.batched_steps import Vectorization, require_vectorization
 from ding_lite.envs.factories import EnvFactory, called, copied_settings, require_one_agent, settings_of
 from ding_lite.envs.info_columns import names_of
 from ding_lite.envs.infos import MeanInfo
+from ding_lite.envs.local_vectors import LocalVectorEnv
 from ding_lite.envs.pieces import Backend, WorkerSettings, sizes_and_hosts
+from ding_lite.envs.vector_adapters import VectorEnvAdapter
 from ding_lite.envs.vector_bases import SameStepVectorEnv
 from ding_lite.envs.vector_steps import Stepper
-from ding_lite.envs.vectors import LocalVectorEnv
 from ding_lite.envs.worker_envs import SplitVectorEnv
 
 _STEPPER = "_ding_lite_stepper"

@@ -13,8 +13,8 @@ from ding_lite.data import flatten
 from ding_lite.data.trees import map_leaves
 from ding_lite.envs.batched_steps import Vectorization
 from ding_lite.envs.factories import EnvFactory
+from ding_lite.envs.local_vectors import LocalVectorEnv
 from ding_lite.envs.results import Results
-from ding_lite.envs.vectors import LocalVectorEnv
 
 _ACTION = 64  # maximum size of a recorded action
 _NUMBERS = "biuf"

@@ -17,8 +17,8 @@ from ding_lite.basics.run_records import ENV_ERROR
 from ding_lite.data.trees import map_leaves
 from ding_lite.envs.changes import EnvChanges
 from ding_lite.envs.error_locations import EnvLocation
+from ding_lite.envs.local_vectors import LocalVectorEnv
 from ding_lite.envs.recipes import made_from, recipe_of
-from ding_lite.envs.vectors import LocalVectorEnv
 
 _KEYS = {"name", "env", "run_seed", "episode", "start", "actions", "steps", "recipe", "search_path"}
 

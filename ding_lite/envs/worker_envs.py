@@ -15,6 +15,7 @@ from ding_lite.data.trees import map_leaves
 from ding_lite.envs.batched_steps import Vectorization
 from ding_lite.envs.factories import EnvFactory
 from ding_lite.envs.info_columns import require_same_columns
+from ding_lite.envs.local_vectors import LocalVectorEnv
 from ding_lite.envs.pieces import ENV, MakeHost, Pieces, len_of
 from ding_lite.envs.progress import ProgressVectorEnv
 from ding_lite.envs.recipes import recipe_of
@@ -23,7 +24,6 @@ from ding_lite.envs.saved_states import ENV_KEYS, require_env_state
 from ding_lite.envs.spaces import SpaceError, hidden_difference, same_layout
 from ding_lite.envs.vector_bases import SameStepVectorEnv, Traits
 from ding_lite.envs.vector_steps import RunningEpisode, Step
-from ding_lite.envs.vectors import LocalVectorEnv
 from ding_lite.processes import Copied, release_hosts
 
 

@@ -2,7 +2,15 @@
 
 from ding_lite.functional.advantages import discounted_sum, gae, normalize_advantage
 from ding_lite.functional.corrections import VTrace, vtrace
-from ding_lite.functional.distributions import (
+from ding_lite.functional.distributional_losses import (
+    categorical_loss,
+    categorical_mean,
+    categorical_projection,
+    gather_atoms,
+    quantile_huber_loss,
+    quantile_midpoints,
+)
+from ding_lite.functional.log_probs import (
     bernoulli_kl,
     bernoulli_log_prob,
     categorical_entropy,
@@ -34,14 +42,6 @@ from ding_lite.functional.returns import NStep, discounted_return, nstep_return
 from ding_lite.functional.schedules import decayed_value, piecewise_linear
 from ding_lite.functional.traces import is_traced, tracing
 from ding_lite.functional.updates import polyak_
-from ding_lite.functional.value_distributions import (
-    categorical_loss,
-    categorical_mean,
-    categorical_projection,
-    gather_atoms,
-    quantile_huber_loss,
-    quantile_midpoints,
-)
 
 __all__ = [
     "NStep",

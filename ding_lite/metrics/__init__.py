@@ -3,7 +3,7 @@
 from ding_lite.metrics.averages import EmaStats, MeanStats
 from ding_lite.metrics.extremes import MaxStats, MinStats
 from ding_lite.metrics.kinds import DEFAULT_STATS_CLS_LOOKUP
-from ding_lite.metrics.loggers import MetricsLogger
+from ding_lite.metrics.metrics_loggers import MetricsLogger
 from ding_lite.metrics.series import ItemSeriesStats, ItemStats, PercentilesStats
 from ding_lite.metrics.stats_base import StatsBase
 from ding_lite.metrics.totals import LifetimeSumStats, SumStats

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from ding_lite.nn.action_bounds import ActionBounds, clip_actions
+from ding_lite.nn.action_distributions import ActionDistribution, GaussianMixture, ParametrizedDistribution, action_distribution
 from ding_lite.nn.action_masks import get_action_mask, masked
 from ding_lite.nn.actor_critics import ActorCritic, make_actor_critic
 from ding_lite.nn.attention import AttentionBlock, AttentionFeatures, SetEncoder
@@ -17,7 +18,6 @@ from ding_lite.nn.box_actor_critics import (
     make_state_value,
 )
 from ding_lite.nn.decision_transformers import DecisionTransformer
-from ding_lite.nn.distributions import ActionDistribution, GaussianMixture, ParametrizedDistribution, action_distribution
 from ding_lite.nn.eager_optimizers import Adam, RMSprop
 from ding_lite.nn.encoders import ConvLayers, EncoderAndHead, make_encoder, make_network
 from ding_lite.nn.ensembles import EnsembleMLP

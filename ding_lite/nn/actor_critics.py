@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 import gymnasium
 from torch import Tensor, nn
 
+from ding_lite.nn.action_distributions import ActionDistribution, action_distribution
 from ding_lite.nn.action_masks import masked
-from ding_lite.nn.distributions import ActionDistribution, action_distribution
 from ding_lite.nn.encoders import ConvLayers, make_network
 from ding_lite.nn.initialization import orthogonal
 from ding_lite.nn.normalization import make_normalizer

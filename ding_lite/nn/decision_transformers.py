@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from ding_lite.data import nested
 from ding_lite.data.trees import map_leaves
+from ding_lite.nn.action_distributions import action_distribution
 from ding_lite.nn.attention import AttentionBlock
-from ding_lite.nn.distributions import action_distribution
 from ding_lite.nn.encoders import ConvLayers, make_network
 from ding_lite.nn.initialization import orthogonal
 from ding_lite.nn.normalization import make_normalizer

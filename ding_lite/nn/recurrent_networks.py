@@ -8,9 +8,9 @@ from typing import Any
 import gymnasium
 from torch import Tensor, nn
 
+from ding_lite.nn.action_distributions import ActionDistribution, action_distribution
 from ding_lite.nn.actor_critics import ActorCritic
 from ding_lite.nn.attention import AttentionFeatures
-from ding_lite.nn.distributions import ActionDistribution, action_distribution
 from ding_lite.nn.encoders import ConvLayers, make_network
 from ding_lite.nn.initialization import orthogonal
 from ding_lite.nn.normalization import make_normalizer

@@ -18,7 +18,7 @@ from ding_lite.data import Tree
 from ding_lite.data.trees import first_leaf
 from ding_lite.envs import SpaceError
 from ding_lite.functional import expectile_loss, gaussian_log_prob, weighted_mean
-from ding_lite.functional.distributions import as_index
+from ding_lite.functional.log_probs import as_index
 from ding_lite.nn import action_distribution, make_q_ensemble, make_state_value
 from ding_lite.policy_base import Policy, next_step
 from ding_lite.policy_check import require_members, require_output

@@ -3,7 +3,7 @@
 Internal: its names may change in any version; `ding_lite.policy` has those for policies of your own.
 """
 
-from ding_lite.policy_base.acting import ActMode, CollectMode, EvalMode
+from ding_lite.policy_base.act_modes import ActMode, CollectMode, EvalMode
 from ding_lite.policy_base.builders import build_policy
 from ding_lite.policy_base.config_sections import (
     ActorCriticLearnConfig,
@@ -22,9 +22,9 @@ from ding_lite.policy_base.config_sections import (
     next_step,
 )
 from ding_lite.policy_base.config_sections import EpochsLearnConfig as EpochsLearnConfig
-from ding_lite.policy_base.devices import available_device
+from ding_lite.policy_base.device_names import available_device
 from ding_lite.policy_base.hooks import set_up_by_hooks
-from ding_lite.policy_base.learning import LearnMode
+from ding_lite.policy_base.learn_modes import LearnMode
 from ding_lite.policy_base.live_settings import FixedSettingError, live_changes, settings_of, values_of
 from ding_lite.policy_base.nonfinite_steps import SKIPPED_FRACTION
 from ding_lite.policy_base.optimizers import clip_gradients, configured_optimizer

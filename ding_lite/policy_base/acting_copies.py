@@ -1,7 +1,7 @@
 """Acting copies: the copies of a policy that collect and evaluate, in this process and in workers.
 
-`acting_copy` makes one. `ActMode.current` (`acting.py`) loads new weights into it. Workers get weights with a request, if the
-weights have changed since the previous one.
+`acting_copy` makes one. `ActMode.current` (`act_modes.py`) loads new weights into it. Workers get weights with a request, if
+the weights have changed since the previous one.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ding_lite.metrics import MetricsLogger
-from ding_lite.policy_base.acting import ActMode
-from ding_lite.policy_base.learning import LearnMode
+from ding_lite.policy_base.act_modes import ActMode
+from ding_lite.policy_base.learn_modes import LearnMode
 from ding_lite.policy_state.network_copies import detached_copy
 
 ROLES = {"learn": 0, "collect": 1, "evaluate": 2, "predict": 3}

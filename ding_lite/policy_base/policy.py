@@ -25,17 +25,17 @@ from ding_lite.envs import action_masks
 from ding_lite.envs.spaces import space_spec
 from ding_lite.metrics import MetricsLogger
 from ding_lite.nn import ParametrizedDistribution, action_distribution, seeded
-from ding_lite.policy_base.acting import CollectMode
+from ding_lite.policy_base.act_modes import CollectMode
 from ding_lite.policy_base.config_sections import PolicyConfig
 from ding_lite.policy_base.constructions import Construction, ConstructorSignature
 from ding_lite.policy_base.data_parallel import StepAverage
 from ding_lite.policy_base.derivations import Hook, derive
-from ding_lite.policy_base.devices import available_device
+from ding_lite.policy_base.device_names import available_device
 from ding_lite.policy_base.foreign_hooks import FOREIGN_ATTRIBUTES, FOREIGN_HOOKS
-from ding_lite.policy_base.held_stats import HeldStats
 from ding_lite.policy_base.hooks import Hooks, require_reached_hooks
 from ding_lite.policy_base.learner_groups import LearnerGroup
 from ding_lite.policy_base.live_settings import FixedSettingError, is_of_optimizer
+from ding_lite.policy_base.logged_tensors import HeldStats
 from ding_lite.policy_base.nonfinite_steps import NonfiniteSteps
 from ding_lite.policy_base.short_names import resolve
 from ding_lite.policy_base.state import PolicyState

@@ -20,7 +20,7 @@ from ding_lite.data.column_arrays import tensor_to_array
 from ding_lite.data.trees import map_leaves
 from ding_lite.envs.arrays import describe_shapes
 from ding_lite.envs.spaces import space_spec, splitter, to_gymnasium, to_nested
-from ding_lite.policy_base.acting import ActingPolicy, ActMode
+from ding_lite.policy_base.act_modes import ActingPolicy, ActMode
 from ding_lite.policy_check import ObservationError
 
 _OURS = "ding_lite.policy.", "ding_lite.policy_base.hooks", "ding_lite.policy_parts."

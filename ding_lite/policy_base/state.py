@@ -17,12 +17,12 @@ from torch.optim import Optimizer
 from ding_lite.basics.config_classes import Config
 from ding_lite.envs.spaces import load_random_state, random_state
 from ding_lite.metrics import MetricsLogger
-from ding_lite.policy_base.acting import ActMode, CollectMode, EvalMode
+from ding_lite.policy_base.act_modes import ActMode, CollectMode, EvalMode
 from ding_lite.policy_base.acting_copies import ROLES, acting_copy, holds_weights
 from ding_lite.policy_base.constructions import Construction
+from ding_lite.policy_base.learn_modes import LearnMode
 from ding_lite.policy_base.learner_groups import LearnerGroup
 from ding_lite.policy_base.learner_workers import without_attached
-from ding_lite.policy_base.learning import LearnMode
 from ding_lite.policy_base.live_settings import change_settings, live_changes, restored_settings, unfollowed_changes, values_of
 from ding_lite.policy_base.nonfinite_steps import NonfiniteSteps
 from ding_lite.policy_base.prediction import PredictMode

@@ -14,7 +14,7 @@ from ding_lite.data.trees import first_leaf
 from ding_lite.envs import SpaceError
 from ding_lite.envs.action_masks import choose_allowed
 from ding_lite.envs.arrays import to_arrays
-from ding_lite.functional.distributions import as_index
+from ding_lite.functional.log_probs import as_index
 from ding_lite.nn import get_action_mask, masked
 from ding_lite.policy_check import require_output
 from ding_lite.policy_state import StateDictError, require_range

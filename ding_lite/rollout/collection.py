@@ -17,10 +17,10 @@ from ding_lite.data.column_arrays import available_bytes
 from ding_lite.data.episodes import cut_episodes
 from ding_lite.data.trees import map_leaves
 from ding_lite.envs import INFO, EpisodeResult, LocalVectorEnv, action_masks, stepper
-from ding_lite.envs.autoreset import VectorEnvAdapter
 from ding_lite.envs.episode_seeds import episode_seed
 from ding_lite.envs.saved_states import only_piece_of
 from ding_lite.envs.spaces import column_limits, space_spec
+from ding_lite.envs.vector_adapters import VectorEnvAdapter
 from ding_lite.envs.vector_steps import Step
 from ding_lite.metrics import MetricsLogger
 from ding_lite.policy import ActMode, EvalMode

@@ -7,8 +7,9 @@ from ding_lite.sinks.consoles import Console, LiveConsole, format_duration, make
 from ding_lite.sinks.end_lines import end_line, result_line
 from ding_lite.sinks.metric_files import Csv, JsonLines, json_value, read_row, read_rows, value_of_json
 from ding_lite.sinks.run_logs import RunLog
-from ding_lite.sinks.services import TensorBoard, WeightsAndBiases
 from ding_lite.sinks.sink_groups import Sink, SinkGroup
+from ding_lite.sinks.tensorboard_files import TensorBoard
+from ding_lite.sinks.weights_and_biases import WeightsAndBiases
 
 __all__ = [
     "Console",

@@ -126,6 +126,11 @@ class SinkGroup:
             )
 
 
+def axis_of(row: Mapping[str, Any], step: str) -> str:
+    """The column for the x-axis of curves: the step, or `train_iter` for rows without it."""
+    return step if row.get(step) is not None else "train_iter"
+
+
 def plain_row(row: Mapping[str, Any]) -> dict[str, Any]:
     """The row with values of int, float, str, bool, None, and lists and dicts of these. Other values are left out.
 

@@ -14,8 +14,8 @@ from ding_lite.config import DQNConfig
 from ding_lite.contexts import OnlineRLContext
 from ding_lite.data.trees import map_leaves
 from ding_lite.envs import EnvDataError, SpaceError, make_envs, stepper
-from ding_lite.envs.autoreset import VectorEnvAdapter
 from ding_lite.envs.spaces import space_spec
+from ding_lite.envs.vector_adapters import VectorEnvAdapter
 from ding_lite.middleware import StepCollector
 from ding_lite.policy import DQNPolicy, PPOPolicy
 from ding_lite.rollout import LocalWorker

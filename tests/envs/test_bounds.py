@@ -10,7 +10,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from ding_lite.envs import make_agent_envs, make_envs
-from ding_lite.envs.autoreset import VectorEnvAdapter
+from ding_lite.envs.vector_adapters import VectorEnvAdapter
 
 BOX = spaces.Box(-1, 1, (2,), np.float32)
 

@@ -12,8 +12,8 @@ from hypothesis.extra import numpy as hnp
 
 from ding_lite.data import LeafSpec
 from ding_lite.envs import EnvDataError, make_envs
-from ding_lite.envs.autoreset import VectorEnvAdapter
 from ding_lite.envs.env_data_checks import require_finite, to_leaf
+from ding_lite.envs.vector_adapters import VectorEnvAdapter
 
 FLOATS = spaces.Box(-10, 10, (2,), np.float32)
 DOUBLES = spaces.Box(-10, 10, (2,), np.float64)

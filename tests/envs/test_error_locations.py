@@ -13,7 +13,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from ding_lite.envs import EnvDataError, SpaceError, make_agent_envs, make_envs
-from ding_lite.envs.autoreset import VectorEnvAdapter
+from ding_lite.envs.vector_adapters import VectorEnvAdapter
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 pytestmark = pytest.mark.timeout(60)

@@ -14,7 +14,7 @@ from gymnasium.wrappers import RescaleAction, TimeLimit, TransformReward
 
 from ding_lite.config import EnvConfig
 from ding_lite.envs import SpaceError, make_envs, stepper
-from ding_lite.envs.autoreset import VectorEnvAdapter
+from ding_lite.envs.vector_adapters import VectorEnvAdapter
 
 
 def test_an_id_gives_a_vector_environment_of_gymnasium():

@@ -15,8 +15,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from ding_lite.engine import load_checkpoint, save_checkpoint
 from ding_lite.envs import EnvDataError, EnvLocation, ReplayError, make_envs, replay_error, save_env_error
-from ding_lite.envs.autoreset import VectorEnvAdapter
 from ding_lite.envs.episode_seeds import episode_seed
+from ding_lite.envs.vector_adapters import VectorEnvAdapter
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 pytestmark = pytest.mark.timeout(120)

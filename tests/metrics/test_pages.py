@@ -8,13 +8,13 @@ import math
 import gymnasium as gym
 import pytest
 
-from ding_lite.metrics import MetricsLogger, loggers, throughputs
+from ding_lite.metrics import MetricsLogger, throughputs
 
 
 def a_clock(monkeypatch) -> list[float]:
     """The time that the room reads from here on."""
     now = [0.0]
-    for file in (throughputs, loggers):
+    for file in (throughputs, metrics_loggers):
         monkeypatch.setattr(file, "perf_counter", lambda: now[0])
     return now
 

@@ -24,7 +24,7 @@ from ding_lite.middleware import (
     online_logger,
 )
 from ding_lite.policy import DQNPolicy
-from ding_lite.policy_base.learning import LearnMode
+from ding_lite.policy_base.learn_modes import LearnMode
 
 STEP_S, ACT_S, PROCESS_S = 0.004, 0.006, 0.01
 

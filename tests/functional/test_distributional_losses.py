@@ -12,10 +12,10 @@ from ding_lite.functional import (
     categorical_loss,
     categorical_mean,
     categorical_projection,
+    distributional_losses,
     gather_atoms,
     quantile_huber_loss,
     quantile_midpoints,
-    value_distributions,
 )
 
 anything = settings(max_examples=60, deadline=None, derandomize=True)
@@ -88,10 +88,10 @@ def test_whichever_way_mass_is_shared_the_result_is_the_same(share):
     position[1], position[2] = 0.0, 10.0
     stay = torch.zeros(20, dtype=torch.bool)
     expected = projection_by_definition(prob.numpy()[:3], np.array([0.0, -100, 100]), stay[:3].numpy(), 0, 10, np.ones(3))
-    result = getattr(value_distributions, share)(prob, position)
+    result = getattr(distributional_losses, share)(prob, position)
 
     np.testing.assert_allclose(result[:3], expected, rtol=1e-12)
-    torch.testing.assert_close(result, value_distributions._shared_by_weights(prob, position), rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(result, distributional_losses._shared_by_weights(prob, position), rtol=1e-12, atol=1e-14)
 
 
 @anything
@@ -157,7 +157,7 @@ def test_a_reward_that_is_not_a_number_stays_in_its_row():
 
 @pytest.mark.parametrize("share", ["_shared_by_adding", "_shared_by_weights"])
 def test_a_next_distribution_that_is_not_a_number_counts_only_where_the_episode_goes_on(share, monkeypatch):
-    monkeypatch.setattr(value_distributions, "_shared_by_adding", getattr(value_distributions, share))
+    monkeypatch.setattr(distributional_losses, "_shared_by_adding", getattr(distributional_losses, share))
     prob, reward, ends = probabilities(3, 5), double(3), torch.tensor([True, True, False])
     expected = categorical_projection(prob, reward, ends, v_min=-4.0, v_max=4.0, gamma=0.9)
     prob[0], prob[2] = torch.nan, torch.nan

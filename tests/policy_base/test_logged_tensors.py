@@ -16,7 +16,7 @@ from ding_lite.envs import make_envs
 from ding_lite.middleware import StepCollector, gae_estimator, multistep_trainer
 from ding_lite.policy import PPOPolicy
 from ding_lite.policy_base import Policy
-from ding_lite.policy_base.held_stats import HeldStats
+from ding_lite.policy_base.logged_tensors import HeldStats
 
 OBS, ACTIONS = spaces.Box(-1, 1, (3,)), spaces.Discrete(2)
 OUTSIDE = {"level": torch.tensor(0.0)}

@@ -1,4 +1,4 @@
-"""Torch devices of policies."""
+"""Names of torch devices, checked."""
 
 from __future__ import annotations
 

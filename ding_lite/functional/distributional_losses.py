@@ -1,4 +1,4 @@
-"""Value distributions: projection and losses of distributions over returns, on fixed atoms or by quantiles."""
+"""Distributional losses: projection and losses of distributions over returns, on fixed atoms or by quantiles."""
 
 from __future__ import annotations
 

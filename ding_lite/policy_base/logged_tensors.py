@@ -1,4 +1,4 @@
-"""Held statistics: those whose tensors something else holds, and may change before they are logged."""
+"""Logged tensors that something else holds, and may change before they are logged."""
 
 from __future__ import annotations
 

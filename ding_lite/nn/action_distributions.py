@@ -24,7 +24,7 @@ from ding_lite.functional import (
     gaussian_log_prob,
     sample_categorical,
 )
-from ding_lite.functional.distributions import as_index
+from ding_lite.functional.log_probs import as_index
 
 MIN_STD = 0.01
 """Smallest standard deviation, as a share of half the range of the Box.

@@ -1,4 +1,4 @@
-"""Autoreset: vector environments of gymnasium and other libraries, in each of gymnasium's autoreset modes."""
+"""Adapters of vector environments of gymnasium and other libraries, in each of gymnasium's autoreset modes."""
 
 from __future__ import annotations
 

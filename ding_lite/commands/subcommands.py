@@ -1,4 +1,4 @@
-"""Command lines: the commands and their options."""
+"""The subcommands of `ding-lite` and their options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Distributions over actions: sampling, log-probabilities, entropies and divergences."""
+"""Log-probabilities of actions, with sampling, entropies and divergences of their distributions."""
 
 from __future__ import annotations
 

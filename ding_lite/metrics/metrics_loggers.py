@@ -1,4 +1,4 @@
-"""Loggers: log numbers by name, reduce them in each component, and aggregate them at the root."""
+"""`MetricsLogger`: log numbers by name, reduce them in each component, and aggregate them at the root."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from ding_lite.envs.spaces import hidden_difference, same_layout, same_space, sp
 from ding_lite.metrics import MetricsLogger
 from ding_lite.policy_base.config_sections import PolicyConfig
 from ding_lite.policy_base.foreign_hooks import MODE_ATTRIBUTES
-from ding_lite.policy_base.learning import LearnMode
+from ding_lite.policy_base.learn_modes import LearnMode
 from ding_lite.policy_base.weights import WeightsSnapshot
 from ding_lite.policy_check import HookReads, code_of_acting, may_be_wrong, misfit_of, own_object
 from ding_lite.policy_state import StateDictError
