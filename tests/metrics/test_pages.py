@@ -8,7 +8,7 @@ import math
 import gymnasium as gym
 import pytest
 
-from ding_lite.metrics import MetricsLogger, throughputs
+from ding_lite.metrics import MetricsLogger, metrics_loggers, throughputs
 
 
 def a_clock(monkeypatch) -> list[float]:
