@@ -11,8 +11,9 @@ from typing import Any
 
 from ding_lite.basics.messages import location_of, name_of
 from ding_lite.basics.optional_attributes import attribute_behind
-from ding_lite.pipeline.contexts import Context
+from ding_lite.pipeline.contexts import Context, kept_fields
 from ding_lite.pipeline.contracts import Contract, contract_of, inherits_contract, line_to_add
+from ding_lite.pipeline.end_readers import reads_at_end, too_late
 from ding_lite.pipeline.ended_contexts import EndedContexts
 from ding_lite.pipeline.entries import Entry
 from ding_lite.pipeline.fingerprints import Print, changed, fingerprint
@@ -51,6 +52,7 @@ class Checker:
         touches: Touches,
         reached: Reached | None = None,
     ) -> None:
+        self._entries, self._class, self._kept = entries, real_class_of(type(ctx)), kept_fields(ctx)
         self.end = ctx.total_step + CHECKED_ITERATIONS
         """The first iteration in which nothing is compared."""
         self.max_lag = max_lag
@@ -73,6 +75,17 @@ class Checker:
         self.handovers.forget()
         self.watched.clear()
         return False
+
+    def warn_if_unseen(self, fn: Callable[..., Any], name: str) -> None:
+        """Warn if the second half of `fn`, which has no contract, has set this field after that of a logger or saver, which
+        reads fields there."""
+        place = next((place for place, entry in enumerate(self._entries) if entry.fn is fn), None)
+        if place is None or name in self._kept or is_property(self._class, name):
+            return
+        behind = [(entry, entry.contract) for entry in self._entries[place + 1 :] if reads_at_end(entry.fn)]
+        readers = [it for it, own in behind if own and name in expand_reads(self._class, (*own.reads, *own.may_read))]
+        if readers:
+            warnings.warn(too_late(self._entries[place], name, readers), stacklevel=2)
 
     def guarded(self, entries: Iterable[Entry]) -> Iterator[Entry]:
         """The entries, each with a call that enforces its contract. The list may grow meanwhile."""
@@ -290,7 +303,18 @@ class Guard:
         return known
 
     def _observer(self, which: int) -> Callable[[str, str], None]:
-        return self._checker.touches.observer(self.fn, self.name, self.location, is_second=which == SECOND)
+        note = self._checker.touches.observer(self.fn, self.name, self.location, is_second=which == SECOND)
+        if which != SECOND:
+            return note
+        known: set[str] = set()
+
+        def note_end(verb: str, name: str) -> None:
+            note(verb, name)
+            if verb == "write" and name not in known:
+                known.add(name)
+                self._checker.warn_if_unseen(self.fn, name)
+
+        return note_end
 
     def _noting(self, note: Callable[[str, str], None]) -> Callable[[Any, str, str], None]:
         """`note`, which also records the value at the first read."""

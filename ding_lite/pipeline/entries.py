@@ -33,6 +33,11 @@ class Entry:
     lock: AbstractContextManager[Any] | None = None
     """Lock that is held while each step runs."""
 
+    @property
+    def at(self) -> str:
+        """Where the script used it, in brackets, or an empty string."""
+        return f" (task.use at {self.used_at})" if self.used_at else ""
+
 
 def take_turns(one: Entry, other: Entry) -> bool:
     """Whether two middleware share a lock, or their contracts name the same object, so that they take turns."""

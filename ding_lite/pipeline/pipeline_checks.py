@@ -22,6 +22,7 @@ from ding_lite.pipeline.data_flow import (
     settings_problems,
     sharing_problems,
 )
+from ding_lite.pipeline.end_readers import reads_at_end, too_late
 from ding_lite.pipeline.entries import Entry
 from ding_lite.pipeline.generators import may_yield
 from ding_lite.pipeline.properties import expand_reads, fields_behind, is_property
@@ -161,15 +162,11 @@ def _unseen_values(ctx: Context, all_used: Sequence[UsedMiddleware]) -> Iterator
     for place, used in enumerate(all_used):
         if used.contract is None or used.is_around or used.scope:
             continue
-        behind = [other for other in all_used[place + 1 :] if other.contract and not other.scope and _reads_at_end(other)]
+        behind = [other for other in all_used[place + 1 :] if other.contract and not other.scope and reads_at_end(other.fn)]
         for name in used.contract.writes_after:
             readers = [other for other in behind if _may_look_at(cls, other, name)]
             if readers and name not in kept and not is_property(cls, name):
-                names, whole = (" and ".join(texts) for texts in zip(*((it.name, it.name + it.at) for it in readers)))
-                yield (
-                    f"{used.name}{used.at} sets ctx.{name} after its yield, and is too late for {whole}: second halves run in "
-                    f"reverse order. Put {names} before {used.name}."
-                )
+                yield too_late(used, name, readers)
                 break
 
 
@@ -183,7 +180,7 @@ def _may_look_later(cls: type[Context], all_used: Sequence[UsedMiddleware], used
 def _looks_at_end(used: UsedMiddleware) -> bool:
     """Whether a middleware may read fields after the first halves of all others."""
     terms = used.contract
-    return terms is None or _reads_at_end(used) or bool(terms.reads_after) or may_yield(used.fn)
+    return terms is None or reads_at_end(used.fn) or bool(terms.reads_after) or may_yield(used.fn)
 
 
 def _is_read(ctx: Context, all_used: Sequence[UsedMiddleware], place: int, name: str, first: UsedMiddleware) -> bool:
@@ -193,18 +190,13 @@ def _is_read(ctx: Context, all_used: Sequence[UsedMiddleware], place: int, name:
     and `first` does not write this field.
     """
     known = [(used, used.contract, number > place) for number, used in enumerate(all_used) if used.contract and not used.scope]
-    late = [(terms, is_behind or _reads_at_end(used)) for used, terms, is_behind in known]
+    late = [(terms, is_behind or reads_at_end(used.fn)) for used, terms, is_behind in known]
     if any(name in terms.reads_after or (name in terms.reads and is_late) for terms, is_late in late):
         return True
     copied_to = {f.name: f.metadata.get("copied_to") for f in dataclasses.fields(ctx)}.get(name)
     if copied_to is None or copied_to in first.writes:
         return False
     return any(name in terms.may_read and is_late for terms, is_late in late)
-
-
-def _reads_at_end(used: UsedMiddleware) -> bool:
-    """Whether only its second half reads fields, as its attribute `reads_at_end` says."""
-    return bool(attribute_behind(used.fn, "reads_at_end", False))
 
 
 def _sets(used: UsedMiddleware) -> tuple[str, ...]:
@@ -216,7 +208,7 @@ def _may_look_at(cls: type[Context], used: UsedMiddleware, name: str, at_end: bo
     """Whether a middleware may read a field of the outermost context in any step, or with at_end=False, in its first half."""
     if used.contract is None or used.is_around or used.scope:
         return True
-    if not at_end and _reads_at_end(used):
+    if not at_end and reads_at_end(used.fn):
         return False
     after = used.contract.reads_after if at_end else ()
     return name in expand_reads(cls, (*used.contract.reads, *used.contract.may_read, *after))

@@ -41,9 +41,9 @@ def middleware(name, **terms):
     return run
 
 
-def run_of(*pipeline, ctx=None, max_step=1):
+def run_of(*pipeline, ctx=None, max_step=1, **mode):
     """Run this pipeline; what it raises leaves here."""
-    with Task().start(ctx=ctx or Mine()) as loop:
+    with Task().start(ctx=ctx or Mine(), **mode) as loop:
         for fn in pipeline:
             loop.use(fn)
         loop.run(max_step=max_step)
@@ -436,6 +436,34 @@ def test_what_a_second_half_sets_after_a_logger_has_read_it_is_named_with_the_pl
     with pytest.warns(UserWarning, match=words):
         run_of(judging("data"), logger, AtEnd("other", "rows"), saver)
     assert logger.seen == saver.seen == [None]
+
+
+@pytest.mark.parametrize("mode", [{}, {"max_lag": 1}, {"async_mode": True}])
+def test_what_a_second_half_without_a_contract_sets_too_late_is_named_too(mode):
+    logger, saver = AtEnd("log", "data"), AtEnd("save", "data")
+
+    def judging(ctx):
+        yield
+        ctx.data = 7
+
+    words = r"^judging .* sets ctx.data after its yield, and is too late for log .* and save .*Put log and save before judging"
+    with pytest.warns(UserWarning, match=words) as found:
+        run_of(judging, logger, AtEnd("other", "rows"), saver, max_step=3, **mode)
+    assert sum("too late" in str(it.message) for it in found) == 1
+    assert logger.seen == saver.seen == [None] * 3
+
+
+@pytest.mark.parametrize("field", ["data", "kept"])
+def test_what_a_second_half_without_a_contract_sets_in_time_is_not_named(field):
+    def judging(ctx):
+        yield
+        setattr(ctx, field, 7)
+
+    logger = AtEnd("log", field)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run_of(*([logger, judging] if field == "data" else [judging, logger]), max_step=2)
+    assert logger.seen[1] == 7
 
 
 @pytest.mark.parametrize("field", ["data", "kept"])
