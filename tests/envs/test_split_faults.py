@@ -211,7 +211,7 @@ def test_a_restarted_worker_continues_with_the_same_steps(made, tmp_path, fault,
         (tmp_path / name).mkdir()
         if name == "undisturbed":
             (tmp_path / name / "struck").touch()
-        envs = made(partial(Once, tmp_path / name, fault), 4, **TWO, restart=True, timeout_s=0.5)
+        envs = made(partial(Once, tmp_path / name, fault), 4, **TWO, restart=True, timeout_s=1.5)
         results.append([envs.reset()[0]])
         results[-1] += [
             envs.step(np.array(action))[:4] for action in ([1, 2, 3, 4], [19, 1, 2, 3], [5, 6, 9, 7], [1, 19, 2, 3])

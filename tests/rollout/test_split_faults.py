@@ -63,7 +63,7 @@ def test_a_worker_that_fails_in_a_step_and_is_restarted_gives_the_same_rollouts(
         if number == 1:
             faults.write_text(fault)
 
-    settings = {"workers": 2, "backend": "process", "timeout_s": 0.5, "restart": True}
+    settings = {"workers": 2, "backend": "process", "timeout_s": 1.5, "restart": True}
     expected = rounds(case, contents, case.envs(2))
     envs = case.envs(faults=faults, **settings)
     found = rounds(case, contents, envs, strike)

@@ -247,7 +247,7 @@ def test_a_run_continues_from_saved_states(backend, digest):
 def test_a_worker_that_fails_in_a_step_and_is_restarted_gives_the_same_rollouts(fault, tmp_path, digest):
     faults = tmp_path / "fault"
     faults.touch()
-    settings = {"workers": 2, "backend": "process", "restart": True, "timeout_s": 0.5}
+    settings = {"workers": 2, "backend": "process", "restart": True, "timeout_s": 1.5}
     expected = closed([made(2), made(1)], count=2)
     envs = [made(faults=faults, **settings), made(1)]
     found = closed(envs, before=lambda number: number == 1 and faults.write_text(fault), count=2)
