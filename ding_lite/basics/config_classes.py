@@ -157,7 +157,7 @@ class Config(Section):
         _require_field(cls, name)
         field = cls.__dataclass_fields__[name]
         if isinstance(value, Mapping) and isinstance(section := _default_of(field), Config):
-            section._fill(value)
+            section._fill_for(value, f"{cls.__name__}({name}=DERIVED_CLASS())")
             value = section
         if field.metadata.get("seed") and not (value is None and field.default is None):
             value = _seed(value, f"{cls.__name__}.{name}")
@@ -167,19 +167,18 @@ class Config(Section):
 
     def override(self: ConfigType, values: Mapping[str, Any]) -> ConfigType:
         """Set fields by dotted name (`{"policy.learn.batch_size": 32}`) or nested mapping, in the order in which they are
-        declared, independent of the order in `values`; returns itself.
+        declared, independent of the order in `values`; returns itself. Sections in `values` are copied.
 
         Raises:
             ConfigError: all problems in `values`, one per line. Nothing is set then.
         """
         problems = []
-        trial = self.trial()
         places = {key: place for place, key in enumerate(_leaves(self))}
-        for target in (trial, self):
+        for target in (self.trial(), self):
             for key, value in sorted(_flat(self, values), key=lambda pair: places.get(pair[0], -1)):
-                is_shared = target is trial and isinstance(value, Config)  # later values may change this section
                 try:
-                    target._set(key, value.trial() if is_shared else value)
+                    # A section is copied, because later values may change it.
+                    target._set(key, copy.deepcopy(value) if isinstance(value, Config) else value)
                 except ConfigError as error:
                     problems.append(f"{key}: {error}" + (_same_name(key, places) if " It has " in str(error) else ""))
             if problems:
@@ -210,7 +209,8 @@ class Config(Section):
 
     @classmethod
     def from_dict(cls: type[ConfigType], values: Mapping[str, Any]) -> ConfigType:
-        """The configuration from a result of `to_dict`; missing fields have their defaults."""
+        """The configuration from a result of `to_dict`; missing fields have their defaults, and sections their declared class.
+        For a section of a derived class, make the configuration with it: `Main(env=AtariEnvConfig()).override(values)`."""
         config = cls()
         config._fill(values)
         return config
@@ -220,6 +220,21 @@ class Config(Section):
         places = {field.name: place for place, field in enumerate(dataclasses.fields(self))}
         for name in sorted(values, key=lambda name: places.get(name, -1)):
             setattr(self, name, values[name])
+
+    def _fill_for(self, values: Mapping[str, Any], owner: str) -> None:
+        """`_fill`, with advice if the values may be those of a derived class.
+
+        Args:
+            values: values by name.
+            owner: code that makes a configuration with a section of such a class.
+        """
+        try:
+            self._fill(values)
+        except ConfigError as error:
+            if not values.keys() > _hints(type(self)).keys():
+                raise
+            advice = f"If these are the values of a class derived from {type(self).__name__}, write"
+            raise ConfigError(f"{error} {advice} {owner}.override(values).") from None
 
 
 def all_values(cfg: Config, prefix: str = "") -> dict[str, Any]:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import copy
 import enum
+import inspect
 import json
 import math
 import numbers
-import operator
 import os
 import types
 import typing
-from collections.abc import Collection, Iterable, Iterator, Mapping, MutableMapping, MutableSequence, MutableSet, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, MutableSequence, MutableSet, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from pathlib import PurePath
@@ -78,50 +77,46 @@ def json_copy(value: Any, where: str) -> Any:
         where: its name, for the message.
 
     Raises:
-        ConfigError: config.json cannot hold it.
+        ConfigError: config.json cannot hold it, or not its type.
     """
-    if isinstance(value, Section):
-        return value.to_dict()
     if isinstance(value, (list, tuple)):
         return [json_copy(item, f"{where}[{place}]") for place, item in enumerate(value)]
     if isinstance(value, Mapping):
         return {_key(Any, key, where): json_copy(item, f"{where}[{key!r}]") for key, item in value.items()}
     is_endless = isinstance(value, float) and not math.isfinite(value)
-    if value is None or (isinstance(value, (bool, int, float, str)) and not is_endless):
+    if value is None or isinstance(value, bool):
         return value
+    if isinstance(value, (int, float)) and not (is_endless or isinstance(value, enum.Enum)):
+        return int(value) if isinstance(value, int) else float(value)  # of a class of numpy, for example
+    if isinstance(value, str) and not isinstance(value, enum.Enum):
+        return str.__str__(value)
     raise ConfigError(
-        f"{where} = {value!r:.60} is a {type(value).__name__}{' that is not finite' if is_endless else ''}, which config.json "
+        f"{where} = {value!r:.60} is {_type_of(value)}{' that is not finite' if is_endless else ''}, which config.json "
         "cannot hold: use finite numbers, text, bools, None, and lists and dicts of them."
     )
 
 
 def converted(hint: Any, value: Any, where: str) -> Any:
     """`value` as the declared type, or a ConfigError."""
+    hint = getattr(hint, "__supertype__", hint)  # of a NewType
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     kind = origin or hint
     if hasattr(value, "item") and hasattr(value, "dtype") and getattr(value, "ndim", 1) == 0:
         value = value.item()  # a numpy or torch scalar
     if hint in (Any, object):
-        _json_copy(value, where)
-        return value
+        return _json_copy(value, where)
     if origin in (Union, types.UnionType):
-        own = [option for option in arguments if option is type(value)]
-        for option in (*own, *arguments):
-            with suppress(ConfigError):
-                return converted(option, value, where)
-        for option in arguments:
-            if option is not int and _is_instance(value, option):  # so that the error says what is wrong in it
-                return converted(option, value, where)
-    elif origin is Literal:
+        return _option(hint, value, where)
+    if origin is Literal:
         if isinstance(value, bool) and {"on", "off"} <= set(arguments):  # YAML reads on and off as bools
             return "on" if value else "off"
         if any(value == it and isinstance(value, bool) == isinstance(it, bool) for it in arguments):
             return value
     elif kind in _CONTAINERS and isinstance(value, _CONTAINERS[kind]):
         return _container(kind, hint, value, where)
-    elif isinstance(kind, type) and issubclass(kind, Mapping) and _is_instance(value, kind):
-        key_hint, item_hint = arguments if len(arguments) == 2 else (Any, Any)
-        return _mapping(key_hint, item_hint, value, where)
+    elif isinstance(kind, type) and issubclass(kind, Mapping) and not typing.is_typeddict(kind):
+        if isinstance(value, (dict, kind)):
+            return _mapping(kind, hint, value, where)
     elif isinstance(hint, type) and issubclass(hint, Section):
         if isinstance(value, hint):
             return value
@@ -148,10 +143,50 @@ def converted(hint: Any, value: Any, where: str) -> Any:
             return int(value)
     elif hint is str:
         if isinstance(value, (str, os.PathLike)):
-            return os.fspath(value)
-    elif _is_instance(value, hint) and _is_instance(_json_copy(value, where), hint):
-        return value
-    raise ConfigError(f"{where} = {value!r} is a {type(value).__name__}, it is declared {_spelt(hint)}.")
+            return str.__str__(os.fspath(value))  # of a member of an Enum, its text alone
+    elif _is_instance(value, hint) and _is_instance(copied := _json_copy(value, where), hint):
+        return copied
+    raise _misfit(hint, value, where)
+
+
+def _misfit(hint: Any, value: Any, where: str) -> ConfigError:
+    is_named_tuple = isinstance(hint, type) and issubclass(hint, tuple) and hasattr(hint, "_fields")
+    advice = ""
+    if is_named_tuple or typing.is_typeddict(hint):
+        advice = " NamedTuple and TypedDict are no types of settings: use a Config section or dict[str, ...]."
+    return ConfigError(f"{where} = {value!r} is {_type_of(value)}, it is declared {_spelt(hint)}.{advice}")
+
+
+def _option(hint: Any, value: Any, where: str) -> Any:
+    """A value of one of several types.
+
+    Raises:
+        ConfigError: it has none of them; or it would have another one after it was read from config.json.
+    """
+    found = _as_first_option(hint, value, where)
+    if isinstance(found, Section) and type(found) not in typing.get_args(hint):
+        return found  # of a derived class, which may be in the place of its base, as in a field of one type
+    written = json.dumps(plain_setting(found))
+    back = _as_first_option(hint, json.loads(written, parse_constant=lambda it: it if it in _INFINITE else math.nan), where)
+    # By repr, because NaN, for which there is an error later, differs from itself.
+    if repr(back) != repr(found) and (type(back) is not type(found) or back != found):
+        raise ConfigError(
+            f"{where} = {value!r:.60} comes back from config.json as {back!r:.60}, because it is declared {_spelt(hint)}: "
+            f"declare it without {type(back).__name__}, or set it to {_type_of(back)}."
+        )
+    return found
+
+
+def _as_first_option(hint: Any, value: Any, where: str) -> Any:
+    """A value as its own type, if that is among the options, or else as the first one that fits."""
+    options = typing.get_args(hint)
+    for option in (*(option for option in options if option is type(value)), *options):
+        with suppress(ConfigError):
+            return converted(option, value, where)
+    for option in options:
+        if option is not int and _is_instance(value, option):  # so that the error says what is wrong in it
+            return converted(option, value, where)
+    raise _misfit(hint, value, where)
 
 
 def _json_copy(value: Any, where: str) -> Any:
@@ -199,19 +234,22 @@ def _container(kind: Any, hint: Any, value: Any, where: str) -> Any:
         raise ConfigError(f"{where} = {value!r}: {error}. Declare the type of the items: set[tuple[int, int]].") from error
 
 
-def _mapping(key_hint: Any, hint: Any, value: Mapping[Any, Any], where: str) -> Mapping[Any, Any]:
-    """A mapping with keys and values of the declared types; the same one if it has them."""
-    inner = {_key(key_hint, key, where): converted(hint, item, f"{where}[{key!r}]") for key, item in value.items()}
+def _mapping(kind: Any, hint: Any, value: Mapping[Any, Any], where: str) -> Mapping[Any, Any]:
+    """A new mapping of the declared class, with keys and values of the declared types."""
+    arguments = typing.get_args(hint)
+    key_hint, item_hint = (*arguments, int)[:2] if arguments else (Any, Any)  # Counter[str] has whole numbers
+    inner = {_key(key_hint, key, where): converted(item_hint, item, f"{where}[{key!r}]") for key, item in value.items()}
     if len(inner) < len(value):
         raise ConfigError(f"{where} = {value!r} has a key twice, as {_spelt(key_hint)} and as text.")
-    if all(map(operator.is_, inner, value)) and all(map(operator.is_, inner.values(), value.values())):
-        return value
-    if not isinstance(value, MutableMapping):
+    if kind is dict or inspect.isabstract(kind):
         return inner
-    changed = copy.copy(value)
-    changed.clear()
-    changed.update(inner)
-    return changed
+    try:
+        return kind(inner)  # type: ignore[no-any-return]
+    except TypeError as error:  # such as defaultdict
+        raise ConfigError(
+            f"{where} is declared {_spelt(hint)}, which cannot be made of what config.json has, a dict ({error}): declare it "
+            "dict, or as a class that can, such as OrderedDict."
+        ) from error
 
 
 def _key(hint: Any, key: Any, where: str) -> Any:
@@ -254,3 +292,8 @@ def _item_hints(hint: Any, value: list[Any] | tuple[Any, ...]) -> list[Any] | No
 
 def _spelt(hint: Any) -> str:
     return hint.__name__ if isinstance(hint, type) and not typing.get_args(hint) else str(hint).replace("typing.", "")
+
+
+def _type_of(value: Any) -> str:
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"

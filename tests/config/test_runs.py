@@ -145,7 +145,7 @@ def test_the_order_of_a_mapping_does_not_matter(env):
         ({"policy.discount_factor": 1.5}, "it is at least 0 and at most 1"),
         ({"policy.discount_factor": float("nan")}, "is not a number"),
         ({"policy.other.eps.type": "quadratic"}, "'quadratic' is a str, it is declared Literal['exp', 'linear']"),
-        ({"policy.model.encoder_hidden_size_list": 64}, "is a int, it is declared list[int]"),
+        ({"policy.model.encoder_hidden_size_list": 64}, "is an int, it is declared list[int]"),
         ({"policy.model.encoder_hidden_size_list": ["a"]}, "encoder_hidden_size_list[0] = 'a'"),
         ({"seed": -1}, "it is at least 0"),
     ],
