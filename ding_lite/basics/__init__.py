@@ -34,7 +34,7 @@ from ding_lite.basics.run_files import RunFiles
 from ding_lite.basics.run_locks import FolderInUseError, RunLock
 from ding_lite.basics.run_records import RunRecord, command_line, json_ready, library_versions
 from ding_lite.basics.seed_checks import seed_of
-from ding_lite.basics.setting_types import ConfigError, json_copy, plain_setting
+from ding_lite.basics.setting_types import ConfigError, plain_setting
 from ding_lite.basics.storages import Storage, StorageError, open_storage, place_in_storage, require_usable
 from ding_lite.basics.uris import is_uri, require_no_uri, shown_text, shown_uri, without_place
 from ding_lite.basics.user_output import EnduringStream, is_closed, show, tell
@@ -66,7 +66,6 @@ __all__ = [
     "foreign_names",
     "is_closed",
     "is_uri",
-    "json_copy",
     "json_ready",
     "library_versions",
     "load_checkpoint",

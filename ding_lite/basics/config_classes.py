@@ -221,6 +221,17 @@ class Config(Section):
         for name in sorted(values, key=lambda name: places.get(name, -1)):
             setattr(self, name, values[name])
 
+    def restore(self, values: Mapping[str, Any]) -> None:
+        """Set fields from a result of `to_dict` of such a configuration, with sections of the same classes. A field that has
+        its value is not set: it stays a default, where it matters whether the user has set it."""
+        places = {field.name: place for place, field in enumerate(dataclasses.fields(self))}
+        for name in sorted(values, key=lambda name: places.get(name, -1)):
+            own, value = getattr(self, name, None), values[name]
+            if isinstance(own, Config) and isinstance(value, Mapping):
+                own.restore(value)
+            elif name not in places or plain_setting(own) != value:
+                setattr(self, name, value)
+
     def _fill_for(self, values: Mapping[str, Any], owner: str) -> None:
         """`_fill`, with advice if the values may be those of a derived class.
 
