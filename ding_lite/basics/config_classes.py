@@ -242,7 +242,7 @@ class Config(Section):
         try:
             self._fill(values)
         except ConfigError as error:
-            if not values.keys() > _hints(type(self)).keys():
+            if not values.keys() > {field.name for field in dataclasses.fields(self)}:
                 raise
             advice = f"If these are the values of a class derived from {type(self).__name__}, write"
             raise ConfigError(f"{error} {advice} {owner}.override(values).") from None
