@@ -10,7 +10,7 @@ from ding_lite.basics.checkpoint_files import (
     plain,
     save_checkpoint,
 )
-from ding_lite.basics.config_classes import Config, ConfigError, json_copy, near_fields, plain_setting, ranged_field, seed_field
+from ding_lite.basics.config_classes import Config, near_fields, ranged_field, seed_field
 from ding_lite.basics.config_classes import bounded as bounded
 from ding_lite.basics.derived_states import base_state
 from ding_lite.basics.files import (
@@ -34,6 +34,7 @@ from ding_lite.basics.run_files import RunFiles
 from ding_lite.basics.run_locks import FolderInUseError, RunLock
 from ding_lite.basics.run_records import RunRecord, command_line, json_ready, library_versions
 from ding_lite.basics.seed_checks import seed_of
+from ding_lite.basics.setting_types import ConfigError, plain_setting
 from ding_lite.basics.storages import Storage, StorageError, open_storage, place_in_storage, require_usable
 from ding_lite.basics.uris import is_uri, require_no_uri, shown_text, shown_uri, without_place
 from ding_lite.basics.user_output import EnduringStream, is_closed, show, tell
@@ -65,7 +66,6 @@ __all__ = [
     "foreign_names",
     "is_closed",
     "is_uri",
-    "json_copy",
     "json_ready",
     "library_versions",
     "load_checkpoint",

@@ -7,45 +7,23 @@ import dataclasses
 import difflib
 import enum
 import functools
-import json
 import math
 import numbers
-import operator
-import os
 import sys
 import types
 import typing
-from collections.abc import Collection, Iterable, Iterator, Mapping, MutableMapping, MutableSequence, MutableSet, Sequence
+from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from contextlib import suppress
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, Union
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from ding_lite.basics.messages import did_you_mean
 from ding_lite.basics.seed_checks import seed_of
+from ding_lite.basics.setting_types import ConfigError, Section, converted, plain_setting
 
 ConfigType = TypeVar("ConfigType", bound="Config")
 
 _LARGEST = 2**63 - 1  # largest integer of torch and numpy
-
-
-_INFINITE = {"Infinity": math.inf, "-Infinity": -math.inf}
-"""Numbers that JSON does not have, by the text that config.json has for them."""
-
-_WORDS = {"true": True, "True": True, "false": False, "False": False, "null": None, "None": None}
-"""Values by their text as keys of config.json and on the command line."""
-
-_LISTS = dict.fromkeys((list, tuple, Sequence, MutableSequence, Collection, Iterable), (list, tuple))
-_SETS = dict.fromkeys((set, frozenset, AbstractSet, MutableSet), (set, frozenset, list, tuple))
-_CONTAINERS: Mapping[Any, tuple[type, ...]] = {**_LISTS, **_SETS}
-"""The classes of the values that are accepted for a declared class of lists or sets."""
-
-_CONCRETE: Mapping[Any, type] = {MutableSequence: list, AbstractSet: frozenset, MutableSet: set}
-"""What is made of a value of another class, for an abstract class."""
-
-
-class ConfigError(ValueError, TypeError, AttributeError):
-    """A key that does not exist, or a value of the wrong type or out of range."""
 
 
 def ranged_field(
@@ -73,7 +51,7 @@ def ranged_field(
         >>> Learn(batch_size=0)
         Traceback (most recent call last):
             ...
-        ding_lite.basics.config_classes.ConfigError: Learn.batch_size = 0 is out of range: it is at least 1.
+        ding_lite.basics.setting_types.ConfigError: Learn.batch_size = 0 is out of range: it is at least 1.
     """
     metadata = {"low": low, "high": high, "finite": finite, "least": least}
     if default_factory is not dataclasses.MISSING:
@@ -90,7 +68,7 @@ def seed_field(default: int | None) -> Any:
 
 
 @dataclasses.dataclass
-class Config:
+class Config(Section):
     """Base of every configuration: a mutable dataclass, each field checked whenever it is set.
 
     Subclasses declare fields with a type, a default and a docstring. An int is accepted for a float, a path for a string, a
@@ -112,7 +90,7 @@ class Config:
         >>> Main().override({"learn.batchsize": 32})
         Traceback (most recent call last):
             ...
-        ding_lite.basics.config_classes.ConfigError: learn.batchsize: Learn has no 'batchsize': did you mean 'batch_size'?
+        ding_lite.basics.setting_types.ConfigError: learn.batchsize: Learn has no 'batchsize': did you mean 'batch_size'?
     """
 
     foreign: ClassVar[Mapping[str, str]] = {}
@@ -179,29 +157,28 @@ class Config:
         _require_field(cls, name)
         field = cls.__dataclass_fields__[name]
         if isinstance(value, Mapping) and isinstance(section := _default_of(field), Config):
-            section._fill(value)
+            section._fill_for(value, f"{cls.__name__}({name}=DERIVED_CLASS())")
             value = section
         if field.metadata.get("seed") and not (value is None and field.default is None):
             value = _seed(value, f"{cls.__name__}.{name}")
-        value = _converted(_hints(cls)[name], value, f"{cls.__name__}.{name}")
+        value = converted(_hints(cls)[name], value, f"{cls.__name__}.{name}")
         _check_numbers(field.metadata, value, f"{cls.__name__}.{name}")
         object.__setattr__(self, name, value)
 
     def override(self: ConfigType, values: Mapping[str, Any]) -> ConfigType:
         """Set fields by dotted name (`{"policy.learn.batch_size": 32}`) or nested mapping, in the order in which they are
-        declared, independent of the order in `values`; returns itself.
+        declared, independent of the order in `values`; returns itself. Sections in `values` are copied.
 
         Raises:
             ConfigError: all problems in `values`, one per line. Nothing is set then.
         """
         problems = []
-        trial = self.trial()
         places = {key: place for place, key in enumerate(_leaves(self))}
-        for target in (trial, self):
+        for target in (self.trial(), self):
             for key, value in sorted(_flat(self, values), key=lambda pair: places.get(pair[0], -1)):
-                is_shared = target is trial and isinstance(value, Config)  # later values may change this section
                 try:
-                    target._set(key, value.trial() if is_shared else value)
+                    # A section is copied, because later values may change it.
+                    target._set(key, copy.deepcopy(value) if isinstance(value, Config) else value)
                 except ConfigError as error:
                     problems.append(f"{key}: {error}" + (_same_name(key, places) if " It has " in str(error) else ""))
             if problems:
@@ -232,7 +209,8 @@ class Config:
 
     @classmethod
     def from_dict(cls: type[ConfigType], values: Mapping[str, Any]) -> ConfigType:
-        """The configuration from a result of `to_dict`; missing fields have their defaults."""
+        """The configuration from a result of `to_dict`; missing fields have their defaults, and sections their declared class.
+        For a section of a derived class, make the configuration with it: `Main(env=AtariEnvConfig()).override(values)`."""
         config = cls()
         config._fill(values)
         return config
@@ -242,6 +220,32 @@ class Config:
         places = {field.name: place for place, field in enumerate(dataclasses.fields(self))}
         for name in sorted(values, key=lambda name: places.get(name, -1)):
             setattr(self, name, values[name])
+
+    def restore(self, values: Mapping[str, Any]) -> None:
+        """Set fields from a result of `to_dict` of such a configuration, with sections of the same classes. A field that has
+        its value is not set: it stays a default, where it matters whether the user has set it."""
+        places = {field.name: place for place, field in enumerate(dataclasses.fields(self))}
+        for name in sorted(values, key=lambda name: places.get(name, -1)):
+            own, value = getattr(self, name, None), values[name]
+            if isinstance(own, Config) and isinstance(value, Mapping):
+                own.restore(value)
+            elif name not in places or plain_setting(own) != value:
+                setattr(self, name, value)
+
+    def _fill_for(self, values: Mapping[str, Any], owner: str) -> None:
+        """`_fill`, with advice if the values may be those of a derived class.
+
+        Args:
+            values: values by name.
+            owner: code that makes a configuration with a section of such a class.
+        """
+        try:
+            self._fill(values)
+        except ConfigError as error:
+            if not values.keys() > {field.name for field in dataclasses.fields(self)}:
+                raise
+            advice = f"If these are the values of a class derived from {type(self).__name__}, write"
+            raise ConfigError(f"{error} {advice} {owner}.override(values).") from None
 
 
 def all_values(cfg: Config, prefix: str = "") -> dict[str, Any]:
@@ -349,52 +353,6 @@ def _flat(config: Config, values: Mapping[str, Any], prefix: str = "") -> list[t
     return pairs
 
 
-def plain_setting(value: Any) -> Any:
-    """A setting as plain data, see `Config.to_dict`."""
-    if isinstance(value, Config):
-        return value.to_dict()
-    if isinstance(value, enum.Enum):
-        return plain_setting(value.value)
-    if isinstance(value, PurePath):
-        return str(value)
-    if isinstance(value, (list, tuple)):
-        return [plain_setting(item) for item in value]
-    if isinstance(value, AbstractSet):  # in an order that is the same in every program
-        items = [plain_setting(item) for item in value]
-        try:
-            return sorted(items)
-        except TypeError:  # of several types
-            return sorted(items, key=repr)
-    if isinstance(value, Mapping):
-        return {plain_setting(key): plain_setting(item) for key, item in value.items()}
-    return value
-
-
-def json_copy(value: Any, where: str) -> Any:
-    """A copy of a value of no declared type, as it comes back from config.json: with lists instead of tuples.
-
-    Args:
-        value: any value.
-        where: its name, for the message.
-
-    Raises:
-        ConfigError: config.json cannot hold it.
-    """
-    if isinstance(value, Config):
-        return value.to_dict()
-    if isinstance(value, (list, tuple)):
-        return [json_copy(item, f"{where}[{place}]") for place, item in enumerate(value)]
-    if isinstance(value, Mapping):
-        return {_key(Any, key, where): json_copy(item, f"{where}[{key!r}]") for key, item in value.items()}
-    is_endless = isinstance(value, float) and not math.isfinite(value)
-    if value is None or (isinstance(value, (bool, int, float, str)) and not is_endless):
-        return value
-    raise ConfigError(
-        f"{where} = {value!r:.60} is a {type(value).__name__}{' that is not finite' if is_endless else ''}, which config.json "
-        "cannot hold: use finite numbers, text, bools, None, and lists and dicts of them."
-    )
-
-
 def _seed(value: Any, where: str) -> int:
     try:
         return seed_of(value, f"{where} = {{}}")
@@ -426,164 +384,3 @@ def _check_numbers(metadata: Mapping[str, Any], value: Any, where: str) -> None:
 
 def _spelt_limit(limit: float) -> str:
     return f"{limit:,}" if isinstance(limit, int) else f"{limit:g}"
-
-
-def _converted(hint: Any, value: Any, where: str) -> Any:
-    """`value` as the declared type, or a ConfigError."""
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    kind = origin or hint
-    if hasattr(value, "item") and hasattr(value, "dtype") and getattr(value, "ndim", 1) == 0:
-        value = value.item()  # a numpy or torch scalar
-    if hint in (Any, object):
-        _json_copy(value, where)
-        return value
-    if origin in (Union, types.UnionType):
-        own = [option for option in arguments if option is type(value)]
-        for option in (*own, *arguments):
-            with suppress(ConfigError):
-                return _converted(option, value, where)
-        for option in arguments:
-            if option is not int and _is_instance(value, option):  # so that the error says what is wrong in it
-                return _converted(option, value, where)
-    elif origin is Literal:
-        if isinstance(value, bool) and {"on", "off"} <= set(arguments):  # YAML reads on and off as bools
-            return "on" if value else "off"
-        if any(value == it and isinstance(value, bool) == isinstance(it, bool) for it in arguments):
-            return value
-    elif kind in _CONTAINERS and isinstance(value, _CONTAINERS[kind]):
-        return _container(kind, hint, value, where)
-    elif isinstance(kind, type) and issubclass(kind, Mapping) and _is_instance(value, kind):
-        key_hint, item_hint = arguments if len(arguments) == 2 else (Any, Any)
-        return _mapping(key_hint, item_hint, value, where)
-    elif isinstance(hint, type) and issubclass(hint, Config):
-        if isinstance(value, hint):
-            return value
-        if isinstance(value, Mapping):
-            return hint.from_dict(value)
-    elif isinstance(hint, type) and issubclass(hint, enum.Enum):
-        member = _member(hint, value)
-        if member is not None:
-            _json_copy(plain_setting(member), where)
-            return member
-    elif isinstance(hint, type) and issubclass(hint, PurePath):
-        if isinstance(value, (str, os.PathLike)):
-            return value if isinstance(value, hint) else hint(value)
-    elif hint is float:
-        if isinstance(value, str) and value in _INFINITE:
-            return _INFINITE[value]
-        if isinstance(value, numbers.Real) and not isinstance(value, bool):
-            try:
-                return float(value)
-            except OverflowError as error:
-                raise ConfigError(f"{where} = {value!r:.20}... is out of range: no float can hold it.") from error
-    elif hint is int:
-        if isinstance(value, numbers.Integral) and not isinstance(value, bool):
-            return int(value)
-    elif hint is str:
-        if isinstance(value, (str, os.PathLike)):
-            return os.fspath(value)
-    elif _is_instance(value, hint) and _is_instance(_json_copy(value, where), hint):
-        return value
-    raise ConfigError(f"{where} = {value!r} is a {type(value).__name__}, it is declared {_spelt(hint)}.")
-
-
-def _json_copy(value: Any, where: str) -> Any:
-    try:
-        return json_copy(value, where)
-    except ConfigError as error:
-        raise ConfigError(
-            f"{error} An Enum, a path, a set, an infinite number, and a section derived from Config need a field that is "
-            "declared with their type."
-        ) from None
-
-
-def _is_instance(value: Any, hint: Any) -> bool:
-    try:
-        return isinstance(value, typing.get_origin(hint) or hint)
-    except TypeError:  # a Literal, a TypedDict, or another type of which there are no instances
-        return False
-
-
-def _member(kind: type[enum.Enum], value: Any) -> enum.Enum | None:
-    """The member itself, or the one with this value; None if there is none."""
-    if isinstance(value, kind):
-        return value
-    plain = plain_setting(value)
-    for member in kind:
-        its = plain_setting(member.value)
-        if type(its) is type(plain) and its == plain:
-            return member
-    if issubclass(kind, enum.Flag) and type(plain) is int:
-        with suppress(ValueError):
-            return kind(plain)  # several members
-    return None
-
-
-def _container(kind: Any, hint: Any, value: Any, where: str) -> Any:
-    """A list, tuple or set, with items of the declared types."""
-    hints = _item_hints(hint, value)
-    if hints is None:
-        raise ConfigError(f"{where} = {value!r} has {len(value)} values, it is declared {_spelt(hint)}.")
-    items = [_converted(item, element, f"{where}[{i}]") for i, (item, element) in enumerate(zip(hints, value))]
-    own = next(base for base in (list, tuple, set, frozenset) if isinstance(value, base))
-    try:
-        return (own if issubclass(own, kind) else _CONCRETE.get(kind, kind))(items)
-    except TypeError as error:
-        raise ConfigError(f"{where} = {value!r}: {error}. Declare the type of the items: set[tuple[int, int]].") from error
-
-
-def _mapping(key_hint: Any, hint: Any, value: Mapping[Any, Any], where: str) -> Mapping[Any, Any]:
-    """A mapping with keys and values of the declared types; the same one if it has them."""
-    inner = {_key(key_hint, key, where): _converted(hint, item, f"{where}[{key!r}]") for key, item in value.items()}
-    if len(inner) < len(value):
-        raise ConfigError(f"{where} = {value!r} has a key twice, as {_spelt(key_hint)} and as text.")
-    if all(map(operator.is_, inner, value)) and all(map(operator.is_, inner.values(), value.values())):
-        return value
-    if not isinstance(value, MutableMapping):
-        return inner
-    changed = copy.copy(value)
-    changed.clear()
-    changed.update(inner)
-    return changed
-
-
-def _key(hint: Any, key: Any, where: str) -> Any:
-    """A key of a mapping as the declared type. All keys of config.json are text, which is read here."""
-    found = None
-    for one in (key, *(_readings(key) if isinstance(key, str) else ())):
-        with suppress(ConfigError):
-            found = _converted(hint, one, where)
-            break
-    else:
-        raise ConfigError(f"{where} has the key {key!r} of type {type(key).__name__}, its keys are declared {_spelt(hint)}.")
-    if not isinstance(key, str):
-        with suppress(TypeError):  # keys of other types, such as tuples
-            (text,) = json.loads(json.dumps({plain_setting(found): None}))
-            if _key(hint, text, where) == found:
-                return found
-        raise ConfigError(
-            f"{where} has the key {key!r} of type {type(key).__name__}, which comes back from config.json as text: declare its "
-            "keys as str, int, float, bool or an Enum, such as dict[int, float]."
-        )
-    return found
-
-
-def _readings(text: str) -> Iterator[Any]:
-    """The values that a text may stand for as a key."""
-    if text in _WORDS:
-        yield _WORDS[text]
-    for read in (int, float):
-        with suppress(ValueError):
-            yield read(text)
-
-
-def _item_hints(hint: Any, value: list[Any] | tuple[Any, ...]) -> list[Any] | None:
-    """The declared type of each item of a list or tuple, or None if the number of items is wrong."""
-    arguments = typing.get_args(hint) or (Any, ...)
-    if typing.get_origin(hint) is tuple and arguments[-1] is not Ellipsis:
-        return list(arguments) if len(arguments) == len(value) else None
-    return [arguments[0]] * len(value)
-
-
-def _spelt(hint: Any) -> str:
-    return hint.__name__ if isinstance(hint, type) and not typing.get_args(hint) else str(hint).replace("typing.", "")

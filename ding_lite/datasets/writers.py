@@ -39,8 +39,9 @@ class DatasetWriter:
     """Adds whole episodes to a dataset: files of about 8 MB before compression, and an index.
 
     A rollout may cut episodes: its steps are held in memory until there are enough for a file, and those of unfinished episodes
-    until these end. `flush` writes a file with all that is held, unfinished episodes too, which the next file replaces. Each
-    file, and the index after it, is written atomically, so that the dataset is whole after any crash.
+    until these end. While these are more than 8 MB, the next file has as much as them. `flush` writes a file with all that is
+    held, unfinished episodes too, which the next file replaces. Each file, and the index after it, is written atomically, so
+    that the dataset is whole after any crash.
 
     A dataset can be read beside its writer: a reader has the episodes of the time when it opened it. The last 8 files that were
     replaced stay until `close`; a reader that needs one that is gone raises a DatasetError that says to open the dataset again.
@@ -71,6 +72,9 @@ class DatasetWriter:
         self._specs: Mapping[str, LeafSpec] = {}
         """The columns of what is held; empty if nothing is, or after loading."""
         self._bytes = 0
+        """Of the steps that were added since the last file was written."""
+        self._write_at = _CHUNK_BYTES
+        """For how many bytes the next file is written."""
         self._held: np.ndarray[Any, Any] | None = None
         """[B] bool: whether steps of an unfinished episode are held; None before the first rollout, or after loading."""
         self._has_warned = False
@@ -171,7 +175,8 @@ class DatasetWriter:
         return index
 
     def add(self, found: Trajectories | Episodes) -> None:
-        """Add the steps of a rollout, or episodes. Copies are held until there are 8 MB of them for a file.
+        """Add the steps of a rollout, or episodes. Copies are held until there are 8 MB of them for a file, and as much as is
+        held of unfinished episodes.
 
         Raises:
             DatasetError: the columns differ from those before, or cannot be stored; what was added before is kept.
@@ -196,8 +201,8 @@ class DatasetWriter:
             self._rollouts.append(copied)
             columns = copied.columns
         self._specs = specs
-        self._bytes += sum(leaf.nbytes for path, leaf in flatten(columns) if path[0] != "next_obs")
-        if self._bytes >= _CHUNK_BYTES:
+        self._bytes += _bytes_of(columns)
+        if self._bytes >= self._write_at:
             self._write_finished()
 
     def _without_rests(self, rollout: Trajectories, begins: np.ndarray[Any, Any] | None) -> Trajectories:
@@ -272,10 +277,14 @@ class DatasetWriter:
         self._require_open()
         self._index.chunks += self._chunk(finished)
         self._rollouts, self._episodes = [] if rest is None else [rest], []
-        # A very long episode is joined again only after as many steps as are held.
-        self._bytes = 0
+        # All that is held is joined for each file: only after as many steps again, or an episode that goes on would take a
+        # time quadratic in its length.
+        self._bytes, self._write_at = 0, max(_CHUNK_BYTES, self._bytes_held())
         if finished and not self._is_copy:
             self._write_index(self._index.chunks)
+
+    def _bytes_held(self) -> int:
+        return sum(_bytes_of(one.columns) for one in self._rollouts) + sum(_bytes_of(one.rows()) for one in self._episodes)
 
     def _chunk(self, episodes: Sequence[Episodes]) -> list[Chunk]:
         """Write these episodes to a file, if there are any."""
@@ -370,6 +379,7 @@ class DatasetWriter:
             raise state_error("DatasetWriter", "columns", state["columns"], f"columns of rollouts ({error})") from None
         self._rollouts, self._episodes, self._held, self._specs = rollouts, episodes, None, {}
         self._bytes = require_integer(state, "bytes", "DatasetWriter", 0)
+        self._write_at = max(_CHUNK_BYTES, self._bytes_held() - self._bytes)
         self.close()
         self._saved, self._has_begun = dict(state), False
 
@@ -444,6 +454,11 @@ def _storable(found: Trajectories | Episodes) -> dict[str, Any]:
         is_step = found.valid.reshape(-1)
         rows = map_leaves(lambda leaf: leaf[is_step], rows)
     return storable(rows, len(rows["reward"]) if "reward" in rows else 0)
+
+
+def _bytes_of(columns: Mapping[str, Any]) -> int:
+    """The bytes of columns in a file, which has no next_obs."""
+    return sum(leaf.nbytes for path, leaf in flatten(columns) if path[0] != "next_obs")
 
 
 def _copy(leaf: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -91,7 +91,7 @@ def require_live(cfg: RunConfig, values: Mapping[str, Any]) -> None:
         ConfigError: a name does not exist, or a value is out of range or of the wrong type.
         FixedSettingError: a ConfigError; a setting cannot be changed in a run.
     """
-    type(cfg).from_dict(cfg.to_dict()).override(values)  # raises ConfigError for names and values
+    cfg.trial().override(values)  # raises ConfigError for names and values
     fixed = [name for name in values if not name.startswith("policy.")]
     if fixed:
         raise FixedSettingError(

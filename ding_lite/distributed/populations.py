@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import importlib
@@ -289,7 +290,7 @@ class Population:
         )
         if self._custom is not None:  # here, because no member has changed yet
             _require_live(config, new, "custom_explore_fn returned {!r}, which cannot be explored")
-            copy.deepcopy(config).override({**self.values[source], **new})
+            config.trial().override({**self.values[source], **new})
         return new
 
     def _carry_out(self, decision: Mapping[str, Any], scores: Mapping[str, Score]) -> dict[str, Any]:
@@ -313,6 +314,8 @@ class Population:
         What the source has learned goes from host to host. If it is lost on the way, the source is asked once more.
         """
         name, source = decision["member"], decision["source"]
+        # A member whose replacement is replayed may not have failed again; the new one has another seed.
+        must_replace = decision["kind"] == "replace" and (name in self.failed or self._replayed is not None)
         error = ""
         for _ in range(2):
             lost = [one for one in (source, name) if one in self.failed and (one == source or decision["kind"] != "replace")]
@@ -325,8 +328,9 @@ class Population:
                 return self.failed[source]
             values = {**self.values[source], **decision["new"]}
             try:
-                if decision["kind"] == "replace" and name in self.failed:
+                if must_replace:
                     self._replace(name, source)
+                    must_replace = False
                 found, learned_at, error = self._ask(name, _take_over, learned, values)
             except WorkerDied as died:
                 self._fail(name, died)
@@ -344,9 +348,10 @@ class Population:
         config = copy.deepcopy(self._configs[source])
         config.override({"exp_name": self._configs[name].exp_name, "seed": (self._configs[name].seed + _NEXT_SEED) % 2**62})
         self._configs[name] = config
+        release_hosts([self._hosts[name]], for_good=True)
         self._begin_member(name)
         self._hosts[name].result()
-        del self.failed[name]
+        self.failed.pop(name, None)
 
     def _ask(self, name: str, fn: Callable[..., Any], *args: Any) -> Any:
         host = self._hosts[name]
@@ -396,7 +401,9 @@ class Population:
             is_made_anew = state["generations"][name] != self._generations[name] or name in self.failed
             if is_made_anew:  # also for a failed member, because the seed of the next one depends on it
                 own = {"exp_name": self._configs[name].exp_name}  # the folder may have moved
-                self._configs[name] = type(self._configs[name]).from_dict(state["configs"][name]).override(own)
+                config = copy.deepcopy(self._configs[name])
+                config.restore({**state["configs"][name], **own})
+                self._configs[name] = config
             if name in state["failed"]:
                 release_hosts([self._hosts[name]], for_good=True)
             elif is_made_anew:
@@ -438,7 +445,7 @@ def _require_live(cfg: RunConfig, names: Iterable[str], problem: str = "hyperpar
 def _is_allowed(cfg: RunConfig, name: str, value: Any) -> bool:
     """Whether a setting may have this value."""
     try:
-        copy.deepcopy(cfg).override({name: value})
+        cfg.trial().override({name: value})
     except ConfigError:
         return False
     return True
@@ -509,7 +516,10 @@ def _read(path: Path) -> list[dict[str, Any]]:
         PopulationError: it cannot be read.
     """
     try:
-        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        *whole, cut = path.read_text(encoding="utf-8").split("\n")
+        lines = [json.loads(line) for line in whole]
+        with contextlib.suppress(ValueError):  # as a killed program leaves it; mostly, there is nothing after the last newline
+            lines.append(json.loads(cut))
         for line in lines:
             line["round"], line["kind"], line["member"]
     except (OSError, ValueError, KeyError, TypeError) as error:

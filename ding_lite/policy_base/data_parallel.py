@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+import numbers
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -35,7 +38,8 @@ class StepAverage:
 
         Args:
             loss: the loss.
-            stats: what the loss returned to log. `average` replaces its scalars by the means of all processes.
+            stats: what the loss returned to log. `average` replaces its numbers by the means of all processes; but whole ones
+                stay if they are whole in all processes, such as counts.
             check: called with the mean loss of all processes, which is not finite if one of theirs is not; None for no check.
         """
         self._loss, self._stats, self._check = loss, stats, check
@@ -61,25 +65,44 @@ class StepAverage:
             NonFiniteError: the loss of one of them is not finite.
         """
         grads = [param.grad for param in params if param.grad is not None]
-        names = sorted(name for name, value in self._stats.items() if _is_scalar(value))
-        scalars = [torch.as_tensor(self._stats[name], dtype=torch.float32).detach().reshape(1) for name in names]
-        # The lengths go into the description, because a reduction of different lengths is undefined; and the names, because
-        # each statistic is averaged with the one at its place.
-        lengths = f"{sum(grad.numel() for grad in grads):,} gradients and the statistics [{', '.join(names)}]"
+        kinds = {name: kind for name in sorted(self._stats) if (kind := number_kind(self._stats[name])) is not None}
+        # Into the description, because a reduction of different lengths is undefined.
+        step = f"{self._what}, with {sum(grad.numel() for grad in grads):,} gradients"
         loss = 0.0 if self._check is None or self._loss is None else float(self._loss.detach())
-        found = self._ranks.exchange(f"{self._what}, with {lengths}", [self._rows, loss])
+        real = [name for name, kind in kinds.items() if kind == "real"]
+        found = self._ranks.exchange(step, [self._rows, loss, _checksum(real), _checksum(kinds)])
+        if (found[:, 2] != found[0, 2]).any():
+            real = self._real_in_any(step, real, kinds, has_others=bool((found[:, 3] != found[0, 3]).any()))
         share = self._rows / max(float(found[:, 0].sum()), 1.0)
         if self._check is not None:
             self._check(float((found[:, 0] * found[:, 1]).sum() / found[:, 0].sum().clamp(min=1)))
         device = grads[0].device if grads else torch.device("cpu")
+        scalars = [_as_float(self._stats[name]) for name in real]
         flat = torch.cat([*(grad.reshape(-1) for grad in grads), *(it.to(device) for it in scalars)]) * share
         self._ranks.add(self._what, flat)
         *averaged, values = torch.split(flat, [*(grad.numel() for grad in grads), len(scalars)])
         for grad, mean in zip(grads, averaged, strict=True):
             grad.copy_(mean.view_as(grad))
-        self._stats.update(zip(names, values.unbind()))
+        self._stats.update(zip(real, values.unbind()))
         self._is_done = True
         self._ranks.steps += 1
+
+    def _real_in_any(self, step: str, real: Sequence[str], kinds: Mapping[str, str], has_others: bool) -> list[str]:
+        """The names of the numbers that are real in any process: a mean of some rows may be a whole 0 where there are none.
+
+        Args:
+            step: the gradient step, for messages.
+            real: the names that are real in this process.
+            kinds: the kinds of all numbers of this process by name.
+            has_others: whether another process has numbers of other names.
+
+        Raises:
+            RankError: it has, and each statistic would be averaged with the one at its place.
+        """
+        if has_others:
+            self._ranks.exchange(f"{step} and the statistics [{', '.join(real)}]")
+        found = self._ranks.exchange(f"the kinds of numbers in {step}", [name in real for name in kinds])
+        return [name for name, is_real in zip(kinds, found.any(0).tolist()) if is_real]
 
     def mean(self, values: Tensor) -> Tensor:
         """The mean of the numbers of all processes, a scalar without gradient.
@@ -104,7 +127,24 @@ class StepAverage:
         return scaled if valid is None else scaled.masked_fill(~valid, 0)
 
 
-def _is_scalar(value: Any) -> bool:
+def number_kind(value: Any) -> Literal["whole", "real"] | None:
+    """Whether a value to log is a whole or a real number, of Python, numpy or torch; None for others, also for a bool."""
     if isinstance(value, Tensor):
-        return value.numel() == 1 and value.ndim == 0 and value.is_floating_point()
-    return isinstance(value, float)
+        if value.ndim or value.dtype == torch.bool or value.is_complex():
+            return None
+        return "real" if value.is_floating_point() else "whole"
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        value = value[()]
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):  # a bool of numpy is no Real
+        return None
+    return "whole" if isinstance(value, numbers.Integral) else "real"
+
+
+def _checksum(names: Iterable[str]) -> int:
+    return zlib.crc32("\n".join(names).encode())
+
+
+def _as_float(number: Any) -> Tensor:
+    """[1] float32, a number to log."""
+    plain = number if isinstance(number, Tensor) else float(number)
+    return torch.as_tensor(plain, dtype=torch.float32).detach().reshape(1)

@@ -23,6 +23,7 @@ from ding_lite.data import Tree, flatten, nested
 from ding_lite.data.trees import map_leaves
 from ding_lite.engine.lanes import waiting_for_process
 from ding_lite.policy_base.config_sections import LearnersConfig
+from ding_lite.policy_base.data_parallel import number_kind
 from ding_lite.policy_base.learner_sync_checks import Agreement, plain_settings
 from ding_lite.policy_base.learner_workers import (
     Answer,
@@ -46,6 +47,7 @@ _logger = logging.getLogger(__name__)
 
 _OF_RAY = ("ray_address", "num_cpus_per_learner", "num_gpus_per_learner", "learner_resources")
 _PATIENCE = Patience(attempts=6, backoff_s=1.0)
+_WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 class LearnerGroup:
@@ -402,9 +404,9 @@ def _with_batch_size(state: Mapping[str, Any], change: Callable[[int], int]) -> 
 def _joined(answers: Sequence[Answer], rows: Sequence[int]) -> dict[str, Any]:
     """What the learners log for a batch, as one value by name.
 
-    An array of the rows of each learner's part, or of its environments, is joined in their order. Whole numbers are sums, as of
-    counts, and other numbers are means, weighted by the rows; so are the elements of arrays with another first size. Everything
-    else is that of the first learner.
+    An array of the rows of each learner's part, or of its environments, is joined in their order. Numbers that are whole in all
+    learners are sums, as of counts, and other numbers are means, weighted by the rows; so are the elements of arrays with
+    another first size. Everything else is that of the first learner.
 
     Raises:
         RankError: the learners log other names, or arrays of shapes that do not fit each other.
@@ -421,16 +423,22 @@ def _joined(answers: Sequence[Answer], rows: Sequence[int]) -> dict[str, Any]:
 
 def _one_value(name: str, answers: Sequence[Answer], rows: Sequence[int]) -> Any:
     values, dtype = [answer.output[name] for answer in answers], answers[0].tensors.get(name)
-    if dtype is None and not all(type(value) in (int, float) for value in values):
-        return values[0]
-    joined = _one_array(name, [np.array(value) for value in values], rows)
-    return joined.item() if dtype is None else torch.from_numpy(joined).to(dtype)
+    value = values[0]
+    if len(values) > 1 and all(_can_be_joined(one) for one in values):
+        joined = _one_array(name, [np.asarray(one) for one in values], rows)
+        value = joined if isinstance(value, np.ndarray) else joined.item()
+    if dtype is None:
+        return value
+    made = torch.from_numpy(np.array(value))
+    return made if dtype in _WHOLE else made.to(dtype)  # a sum may be too large for the dtype of its numbers
+
+
+def _can_be_joined(value: Any) -> bool:
+    return value.dtype.kind in "biufc" if isinstance(value, np.ndarray) else number_kind(value) is not None
 
 
 def _one_array(name: str, arrays: Sequence[Any], rows: Sequence[int]) -> Any:
-    first = arrays[0]
-    if len(arrays) == 1:
-        return first
+    first, kinds = arrays[0], {one.dtype.kind for one in arrays}
     if all(one.ndim and len(one) == count for one, count in zip(arrays, rows)):
         return np.concatenate(arrays)
     if any(one.shape != first.shape for one in arrays):
@@ -438,8 +446,10 @@ def _one_array(name: str, arrays: Sequence[Any], rows: Sequence[int]) -> Any:
             f"learners have logged {name!r} with the shapes {', '.join(str(one.shape) for one in arrays)}, for "
             f"{', '.join(map(str, rows))} rows: log a number, or an array with one element for each row."
         )
-    if first.dtype.kind in "iu":
+    if kinds <= set("iu"):
         return np.array(np.sum(arrays, axis=0, dtype=np.int64))
-    if first.dtype.kind in "fc" and not all(np.array_equal(one, first) for one in arrays):
-        return np.array(np.average(arrays, axis=0, weights=rows))
+    if kinds <= set("iufc"):
+        real = next(one for one in arrays if one.dtype.kind in "fc")
+        are_equal = all(np.array_equal(one, real) for one in arrays)
+        return real if are_equal else np.array(np.average(arrays, axis=0, weights=rows))
     return first

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -89,7 +90,7 @@ def resolve(
         if isinstance(source, PolicyConfig):
             base = source
         elif source is not None:
-            base = type(base).from_dict(base.to_dict())
+            base = copy.deepcopy(base)
             is_of_run = not reads("policy") and _is_policy_section(source.get("policy"), base)
             for name, value in source.items():
                 place = place_of(base, name)

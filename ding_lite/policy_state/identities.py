@@ -157,8 +157,7 @@ def _require_settings(algorithm: str, cfg: Config, saved: Mapping[str, Any]) -> 
     Missing settings, and settings that this version does not have, are allowed.
     """
     if saved["algorithm"] == algorithm:
-        trial = type(cfg).from_dict(cfg.to_dict())
-        _require_legal("state[\"made_with\"]['config']", trial, saved["config"])
+        _require_legal("state[\"made_with\"]['config']", cfg.trial(), saved["config"])
 
 
 def _require_recorded(place: str, value: Any) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from ding_lite.basics.messages import add_note, describe_error, name_of
 from ding_lite.basics.torch_threads import torch_threads
 from ding_lite.processes.errors import WorkerDied
 from ding_lite.processes.pickles import Shared
+from ding_lite.processes.servers import close_objects
 
 Request = tuple[Callable[..., Any], tuple[Any, ...]]
 
@@ -36,7 +38,8 @@ class Host(Protocol):
         Args:
             fn: the function.
             *args: its arguments.
-            lasting: the function creates objects; a new process runs it again first.
+            lasting: the function creates objects; a new process runs it again first. If it raises an error, those that it has
+                created are closed and removed.
             prepare: (function, args) that a new process runs before this request, to restore data sent to the old one.
 
         Returns:
@@ -67,10 +70,17 @@ class Host(Protocol):
         """The state of each of these objects by name; without names, of each object that has a `state_dict`.
 
         The states are pickled.
+
+        Raises:
+            RuntimeError: there is no object of a name.
         """
 
     def load_state(self, states: Mapping[str, Any]) -> None:
-        """Restore these states of the objects with these names."""
+        """Restore these states of the objects with these names.
+
+        Raises:
+            RuntimeError: there is no object of a name.
+        """
 
     def accept_loss(self) -> None:
         """Let objects whose state is lost, because their process died or was killed, continue from their last known state."""
@@ -210,6 +220,7 @@ class LocalHost:
     def __init__(self) -> None:
         self.objects: dict[str, Any] = {}
         self._request: Request | None = None
+        self._is_lasting = False
         self._discarded: deque[str] = deque()
 
     def share(self, value: Any) -> Shared[Any]:
@@ -220,7 +231,7 @@ class LocalHost:
         """Request `fn(objects, *args)`, which runs in `result`."""
         while self._discarded and self._request is None:
             self.objects.pop(self._discarded.popleft(), None)
-        self._request = fn, args
+        self._request, self._is_lasting = (fn, args), lasting
         return self._request
 
     def forget(self, request: Any) -> None:
@@ -247,16 +258,18 @@ class LocalHost:
         self.objects["is_stopping"] = is_stopping
         try:
             with torch_threads(1):  # as in a worker process, so that the result is the same
-                return fn(self.objects, *args)
+                return make_objects(self.objects, fn, args) if self._is_lasting else fn(self.objects, *args)
         finally:
             del self.objects["is_stopping"]
 
     def state(self, *names: str) -> dict[str, Any]:
         """The state of each of these objects by name; without names, of each object that has a `state_dict`."""
+        require_objects(names, self.objects)
         return {name: self.objects[name].state_dict() for name in names or with_state(self.objects)}
 
     def load_state(self, states: Mapping[str, Any]) -> None:
         """Restore these states of the objects with these names."""
+        require_objects(states, self.objects)
         for name, state in states.items():
             self.objects[name].load_state_dict(state)
 
@@ -283,3 +296,29 @@ class LocalHost:
 def with_state(objects: Mapping[str, Any]) -> list[str]:
     """The names of the objects that have a `state_dict`."""
     return [name for name, thing in objects.items() if hasattr(thing, "state_dict")]
+
+
+def require_objects(names: Iterable[str], known: Iterable[str]) -> None:
+    """Check that there are objects of these names.
+
+    Raises:
+        RuntimeError: there is none of a name.
+    """
+    missing = next((name for name in names if name not in known), None)
+    if missing is not None:
+        raise RuntimeError(
+            f"there is no object {missing!r}, only {', '.join(map(repr, known)) or 'none'}: create it first, in a request with "
+            "lasting=True, which a new process runs again."
+        )
+
+
+def make_objects(objects: dict[str, Any], fn: Callable[..., Any], args: Sequence[Any]) -> Any:
+    """`fn(objects, *args)`, which creates objects. If it raises an error, those that it has created are closed and removed:
+    otherwise they would be in the state, from which a new process could not go on, because it does not create them."""
+    before = [*objects]
+    try:
+        return fn(objects, *args)
+    except BaseException:
+        made = {name: objects.pop(name) for name in [*objects] if name not in before}
+        close_objects(made, multiprocessing.current_process().name)
+        raise

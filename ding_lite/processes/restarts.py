@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from ding_lite.basics.messages import add_note, describe_error, name_of, words_of
 from ding_lite.processes.errors import WorkerDied, WorkerHangs
-from ding_lite.processes.hosts import Request, with_state
+from ding_lite.processes.hosts import Request, make_objects, require_objects, with_state
 from ding_lite.processes.pickles import Shared, dumps
 from ding_lite.processes.worker_processes import WorkerProcess
 
@@ -157,7 +157,7 @@ class RestartingHost:
         self._lasting: list[bytes] = []
         self._known: States = {}
         """The states from which a new process continues."""
-        self._lost: dict[str, str] = {}
+        self._losses: dict[str, str] = {}
         """How the worker ended, by the name of each object whose current state was lost with it."""
         self._untold: list[str] = []
         """The warnings of the objects about their last states; of no use to a program that does not need these any more."""
@@ -233,7 +233,7 @@ class RestartingHost:
             gone += tuple(names)
         for name in gone:
             self._known.pop(name, None)
-            self._lost.pop(name, None)
+            self._losses.pop(name, None)
         return gone
 
     def _ask(self, request: _Request) -> None:
@@ -248,7 +248,7 @@ class RestartingHost:
             request.refusal = error
 
     def _started_again(self, prepare: Request | None) -> Worker:
-        self._require_kept()
+        self._require_no_loss()
         required = self._required(self._known)
         self._tell()
         worker = self._start()
@@ -398,29 +398,29 @@ class RestartingHost:
 
     def _end(self, ended: BaseException) -> None:
         """End the process. Requests without an answer fail."""
-        self._lose(describe_error(ended))
+        self._note_loss(describe_error(ended))
         self._drop()
         for waiting in self._requests:
             if not waiting.is_settled:
                 waiting.error = WorkerDied(f"worker {self.name!r} had ended before this request began: {words_of(ended)}")
 
-    def _lose(self, how: str) -> None:
+    def _note_loss(self, how: str) -> None:
         """Note that the states end with the process, unless it continues from known states and no request has run since."""
         if self._worker is not None and self._lasting and not self.restart and not self._left_to_set_up:
-            self._lost = dict.fromkeys(self._known or [_WITHOUT_STATE], how)
+            self._losses = dict.fromkeys(self._known or [_WITHOUT_STATE], how)
 
-    def _require_kept(self, names: Sequence[str] = ()) -> None:
+    def _require_no_loss(self, names: Sequence[str] = ()) -> None:
         """Check that the states of these objects are not lost; without names, of all."""
-        lost = next((name for name in self._lost if not names or name in names), None)
+        lost = next((name for name in self._losses if not names or name in names), None)
         if lost is not None:
             raise WorkerDied(
                 f"worker {self.name!r} has ended before, and its state is lost: load a state, make a new one, or reset its "
-                f"environments if it has any. ({self._lost[lost]})"
+                f"environments if it has any. ({self._losses[lost]})"
             )
 
     def accept_loss(self) -> None:
         """Let objects whose state is lost continue from their last known state; see `Host.accept_loss`."""
-        self._lost = {}
+        self._losses = {}
 
     def _required(self, states: States) -> dict[str, bytes]:
         """These states, if all of them are available; else an error."""
@@ -442,7 +442,7 @@ class RestartingHost:
         It is the last known state if there is no process.
 
         Raises:
-            RuntimeError: a `state_dict` raised an error.
+            RuntimeError: a `state_dict` raised an error, or there is no such object.
             WorkerDied: the process has ended, and the state is lost.
         """
         return {name: pickle.loads(state) for name, state in self._required(self._states(names)).items()}
@@ -452,7 +452,8 @@ class RestartingHost:
             states: States = self.result(request=self.submit(_kept_states, names))
             self._known = self._known if names else states
             return states
-        self._require_kept(names)
+        self._require_no_loss(names)
+        require_objects(names, self._known)
         self._tell()
         return {name: self._known[name] for name in names or self._known}
 
@@ -466,17 +467,24 @@ class RestartingHost:
         """Restore these states of the objects with these names.
 
         If there is no process, or it has died, the next one starts with them.
+
+        Raises:
+            RuntimeError: there is no such object.
         """
         packed = {name: dumps(state, by_value=True) for name, state in states.items()}
+        is_loaded = False
         if self._worker is not None:
             try:
                 self.result(request=self.submit(_load, packed))
+                is_loaded = True
             except WorkerDied:
                 if self.restart:
                     raise
+        if not is_loaded:
+            require_objects(packed, self._known)
         self._known = {**self._known, **packed}
         for name in packed:
-            self._lost.pop(name, None)
+            self._losses.pop(name, None)
 
     def begin_release(self, at_once: bool = False) -> None:
         """Begin `release`, without waiting: results of requests in flight are discarded, and no further requests are sent.
@@ -485,7 +493,7 @@ class RestartingHost:
             at_once: kill the process if a request is in flight, as `close` does.
         """
         if at_once and any(request is not self._parting for request in self._requests):
-            self._lose("it was closed during a request.")
+            self._note_loss("it was closed during a request.")
             self._requests.clear()
             self._parting = None
             self._drop()
@@ -578,10 +586,11 @@ def _go_on_from(objects: dict[str, Any], states: Mapping[str, bytes], prepare: R
 
 def _run_packed(objects: dict[str, Any], packed: bytes) -> Any:
     fn, args = pickle.loads(packed)
-    return fn(objects, *args)
+    return make_objects(objects, fn, args)
 
 
 def _kept_states(objects: dict[str, Any], names: Sequence[str] = ()) -> States:
+    require_objects(names, objects)
     return {name: _kept_state(objects[name]) for name in names or with_state(objects)}
 
 
@@ -601,5 +610,6 @@ def _kept_state(thing: Any) -> bytes | str:
 
 
 def _load(objects: dict[str, Any], packed: Mapping[str, bytes]) -> None:
+    require_objects(packed, objects)
     for name, state in packed.items():
         objects[name].load_state_dict(pickle.loads(state))

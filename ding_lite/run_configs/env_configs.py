@@ -8,9 +8,12 @@ import warnings
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, TypeVar
 
-from ding_lite.basics import Config, ConfigError, di_engine_settings, json_copy, ranged_field
+from ding_lite.basics import Config, ConfigError, di_engine_settings, ranged_field
 
 _OF_RAY = ("ray_address", "num_cpus_per_worker", "num_gpus_per_worker", "worker_resources")
+
+_IF_SET = frozenset({"id", "stop_value", "backend"})
+"""Settings of which it matters whether the user has set them."""
 
 EnvConfigType = TypeVar("EnvConfigType", bound="EnvConfig")
 
@@ -30,7 +33,8 @@ class EnvConfig(Config):
 
     id: str = "CartPole-v1"
     """Id of the environment, for `gymnasium.make`. Changing it sets stop_value to the reward threshold that gymnasium has for
-    this environment. An evaluator with other environments sets it to their name."""
+    this environment, but not with `dataclasses.replace`, which keeps the stop_value: use
+    `copy.deepcopy(env).override({"id": ...})`. An evaluator with other environments sets it to their name."""
 
     collector_env_num: int = ranged_field(8, low=1, high=100_000)
     """Number of environments for collection, stepped together."""
@@ -89,17 +93,18 @@ class EnvConfig(Config):
 
     stop_value: float | None = None
     """Mean return of an evaluation that ends the run; None to run until max_step. A configuration made as EnvConfig("name") has
-    None. It becomes gymnasium's reward threshold, if there is one, when another id is set later, or when the environments for
-    evaluation have another name than id."""
+    None. It becomes gymnasium's reward threshold, if there is one, when another id is set later, but not by
+    `dataclasses.replace`; or when the environments for evaluation have another name than id."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> EnvConfig:
         self = super().__new__(cls, *args, **kwargs)
         names = [field.name for field in dataclasses.fields(cls)]
-        self.__dict__.update(_given=frozenset((*names[: len(args)], *kwargs)), _is_made=False)
+        given = {*names[: len(args)], *kwargs}
+        if given >= {*names}:  # dataclasses.replace passes all of them, also defaults
+            stop_value = kwargs.get("stop_value")
+            given = {"stop_value"} if stop_value not in (None, _threshold(_spec(str(kwargs.get("id"))))) else set()
+        self.__dict__["_given"] = _IF_SET.intersection(given)
         return self
-
-    def __post_init__(self) -> None:
-        self.__dict__["_is_made"] = True
 
     @classmethod
     def default(cls: type[EnvConfigType], *args: Any, **kwargs: Any) -> EnvConfigType:
@@ -168,30 +173,25 @@ class EnvConfig(Config):
 
     def _fill(self, values: Mapping[str, Any]) -> None:
         """Set fields by name. With all fields, as `to_dict` returns them, those with their default do not count as set."""
-        names = [field.name for field in dataclasses.fields(self)]
-        if not values.keys() >= {*names}:
+        if values.keys() >= {field.name for field in dataclasses.fields(self)}:
+            self.restore(values)
+        else:
             super()._fill(values)
-            return
-        super()._fill({name: value for name, value in values.items() if name not in names})
-        for name in names:
-            if values[name] != getattr(self, name):
-                super()._fill({name: values[name]})
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name == "env_config" and isinstance(value, Mapping):
-            try:
-                value = json_copy(value, f"{type(self).__name__}.env_config")
-            except ConfigError as error:
-                advice = "Pass other objects in your own function, such as functools.partial(make_env, it)."
-                raise ConfigError(f"{error} {advice}") from None
-        changed = name == "id" and value != self.__dict__.get("id", value)
-        super().__setattr__(name, value)
-        if self.__dict__["_is_made"]:
-            self.__dict__["_given"] |= {name}
-        if changed:
-            spec = _spec(self.id)
-            stops = spec is not None and self.stops_at_threshold
-            super().__setattr__("stop_value", spec.reward_threshold if stops else None)
+        is_made = name in self.__dict__  # otherwise the constructor sets it, for the first time
+        is_other = is_made and name == "id" and value != self.id
+        try:
+            super().__setattr__(name, value)
+        except ConfigError as error:
+            if name != "env_config" or not isinstance(value, Mapping):
+                raise
+            advice = "Pass other objects in your own function, such as functools.partial(make_env, it)."
+            raise ConfigError(f"{error} {advice}") from None
+        if is_made:
+            self.__dict__["_given"] |= _IF_SET & {name}
+        if is_other:
+            super().__setattr__("stop_value", _threshold(_spec(self.id)) if self.stops_at_threshold else None)
             self.__dict__["_given"] -= {"stop_value"}
 
 
@@ -246,6 +246,10 @@ def pendulum_envs() -> EnvConfig:
 def mujoco_envs(env_id: str, stop_value: float) -> EnvConfig:
     """The environments of the presets for MuJoCo: evaluations are 10 episodes, one in each environment."""
     return EnvConfig.default(env_id, evaluator_env_num=10, n_evaluator_episode=10, stop_value=stop_value)
+
+
+def _threshold(spec: Any) -> float | None:
+    return None if spec is None else spec.reward_threshold
 
 
 def _spec(env_id: str) -> Any:

@@ -8,10 +8,11 @@ import json
 import math
 import pathlib
 import pickle
-from collections import OrderedDict, deque
+import types
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, NewType, TypedDict
 
 import numpy as np
 import pytest
@@ -123,12 +124,12 @@ class TestRefusals:
             ("learn.batch_size", 2**63, "Learn.batch_size = 9223372036854775808 is out of range: it is at most 9,223,372,036"),
             ("learn.clip", "no", "Learn.clip = 'no' is a str, it is declared float | None"),
             ("learn.optimizer", "adm", "Learn.optimizer = 'adm' is a str, it is declared Literal['adam', 'sgd']"),
-            ("learn", 3, "Main.learn = 3 is a int, it is declared Learn"),
-            ("name", 3, "Main.name = 3 is a int, it is declared str"),
+            ("learn", 3, "Main.learn = 3 is an int, it is declared Learn"),
+            ("name", 3, "Main.name = 3 is an int, it is declared str"),
             ("seed", True, "Main.seed = True is a bool, it is declared int | None"),
             ("seed", 1.5, "Main.seed = 1.5 is a float, it is declared int | None"),
-            ("debug", 1, "Main.debug = 1 is a int, it is declared bool"),
-            ("widths", 128, "Main.widths = 128 is a int, it is declared list[int]"),
+            ("debug", 1, "Main.debug = 1 is an int, it is declared bool"),
+            ("widths", 128, "Main.widths = 128 is an int, it is declared list[int]"),
             ("widths", "128", "Main.widths = '128' is a str, it is declared list[int]"),
             ("widths", [128, "a"], "Main.widths[1] = 'a' is a str, it is declared int"),
             ("rates", [1.0, math.nan], "Main.rates"),
@@ -217,9 +218,13 @@ class TestOverride:
             Main().override({"learn": given_section, "learn.batch_size": 3, "bad": 1})
         assert given_section == Learn()
 
-        config = Main().override({"learn": given_section, "learn.batch_size": 3})
-        assert config.learn is given_section
-        assert given_section.batch_size == 3
+    def test_a_section_that_is_given_is_copied_and_stays_as_it_is(self):
+        first, second = Main(), Main()
+        second.override({"learn": first.learn, "learn.batch_size": 3})
+
+        assert (second.learn.batch_size, first.learn.batch_size) == (3, 128)
+        second.learn.learning_rate = 0.5
+        assert first == Main()
 
     def test_a_key_that_goes_on_below_a_value_is_refused_for_that_reason(self):
         with pytest.raises(ConfigError, match=r"^learn\.batch_size\.x: ") as caught:
@@ -351,6 +356,15 @@ class Pair(NamedTuple):
     left: int = 0
 
 
+class Named(TypedDict):
+    a: int
+
+
+@dataclasses.dataclass
+class Wider(Learn):
+    width: int = 1
+
+
 def one_field(annotation, value):
     """A configuration with one field, x."""
     field = dataclasses.field(default_factory=lambda: value)
@@ -454,7 +468,7 @@ class TestValuesInFiles:
         ],
     )
     def test_what_no_file_can_hold_is_refused_by_name(self, annotation, value):
-        with pytest.raises(ConfigError, match=r"^Made\.x.* = .* is a .*"):
+        with pytest.raises(ConfigError, match=r"^Made\.x.* = .* is an? .*"):
             one_field(annotation, value)
 
     def test_the_refusal_says_what_may_be_used(self):
@@ -474,6 +488,71 @@ class TestValuesInFiles:
     def test_what_is_no_member_path_or_set_is_refused(self, annotation, value):
         with pytest.raises(ConfigError, match=r"Made\.x.* it is declared"):
             one_field(annotation, value)
+
+    @pytest.mark.parametrize(
+        ("annotation", "value", "held"),
+        [
+            (Any, (1, (2, 3)), [1, [2, 3]]),
+            (object, {"a": (1,)}, {"a": [1]}),
+            (tuple, ((1, 2), 3), ([1, 2], 3)),
+            (list, [(1, 2)], [[1, 2]]),
+            (dict[str, Any], {"a": (np.float64(0.5), np.str_("b"))}, {"a": [0.5, "b"]}),
+            (str, Side.LEFT, "left"),
+            (float | str, "Infinity", "Infinity"),
+            (float | Literal["auto"], math.inf, math.inf),
+            (pathlib.Path | str, "a", "a"),
+            (str | pathlib.Path, pathlib.Path("a"), "a"),
+            (Colour | str, "RED", "RED"),
+            (Level | int, 1, 1),
+            (list[int] | tuple[int, ...], (1,), [1]),
+            (set[int] | list[int], [1], {1}),
+            (list[float] | list[str], [math.inf], [math.inf]),
+            (NewType("Count", int), 2, 2),
+            (Learn | None, Learn(batch_size=3), Learn(batch_size=3)),
+        ],
+    )
+    def test_it_is_held_as_it_comes_back(self, annotation, value, held):
+        config = one_field(annotation, value)
+
+        assert repr(config.x) == repr(held)
+        assert repr(through_json(config)) == repr(config)
+
+    @pytest.mark.parametrize(
+        ("annotation", "value", "other"),
+        [
+            (float | str, math.inf, "str"),
+            (list[float | str], [0.5, -math.inf], "str"),
+            (pathlib.Path | str, pathlib.Path("a"), "str"),
+            (Side | str, Side.LEFT, "str"),
+            (Colour | str | int, Colour.RED, "int"),
+            (Level | int, Level.LOW, "int"),
+            (Wider | Learn, Learn(), "Wider"),
+        ],
+    )
+    def test_of_several_types_the_value_has_the_one_that_it_has_in_a_file(self, annotation, value, other):
+        with pytest.raises(
+            ConfigError, match=rf"Made\.x.* comes back from config.json as .*: declare it without {other}, or set it to an? "
+        ):
+            one_field(annotation, value)
+
+    @pytest.mark.parametrize("value", [Level.LOW, Learn(), [Learn()], {"a": Side.LEFT}], ids=repr)
+    def test_a_value_whose_type_a_file_does_not_have_needs_a_declared_type(self, value):
+        with pytest.raises(ConfigError, match="need a field that is declared with their type"):
+            one_field(Any, value)
+
+    @pytest.mark.parametrize(("annotation", "value"), [(Pair, Pair()), (Named, {"a": 1})])
+    def test_classes_that_are_no_types_of_settings_are_named(self, annotation, value):
+        with pytest.raises(
+            ConfigError, match="NamedTuple and TypedDict are no types of settings: use a Config section or dict"
+        ):
+            one_field(annotation, value)
+
+    def test_the_values_of_a_derived_section_are_refused_with_the_way_to_read_them(self):
+        config = Main(learn=Wider(width=3, batch_size=7))
+        with pytest.raises(ConfigError, match=r"Learn has no 'width'.* write Main\(learn=DERIVED_CLASS\(\)\)\.override\("):
+            Main.from_dict(config.to_dict())
+
+        assert Main(learn=Wider()).override(config.to_dict()) == config
 
     def test_numbers_in_sets_and_dicts_are_checked_too(self):
         @dataclasses.dataclass
@@ -541,9 +620,35 @@ class TestKeys:
         with pytest.raises(ConfigError, match=r"Made\.x = .* has a key twice"):
             one_field(dict[int, int], {1: 1, "1": 2})
 
-    def test_a_dict_with_keys_and_values_of_its_types_is_taken_itself(self):
+    @pytest.mark.parametrize("annotation", [dict[int, float], dict[int, float] | None, Mapping[int, float]])
+    def test_a_dict_is_copied_also_if_it_has_the_declared_types(self, annotation):
         given_ = {1: 2.0}
-        assert one_field(dict[int, float], given_).x is given_
+        first, second = one_field(annotation, given_), one_field(annotation, {}).override({"x": given_})
+        assert first.x == second.x == given_
+
+        first.x[2] = 3.0
+        assert given_ == second.x == {1: 2.0}
+
+    @pytest.mark.parametrize(
+        ("annotation", "value"),
+        [
+            (OrderedDict[str, int], OrderedDict(b=1, a=2)),
+            (OrderedDict[str, int], {"b": 1, "a": 2}),
+            (Counter[str], Counter("aab")),
+            (Counter, Counter("aab")),
+            (dict[str, int], OrderedDict(b=1)),
+            (Mapping[str, int], types.MappingProxyType({"a": 1})),
+        ],
+    )
+    def test_a_mapping_has_the_declared_class_also_from_a_file(self, annotation, value):
+        config = one_field(annotation, value)
+
+        assert config.x == value
+        assert repr(through_json(config)) == repr(config)
+
+    def test_a_mapping_that_cannot_be_made_of_a_dict_is_refused(self):
+        with pytest.raises(ConfigError, match=r"Made\.x is declared .*defaultdict\[str, int\], which .*: declare it dict, or"):
+            one_field(defaultdict[str, int], defaultdict(int, a=1))
 
 
 class TestTuples:

@@ -11,6 +11,7 @@ import pytest
 
 from ding_lite.config import ConfigError, DQNConfig, EnvConfig, PPOConfig
 from ding_lite.policy import DQNPolicyConfig
+from ding_lite.run_configs.env_configs import OfflineEnvConfig
 
 
 def fields(config, prefix=""):
@@ -145,7 +146,7 @@ def test_the_order_of_a_mapping_does_not_matter(env):
         ({"policy.discount_factor": 1.5}, "it is at least 0 and at most 1"),
         ({"policy.discount_factor": float("nan")}, "is not a number"),
         ({"policy.other.eps.type": "quadratic"}, "'quadratic' is a str, it is declared Literal['exp', 'linear']"),
-        ({"policy.model.encoder_hidden_size_list": 64}, "is a int, it is declared list[int]"),
+        ({"policy.model.encoder_hidden_size_list": 64}, "is an int, it is declared list[int]"),
         ({"policy.model.encoder_hidden_size_list": ["a"]}, "encoder_hidden_size_list[0] = 'a'"),
         ({"seed": -1}, "it is at least 0"),
     ],
@@ -268,6 +269,38 @@ def test_a_configuration_and_its_dict_know_apart_what_was_set():
     env = DQNConfig.from_dict({"env": {"stop_value": 475.0}}).env  # a dict of one's own
     env.settle("Corridor", None)
     assert env.stop_value == 475
+
+
+def test_a_replaced_field_sets_no_other_one():
+    env = dataclasses.replace(DQNConfig().env, workers=2)
+    with pytest.warns(UserWarning, match="env.workers = 2: the 2 pieces are stepped one after another in this process"):
+        env.worker_options()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        env.settle("Acrobot-v1", -100.0)
+    assert (env.id, env.stop_value) == ("Acrobot-v1", -100.0)
+
+    env = dataclasses.replace(dataclasses.replace(DQNConfig().env, stop_value=300.0), workers=2)
+    env.settle("Corridor", None)
+    assert env.stop_value == 300
+
+    assert dataclasses.replace(DQNConfig().env, id="Acrobot-v1").stop_value == 475  # as the docstring says
+    assert copy.deepcopy(DQNConfig().env).override({"id": "Acrobot-v1"}).stop_value == -100
+
+
+def test_a_section_of_a_derived_class_is_restored_and_what_it_had_does_not_count_as_set():
+    cfg = DQNConfig(env=OfflineEnvConfig.default(), seed=3)
+    saved = copy.deepcopy(cfg).override({"env.id": "Acrobot-v1", "policy.seed": 8, "env.log_info": ["a"]}).to_dict()
+    cfg.restore(json.loads(json.dumps(saved)))
+
+    assert type(cfg.env) is OfflineEnvConfig
+    assert cfg.to_dict() == saved
+    other = DQNConfig()
+    other.restore(other.to_dict())
+    other.env.settle("Corridor", None)
+    assert (other.env.id, other.env.stop_value) == ("Corridor", None)
+    with pytest.raises(ConfigError, match="DQNConfig has no 'sed': did you mean 'seed'"):
+        other.restore({"sed": 3})
 
 
 def test_what_one_environment_settled_does_not_hold_for_the_next():

@@ -106,6 +106,38 @@ def test_further_steps_replace_unfinished_episodes_by_whole_ones(tmp_path, small
     assert len(list(tmp_path.glob("chunk_*.npz"))) == len(json.loads((tmp_path / "dataset.json").read_text())["chunks"])
 
 
+class Joining(DatasetWriter):
+    """A writer that counts the steps that it joins."""
+
+    joined, files = 0, ()
+
+    def _cut(self):
+        self.joined += sum(rollout.num_steps for rollout in self._rollouts)
+        self.files = (*self.files, self._bytes)
+        return super()._cut()
+
+
+@pytest.mark.parametrize("num_envs", [1, 3])
+def test_an_episode_that_never_ends_takes_a_time_that_grows_with_its_length(num_envs, tmp_path, small_files):
+    recording, steps = Recording(num_envs=num_envs, seed=0, longest=10**6), 640
+    whole, cut = Joining(tmp_path / "whole"), Joining(tmp_path / "cut")
+    for step in range(steps):
+        rollout = recording.rollout(1)
+        for writer in (whole, cut):
+            writer.add(rollout)
+        if step % 50 == 7:  # a resumed run writes its files at the same steps
+            joined, files = cut.joined, cut.files
+            state, cut = through_a_file(cut.state_dict()), Joining(tmp_path / "cut")
+            cut.load_state_dict(state)
+            cut.joined, cut.files = joined, files
+
+    assert 4 < len(whole.files) < 16
+    assert whole.joined <= 3 * steps
+    assert (cut.joined, cut.files) == (whole.joined, whole.files)
+    whole.flush()
+    require_equal(OfflineDataset(tmp_path / "whole"), recording)
+
+
 def test_what_is_held_does_not_change_with_the_rollout(tmp_path):
     recording = Recording(seed=2)
     writer = DatasetWriter(tmp_path)

@@ -1,11 +1,13 @@
 """Members: a run in slices gives what the same pipeline gives alone, and its settings can be changed in between."""
 
+import dataclasses
+
 import pytest
 from member_pipelines import dqn, dqn_config, learned, ppo, ppo_config, same
 from slow_cases import mostly_slow
 
 from ding_lite import task
-from ding_lite.config import TD3Config
+from ding_lite.config import EnvConfig, PPOConfig, TD3Config
 from ding_lite.contexts import OnlineRLContext
 from ding_lite.distributed import Member, reset_config
 from ding_lite.engine import Task, contract
@@ -32,6 +34,32 @@ def members():
 
     yield make
     for member in made:
+        member.close()
+
+
+@dataclasses.dataclass
+class Windy(EnvConfig):
+    wind: float = 0.0
+
+
+@dataclasses.dataclass
+class Model(type(PPOConfig().policy.model)):
+    heads: int = 2
+
+
+def test_sections_of_derived_classes_can_be_changed_and_saved():
+    cfg = ppo_config()
+    cfg.env, cfg.policy.model = Windy(**cfg.env.to_dict()), Model(**cfg.policy.model.to_dict())
+    member = Member(ppo, cfg)
+    try:
+        member.advance(1)
+        member.reset_config({"policy.learn.batch_size": 4})
+        with pytest.raises(FixedSettingError, match=r"model.heads cannot be changed in a run"):
+            member.reset_config({"policy.model.heads": 3})
+        member.load_state_dict(member.state_dict())
+        assert member.policy.cfg.learn.batch_size == 4
+        assert (type(member.cfg.env), type(member.policy.cfg.model)) == (Windy, Model)
+    finally:
         member.close()
 
 

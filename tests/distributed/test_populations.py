@@ -1,6 +1,7 @@
 """Populations: who copies whom, what comes with it, and that the same seed gives the same decisions."""
 
 import copy
+import dataclasses
 import functools
 import json
 import os
@@ -14,7 +15,7 @@ import torch
 from member_pipelines import learned, ppo, ppo_config, same
 
 from ding_lite.basics import ConfigError
-from ding_lite.config import DQNConfig, PBTConfig, PopulationConfig
+from ding_lite.config import DQNConfig, EnvConfig, PBTConfig, PopulationConfig
 from ding_lite.contexts import PopulationContext
 from ding_lite.distributed import Choices, Population, PopulationError, Range, Score, explored, member_configs
 from ding_lite.engine import Task, contract
@@ -642,13 +643,19 @@ def test_a_metric_that_nothing_logs_is_a_warning_and_nobody_takes_over(make):
     assert turn(make(burn_in=1)) == []
 
 
+@dataclasses.dataclass
+class Windy(EnvConfig):
+    wind: float = 0.0
+
+
 class FakeHost:
     """A host whose member is only its configuration."""
 
     starts, works_in_background, span = 1, False, None
+    losses = 0
 
     def __init__(self, name):
-        self.request = None
+        self.request, self.is_closed = None, False
 
     def submit(self, fn, *args, **options):
         self.request = fn.__name__, args
@@ -656,6 +663,9 @@ class FakeHost:
 
     def result(self, is_stopping=None, request=None):
         name, args = self.request
+        if name == "_take_over" and self.losses:
+            self.losses -= 1
+            return None, 0, "the machine is gone"
         if name == "_take_over":
             return dict(args[-1]), 0, ""
         return "weights" if name == "_learned" else None
@@ -672,7 +682,12 @@ class FakeHost:
     def release(self, is_stopping=None):
         pass
 
-    close = release
+    def close(self, is_stopping=None):
+        self.is_closed = True
+
+
+class LossyFakeHost(FakeHost):
+    losses = 1
 
 
 @pytest.mark.filterwarnings("ignore:member_. has failed")
@@ -699,6 +714,47 @@ class TestReplacedMembers:
 
         assert self.configs(whole) == self.configs(resumed)
         assert self.configs(whole)["member_0"][0] == 2 * 1_000_003
+
+    @pytest.mark.parametrize("make_host", [FakeHost, LossyFakeHost])
+    def test_one_that_does_not_fail_again_in_a_replay_is_replaced_once(self, make, tmp_path, make_host):
+        first = self.made(make, tmp_path / "run")
+        self.fail_and_replace(first)
+        again = make(make_host=make_host, folder=tmp_path / "again", replay=str(tmp_path / "run/decisions.jsonl"))
+        earlier = again._hosts["member_0"]
+        again.evolve({})
+
+        for key in ("generations", "values"):
+            assert first.state_dict()[key] == again.state_dict()[key]
+        assert [one.seed for one in again._configs.values()] == [1_000_003, 1, 2, 3]
+        assert earlier.is_closed
+        assert not again._hosts["member_0"].is_closed
+
+    def test_a_log_whose_last_line_is_cut_is_replayed_without_it(self, make, tmp_path):
+        first = self.made(make, tmp_path / "run")
+        self.fail_and_replace(first)
+        first.evolve(given(first, [4.0, 3.0, 2.0, 1.0]))
+        *whole, _ = lines(tmp_path / "run")
+        written = tmp_path / "run/decisions.jsonl"
+        for cut, expected in ((20, whole), (1, lines(tmp_path / "run"))):  # of which 1 is the newline alone
+            path = tmp_path / f"cut_{cut}.jsonl"
+            path.write_text(written.read_text()[:-cut])
+            assert make(make_host=FakeHost, folder=tmp_path / "again", replay=str(path))._replayed == expected
+
+        path.write_text("no decision\n" + written.read_text())
+        with pytest.raises(PopulationError, match="is no file of decisions"):
+            make(make_host=FakeHost, folder=tmp_path / "again", replay=str(path))
+
+    def test_the_configuration_of_a_replaced_one_keeps_its_sections_of_derived_classes(self, tmp_path):
+        configs = member_configs(ppo_config(), 2)
+        for one in configs:
+            one.env = Windy(wind=0.5)
+        made = [Population(config(tmp_path, num_members=2), ppo, configs, RATE, make_host=FakeHost) for _ in range(2)]
+        made[0]._fail("member_0", RuntimeError("broken"))
+        made[0].evolve({"member_1": Score("member_1", 1.0, 0, 1, 1, 1, 0.0)})
+        made[1].load_state_dict(json.loads(json.dumps(made[0].state_dict())))
+
+        assert [one._configs["member_0"].env for one in made] == [Windy(wind=0.5)] * 2
+        assert made[1]._configs["member_0"] == made[0]._configs["member_0"]
 
     def test_in_a_folder_that_has_moved_it_writes_to_the_new_place(self, make, tmp_path):
         first = self.made(make, tmp_path / "run")

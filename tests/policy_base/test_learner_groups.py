@@ -267,6 +267,28 @@ class Noted(DQNPolicy):
         return super().loss(batch)
 
 
+class Counting(DQNPolicy):
+    """A policy that logs means and sums of rewards as numbers of all types, also of another type where there are none."""
+
+    def numbers(self, reward):
+        total, mean = int(reward.sum()), float(reward.mean())
+        numbers = {"sum": total, "sum_np": np.int64(total), "sum_tensor": torch.tensor(total, dtype=torch.int32)}
+        numbers |= {"mean": mean, "mean_32": np.float32(mean), "mean_64": np.float64(mean), "mean_array": np.array(mean)}
+        numbers |= {"mean_half": torch.tensor(mean, dtype=torch.bfloat16), "mean_else_0": mean or 0, "mean_else_10": mean}
+        numbers["mean_else_tensor"] = torch.tensor(mean) if mean else torch.tensor(0)
+        if mean == 10:
+            numbers["mean_else_10"] = 10
+        return numbers
+
+    def loss(self, batch):
+        loss, stats = super().loss(batch)
+        return loss, stats | {f"loss_{name}": value for name, value in self.numbers(batch.reward).items()}
+
+    def learn_on_batch(self, batch):
+        own = {"large": torch.tensor(200, dtype=torch.uint8), "columns": np.full(3, batch.reward.mean())}
+        return {**super().learn_on_batch(batch), **self.numbers(batch.reward), **own}
+
+
 class UntoldError(Exception):
     """An error whose text raises one."""
 
@@ -521,6 +543,22 @@ class TestProcesses:
         assert there.state_dict()["train_iter"] == 3  # they have learned
         with pytest.raises(RankError, match=r"the statistics \[loss\].*the statistics \[u\]"):
             there.learn_mode.forward(with_reward(18))
+
+    def test_two_log_numbers_of_every_type_as_one(self, released):
+        here, there = dqn(0, Counting), dqn(2, Counting)
+        released += [there]
+        batch = transitions()
+        batch.reward[:] = torch.arange(8.0) // 4 * 10  # 0 in the part of one learner, 10 in that of the other
+        one, both = (policy.learn_mode.forward(batch) for policy in (here, there))
+
+        assert both.keys() == one.keys()
+        for name, value in one.items():
+            if name.startswith(("mean", "loss_mean")):
+                assert float(both[name]) == pytest.approx(float(value)) == 5.0, name
+            elif name.startswith(("sum", "loss_sum")):
+                assert int(both[name]) == int(value) == 40, name
+        assert both["large"].item() == 2 * one["large"].item()
+        assert both["columns"].tolist() == one["columns"].tolist() == [5.0, 5.0, 5.0]
 
     @pytest.mark.slow
     @pytest.mark.parametrize("learners", [1, 2])

@@ -39,6 +39,19 @@ from ding_lite.policy_base.short_names import resolve
 BOX, DISCRETE = spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(3)
 
 
+@dataclasses.dataclass
+class WideModel(type(DQNPolicyConfig().model)):
+    width: int = 3
+
+
+def test_a_section_of_a_derived_class_in_the_defaults_stays():
+    default = DQNPolicyConfig(model=WideModel(width=4))
+    cfg = resolve({"lr": 0.5}, default, DQNPolicyConfig).cfg
+
+    assert (cfg.model, cfg.learn.learning_rate) == (WideModel(width=4), 0.5)
+    assert default.learn.learning_rate != 0.5
+
+
 def test_short_and_dotted_names_lead_to_the_typed_configuration():
     config = resolve({"lr": 0.5, "gamma": 0.25, "learn.batch_size": 7, "seed": 3, "own": [1]}, None, PolicyConfig)
 

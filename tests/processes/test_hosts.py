@@ -143,6 +143,48 @@ def test_discarded_objects_are_removed_and_not_made_again(kind, hosted):
     assert sorted(host.state()) == ["b", "counter"]
 
 
+def make_half(objects, path):
+    objects["half"] = Counter(0, path)
+    raise ValueError("half")
+
+
+@pytest.mark.parametrize("kind", HOSTS)
+def test_a_lasting_request_that_fails_leaves_none_of_its_objects(kind, hosted, tmp_path):
+    host = hosted(HOSTS[kind]())
+    ask(host, make, 5, lasting=True)
+    with pytest.raises(ValueError, match="half"):
+        ask(host, make_half, tmp_path / "closed", lasting=True)
+
+    assert (tmp_path / "closed").exists()
+    assert host.state() == {"counter": {"total": 5}}
+    ask(host, make_named, "a", lasting=True)
+    host.release()
+    assert ask(host, add, 1) == 6
+    assert sorted(host.state()) == ["a", "counter"]
+
+
+@pytest.mark.parametrize("is_released", [False, True])
+@pytest.mark.parametrize("kind", HOSTS)
+def test_the_state_of_an_object_that_does_not_exist_is_refused_by_name(kind, is_released, hosted):
+    host = hosted(HOSTS[kind]())
+    ask(host, make, 5, lasting=True)
+    if is_released:
+        host.release()
+    for use in (lambda: host.state("other"), lambda: host.load_state({"counter": {"total": 7}, "other": {"total": 1}})):
+        with pytest.raises(RuntimeError, match="there is no object 'other', only .*'counter'.*: create it first, in a request"):
+            use()
+
+    assert ask(host, add, 1) == 6
+
+
+def test_an_object_that_no_lasting_request_has_created_cannot_go_on_and_is_named(hosted):
+    host = hosted(ProcessHost("w"))
+    ask(host, make, 5)
+    host.release()
+    with pytest.raises(RuntimeError, match="there is no object 'counter', only 'progress': create it first, in a request with"):
+        ask(host, add, 1)
+
+
 def test_objects_are_not_discarded_while_a_request_is_in_flight(hosted):
     host = hosted(ProcessHost("w", restart=True, depth=3))
     made = host.submit(make, 0, lasting=True)
