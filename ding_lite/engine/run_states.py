@@ -27,7 +27,7 @@ from ding_lite.engine.setting_states import SettingStates
 from ding_lite.engine.token_networks import Network
 from ding_lite.engine.unsaved_state import Memories
 from ding_lite.pipeline.contexts import is_scalar, keep_exactly, kept_fields, settable_fields
-from ding_lite.pipeline.contracts import leader_of
+from ding_lite.pipeline.contracts import LANES, leader_of
 from ding_lite.pipeline.entries import Entry
 from ding_lite.pipeline.used_middleware import methods_of
 
@@ -406,6 +406,10 @@ def _require_lanes(lanes: Any) -> None:
         for key, names in (("edges", {"edge", "tokens"}), ("snapshots", {"leader", "state"})):
             for index, one in enumerate(lanes[key]):
                 _require(f"['lanes'][{key!r}][{index}]", names <= one.keys(), one, f"a dict with {sorted(names)}")
+        _require("['lanes']['lanes']", len(lanes["lanes"]) == len(LANES), lanes["lanes"], f"a list of {len(LANES)} dicts")
+        numbers, count = lanes.get("leaders", []), len(lanes["snapshots"])
+        is_sound = _is_list_of(int, numbers) and all(0 <= number < count for number in numbers)
+        _require("['lanes']['leaders']", is_sound, numbers, "a list of places in 'snapshots'")
 
 
 def _require(key: str, is_sound: bool, found: Any, expected: str) -> None:

@@ -271,6 +271,14 @@ class TestState:
                 lambda s: s.update(lanes={"edges": [{}], "snapshots": [], "lanes": []}),
                 r"\['lanes'\]\['edges'\]\[0\] is \{\}, expected a dict with \['edge', 'tokens'\]",
             ),
+            (
+                lambda s: s.update(lanes={"edges": [], "snapshots": [], "lanes": []}),
+                r"\['lanes'\]\['lanes'\] is \[\], expected a list of 4 dicts",
+            ),
+            (
+                lambda s: s.update(lanes={"edges": [], "snapshots": [], "lanes": [{}] * 4, "leaders": [0]}),
+                r"\['lanes'\]\['leaders'\] is \[0\], expected a list of places in 'snapshots'",
+            ),
             (lambda s: s.update(lanes=3), r"\['lanes'\] is 3, expected None, or"),
             (lambda s: s.update(global_random=None), r"\['global_random'\] is None, expected a dict"),
             (lambda s: s["global_random"].pop("torch"), r"\['global_random'\] has no 'torch'"),

@@ -5,6 +5,7 @@ import dataclasses
 import os
 import signal
 
+import numpy as np
 import pytest
 import torch
 from run_modes import MODES
@@ -205,6 +206,143 @@ def test_what_is_changed_after_a_call_is_in_the_state_of_every_lane(mode):
     unbroken = run(saves=saves)
     assert unbroken[1:] == (7, 5)
     assert run(saves[0]) == unbroken
+
+
+class Weights:
+    """A number that a learner changes, and a copy of it, on which a collector acts."""
+
+    shares_state_with = ()
+
+    def __init__(self):
+        self.value, self.acting = 0, Acting(self)
+
+    def snapshot(self):
+        return (self.value,)  # another object each time, as of a policy that has loaded its state
+
+    def snapshot_state(self, snapshot):
+        return list(snapshot)
+
+    def snapshot_from(self, state):
+        return tuple(state)
+
+    def state_dict(self):
+        return {"value": self.value}
+
+    def load_state_dict(self, state):
+        self.value = state["value"]
+
+
+class Acting:
+    def __init__(self, leader):
+        self.leader, self.loaded = leader, None
+
+    def load_snapshot(self, snapshot):
+        self.loaded = snapshot
+
+    @property
+    def value(self):
+        return (self.loaded or self.leader.snapshot())[0]
+
+
+@pytest.mark.parametrize("where", ["nowhere", "between", "end_run"])
+@MODES
+def test_weights_that_are_set_between_two_calls_are_those_of_every_lane_also_in_a_resumed_run(mode, where):
+    class Learner(Memory):
+        def end_run(self, ctx):
+            if where == "end_run" and weights.value == 4:
+                weights.value = 100
+
+    def script(state=None):
+        nonlocal weights
+        loop, seen, weights, states = Task(), [], Weights(), []
+
+        @contract(uses=(weights.acting,), stage="collect")
+        def collect(ctx):
+            seen.append((ctx.total_step, weights.acting.value))
+
+        @contract(uses=(weights,), stage="learn")
+        def learn(ctx):
+            weights.value += 1
+            if ctx.total_step == 2 and state is None:
+                loop.between_iterations(lambda: states.append(through_a_file(loop.state_dict())))
+
+        with loop.start(ctx=Counts(), **mode):
+            loop.use(collect).use(learn).use(Learner("learn"))
+            if state is not None:
+                loop.load_state_dict(state)
+            loop.run(4)
+            if state is None:
+                states.append(through_a_file(loop.state_dict()))
+            if where == "between":
+                weights.value = 100
+            loop.run(4)
+            return seen[-4:], weights.value, states
+
+    weights = None
+    *unbroken, states = script()
+    lag = mode.get("max_lag", int(mode.get("async_mode", False)))
+    value, oldest = (4, 0) if where == "nowhere" else (100, 100)
+    assert unbroken == [[(4 + k, max(oldest, value + k - lag)) for k in range(4)], value + 4]
+    for state in states:
+        assert list(script(state)[:2]) == unbroken
+
+
+@dataclasses.dataclass
+class Kept(Context):
+    rate: float = dataclasses.field(default=0.0, metadata={"kept": True})
+    table: object = None
+    rows: list = dataclasses.field(default_factory=list)
+
+    def __post_init__(self):
+        self.keep("rate", "table", "rows")
+
+
+def seen_late(mode, change, state=None, saves=None):
+    """The last values that an evaluator sees of fields that a learner may change. Between two calls the script changes them."""
+    loop, seen = Task(), []
+
+    @contract(reads=("rate", "table", "rows"), stage="evaluate")
+    def evaluate(ctx):
+        seen.append((ctx.total_step, ctx.rate, float(ctx.table[123_457]), ctx.rows[25_000]))
+
+    @contract(reads=("rate", "table", "rows"), writes=("rate", "table", "rows"), stage="learn")
+    def learn(ctx):
+        ctx.rate = (ctx.total_step + 1) * 0.5
+
+    with loop.start(ctx=Kept(table=np.zeros(200_000), rows=[0] * 30_000), **mode):
+        loop.use(evaluate).use(learn)
+        if state is not None:
+            loop.load_state_dict(state)
+        loop.run(4)
+        if saves is not None:
+            saves.append(through_a_file(loop.state_dict()))
+        change(loop.ctx)
+        loop.run(3)
+        return seen[-3:]
+
+
+@pytest.mark.filterwarnings("ignore:.* keeps .*")
+@MODES
+def test_a_change_in_place_of_large_data_between_two_calls_is_seen_on_every_lane(mode):
+    def change(ctx):
+        ctx.table[123_457] = ctx.rows[25_000] = 1
+
+    saves = []
+    unbroken = seen_late(mode, change, saves=saves)
+    assert [it[2:] for it in unbroken] == [(1, 1)] * 3
+    assert seen_late(mode, change, saves[0]) == unbroken
+
+
+@pytest.mark.filterwarnings("ignore:.* keeps .*")
+@MODES
+def test_a_kept_field_that_is_set_to_the_value_that_it_has_is_not_changed(mode):
+    def change(ctx):
+        ctx.rate = float("2.0")  # an equal number, another object
+
+    saves = []
+    unbroken = seen_late(mode, change, saves=saves)
+    assert unbroken == seen_late(mode, lambda ctx: None)
+    assert seen_late(mode, change, saves[0]) == unbroken
 
 
 def test_a_state_of_an_earlier_version_has_only_the_sum_of_iterations():
