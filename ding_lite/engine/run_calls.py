@@ -6,10 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from ding_lite.engine.endings import EndReason
-
-MAX_STEP = "max_step"
-"""Kind of the reason of a call that did all its iterations."""
+from ding_lite.engine.endings import MAX_STEP, EndReason
 
 
 @dataclasses.dataclass

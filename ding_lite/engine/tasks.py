@@ -25,7 +25,7 @@ from ding_lite.basics.user_output import show, without_closed_stderr
 from ding_lite.engine.calling_middleware import entries_around, middleware_around
 from ding_lite.engine.deferrals import Caller, Deferrals, Deferred, Origin, warn_of
 from ding_lite.engine.deferred_inputs import require_work
-from ding_lite.engine.endings import EndingMixin, EndReason, settle, where_set
+from ding_lite.engine.endings import MAX_STEP, EndingMixin, EndReason, where_set
 from ding_lite.engine.events import Events, EventsMixin
 from ding_lite.engine.foreign_names import ATTRIBUTES
 from ding_lite.engine.interrupts import Interrupts, interruptible
@@ -34,7 +34,6 @@ from ding_lite.engine.manual_control import ManualControl, running_task
 from ding_lite.engine.paused_runs import PausedRun
 from ding_lite.engine.plans import Plan, make_plan
 from ding_lite.engine.roles import RolesMixin
-from ding_lite.engine.run_calls import MAX_STEP
 from ding_lite.engine.run_states import RunStateMixin
 from ding_lite.engine.stage_times import StageTimes
 from ding_lite.engine.sync_loops import iterate
@@ -315,7 +314,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
             words = f"max_step={max_step} was reached" if self._entries else "the pipeline has no middleware"
             if not self._entries:
                 warnings.warn("task.run() has nothing to do: add middleware with task.use() first.", stacklevel=2)
-            self._end_reason = EndReason("max_step", words)
+            self._end_reason = EndReason(MAX_STEP, words)
             return
         check_pipeline(self.ctx, self._entries)
         self._load_resumed()
@@ -328,7 +327,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
         max_step = left
         if self._ended:
             self._finish = self._ended = False
-            self._asked = None
+            self._forget_requests()
         self._iterating, self._end_reason, self._signal, self._progress = True, None, None, None
         self._errors_at_end.clear()
         self._places_of_errors.clear()
@@ -362,7 +361,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
                     if self.running:
                         self._warn_of_settings()
                         self._left = 0
-                        self._end_reason = self._asked or EndReason("max_step", f"max_step={wanted} was reached")
+                        self._end_reason = self._asked or EndReason(MAX_STEP, f"max_step={wanted} was reached")
                         if final or self._asked is not None:
                             was_cut = self.is_cut
                             if max_step and (self._asked is None or was_cut):
@@ -477,7 +476,8 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
         before = self._asked if self._finish else None
         self._network, self._timeline = network, network.timeline
         if before is not None and self.is_cut and self._savers():  # a signal came before the lanes began
-            self._finish, self._asked = False, None
+            self._finish = False
+            self._forget_requests()
             network.cut(before)
         try:
             network.run(1 if self._finish else max_step, is_final or self._finish, watchdog.begin_in_time)
@@ -747,7 +747,9 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
         if self._network is not None:
             self._network.ask_to_finish(reason)
             return
-        self._asked = settle(self._asked, reason)
+        if self._ended:  # the requests were those of the last run
+            self._forget_requests()
+        self._settle(reason)
         self._finish = self._asked is not None or (self._iterating and not self._left)  # the last one stays the last
         self._ended = False
 
