@@ -92,6 +92,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
     def __init__(self) -> None:
         self._ctx: Any = Context()
         self._finish = self._ended = self._ran = self._iterating = False
+        self._is_beginning = False  # whether a run has begun, and its first iteration has not
         self._left, self.n_async_workers = 0, 1
         self._watchdog_s: float | None = None
         self._memory_share: float | None = None
@@ -343,9 +344,10 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
                 self._pool.home = threading.get_ident()
                 if self._ran:
                     self.ctx = self.ctx.renew()
-                self._ran = True
+                first_step = self._ctx.total_step
+                self._ran = self._is_beginning = True
                 if not max_step:  # the loaded run has done all iterations, but may not have come to its end
-                    object.__setattr__(self._ctx, "total_step", self._ctx.total_step - 1)
+                    object.__setattr__(self._ctx, "total_step", first_step - 1)
                 self._note_start()
                 watchdog = self._watchdog(interrupts)
                 with watchdog.watching():
@@ -353,7 +355,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
                     if not self._memories.is_begun and self._savers():
                         self._begin_memories()
                     if not max_step:
-                        self._finish = True
+                        self._finish, self._is_beginning = True, False
                     elif self.async_mode or self.max_lag:
                         self._overlap(max_step, final, watchdog)
                     else:
@@ -387,6 +389,9 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
             raise
         finally:
             self._settle_reason()
+            if self._is_beginning:  # no iteration has begun, so the next run begins with this one
+                object.__setattr__(self._ctx, "total_step", first_step)
+                self._ran = self._is_beginning = False
             if self._end_reason is None or self._end_reason.kind != MAX_STEP:
                 self._calls.break_off(self._end_reason, self._next_step(self._ctx))
             self._ended, self._iterating = True, False
@@ -435,6 +440,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
         own = vars(self)  # __setattr__ would cost each iteration a tenth of its time
         checker, is_checked, is_watched = self._checker(), True, False
         agreeing = methods_of(self._entries, "agree")
+        self._is_beginning = False
         while True:
             max_step -= 1
             own["_left"] = max_step if is_final else _ENDLESS
@@ -479,6 +485,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
             self._finish = False
             self._forget_requests()
             network.cut(before)
+        self._is_beginning = False
         try:
             network.run(1 if self._finish else max_step, is_final or self._finish, watchdog.begin_in_time)
             asked = network.reason or network.cut_by

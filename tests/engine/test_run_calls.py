@@ -157,6 +157,78 @@ def test_a_state_saved_after_an_error_or_a_signal_continues_the_call(mode):
     assert [run(state) for state in states] == [(8, 7)] * 2
 
 
+class Failing(Memory):
+    """Its `begin_run` fails if it is set to."""
+
+    fails = False
+
+    def begin_run(self):
+        if self.fails:
+            raise ValueError("not yet")
+
+
+def failing_script(mode, steps, fails, state=None, save_at=None):
+    """A script whose n-th call cannot begin, and goes on. It saves its state in this iteration, or after the error."""
+    loop, failing, seen, saves, found = Task(), Failing("learn"), [], [], []
+
+    def act(ctx):
+        ctx.count += 1
+        seen.append(ctx.total_step)
+        if ctx.count == save_at:
+            loop.between_iterations(lambda: saves.append(through_a_file(loop.state_dict())))
+
+    with loop.start(ctx=Counts(), **mode):
+        loop.use(Counter(act)).use(failing)
+        if state is not None:
+            loop.load_state_dict(state)
+        for number, step in enumerate(steps, start=1):
+            failing.fails = number == fails
+            with contextlib.suppress(ValueError):
+                loop.run(step)
+            found.append(loop.end_reason.kind)
+            if found[-1] == "error" and save_at is None:
+                saves.append(through_a_file(loop.state_dict()))
+        return (loop.ctx.count, loop.ctx.total_step, found), seen, saves
+
+
+@MODES
+def test_a_call_whose_begin_run_fails_takes_no_iteration(mode):
+    found, seen, saves = failing_script(mode, [3, 3], fails=1)
+    assert seen == [0, 1, 2]
+    assert found == (3, 2, ["error", "max_step"])
+    assert (saves[0]["runs"], saves[0]["context"]["total_step"]) == ([[0, None, None]], 0)
+    assert failing_script(mode, [5], 0, saves[0])[0] == (5, 4, ["max_step"])
+
+
+@pytest.mark.parametrize(("steps", "fails"), [([3, 2, 4, 1], 2), ([3, 1, 2, 4], 3), ([2, 2, 9], 1)])
+@MODES
+def test_a_script_goes_on_after_a_call_that_could_not_begin(mode, steps, fails):
+    unbroken = failing_script(mode, steps, fails)[0]
+    assert unbroken[0] == sum(steps) - steps[fails - 1]
+    for save_at in range(1, unbroken[0] + 1):
+        saves = failing_script(mode, steps, fails, save_at=save_at)[2]
+        assert failing_script(mode, steps, fails, saves[0])[0] == unbroken
+
+
+@MODES
+def test_a_run_whose_end_is_left_can_fail_to_begin(mode):
+    loop, saves = Task(), []
+    with loop.start(ctx=Counts(), **mode):
+        loop.use(Counter(lambda ctx: loop.between_iterations(lambda: saves.append(loop.state_dict())))).use(Failing("learn"))
+        loop.run(3)
+    with Task().start(ctx=Counts(), **mode) as loop:
+        failing = Failing("learn")
+        loop.use(Counter(lambda ctx: None)).use(failing)
+        loop.load_state_dict(saves[-1])
+        failing.fails = True
+        with pytest.raises(ValueError, match="not yet"):
+            loop.run(3)
+        failing.fails = False
+        assert loop.state_dict()["context"]["total_step"] == 3
+        loop.run(2)
+        assert (loop.ctx.total_step, loop.ctx.ends) == (4, 1)
+
+
 @MODES
 def test_a_complete_call_is_left_out_with_its_end_and_a_larger_one_goes_on(mode):
     def run(steps, state=None):
