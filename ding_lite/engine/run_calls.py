@@ -53,6 +53,33 @@ class RunCalls:
         """Whether the last call has done everything, `end_run` included."""
         return bool(self._parts) and self._parts[-1].reason is not None
 
+    @property
+    def is_catching_up(self) -> bool:
+        """Whether the last call was left out, and a loaded state has something that was done after it."""
+        if not self.is_behind or self._left_out is None or self._left_out[0] == len(self._parts):
+            return False
+        index, offset = self._left_out
+        return index + 1 < len(self._parts) or self._parts[index].done > offset
+
+    @property
+    def missing(self) -> tuple[int, int] | None:
+        """The number of iterations that calls have left out, and that of a loaded state, if the script has made some of the
+        calls of a run that is not complete, and has not come to the last one; otherwise None."""
+        if self._left_out in (None, (0, 0)) or self._parts[-1].reason is not None:
+            return None
+        index, offset = self._left_out or (0, 0)
+        left_out, done = sum(it.done for it in self._parts[:index]) + offset, sum(it.done for it in self._parts)
+        return (left_out, done) if left_out < done else None
+
+    @property
+    def num_done(self) -> int:
+        """The number of iterations of all calls that were left out or have ended, and of those that a loaded state has."""
+        return sum(it.done for it in self._parts)
+
+    def begin_empty(self) -> None:
+        """Begin a call without iterations, which does nothing."""
+        self.is_behind = self._left_out is not None
+
     def begin(self, max_step: int, is_final: bool, step: int) -> int | EndReason:
         """Begin a call.
 

@@ -97,6 +97,15 @@ class RunStateMixin:
         return self._resume
 
     @property
+    def is_catching_up(self) -> bool:
+        """Whether the last call of `run` was left out, and the state that was loaded is that of a later call.
+
+        Code between two calls that changes an object of the pipeline, such as `buffer.clear()`, is part of such a state
+        already: execute it only `if not task.is_catching_up`.
+        """
+        return self._calls.is_catching_up
+
+    @property
     def is_complete(self) -> bool:
         """Whether the last call of `run` has done everything, `end_run` included."""
         return self._calls.are_complete
@@ -293,9 +302,11 @@ class RunStateMixin:
     def _require_fit(self, state: Mapping[str, Any]) -> None:
         names = [entry.name for entry in self._entries]
         if state["pipeline"] != names:
+            is_shorter = state["pipeline"][: len(names)] == names
+            fix = "call task.use for all middleware before the first task.run" if is_shorter else "use the same middleware"
             raise RunStateError(
-                f"the state belongs to the pipeline {', '.join(state['pipeline'])}; this one is {', '.join(names)}: use the "
-                "same middleware in the same order."
+                f"the state belongs to the pipeline {', '.join(state['pipeline'])}; this one is {', '.join(names)}: {fix}, in "
+                "the same order."
             )
         if state["max_lag"] != self.max_lag:
             raise RunStateError(

@@ -226,10 +226,14 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
         Environments, policies and other objects of this library in the `uses` of contracts free their processes. Inside a
         middleware, `stop` ends the run at once; `finish = True` completes the iteration first.
         """
+        self._stop()
+
+    def _stop(self, is_after_error: bool = False) -> None:
         if self._started_at is None:
             return
+        missing = None if is_after_error else self._calls.missing
         if self._iterating and self._end_reason is None:
-            self._end_reason = EndReason("stop", f"task.stop() was called in {where_set()}")
+            self._end_reason = EndReason("stop", f"task.stop() was called in {where_set(above=1)}")
         if self._network is not None:  # other lanes are running: run() stops the task when they are done
             self._network.ask_to_stop()
             return
@@ -239,6 +243,13 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
                 if callable(release) and is_method_of_ding_lite(release, "release"):  # not that of a lock
                     after.callback(release)
             self._close()
+        if missing is not None:
+            warnings.warn(
+                f"the resumed script has called run for {missing[0]} iterations, the saved run had done {missing[1]}, so "
+                "nothing more was done: make the same calls. A condition on task.ctx between them sees the saved context, and "
+                "`try: task.run(n); break` ends at a call that had failed.",
+                stacklevel=3,
+            )
 
     def _close(self) -> None:
         """The part of `stop` before objects are released."""
@@ -265,7 +276,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         try:
-            self.stop()
+            self._stop(is_after_error=error is not None)
         except BaseException as closing:
             if error is None:
                 raise
@@ -311,17 +322,22 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
             raise RuntimeError("task.run() inside one of its own middleware: one run at a time.")
         if isinstance(max_step, bool) or not isinstance(max_step, SupportsIndex) or max_step.__index__() < 0:
             raise ValueError(f"task.run(max_step={max_step!r}) wants a whole number of iterations, 0 or more.")
-        if not self._entries or max_step == 0:
-            words = f"max_step={max_step} was reached" if self._entries else "the pipeline has no middleware"
-            if not self._entries:
-                warnings.warn("task.run() has nothing to do: add middleware with task.use() first.", stacklevel=2)
-            self._end_reason = EndReason(MAX_STEP, words)
+        if not self._entries:
+            warnings.warn("task.run() has nothing to do: add middleware with task.use() first.", stacklevel=2)
+            self._end_reason = EndReason(MAX_STEP, "the pipeline has no middleware")
             return
         check_pipeline(self.ctx, self._entries)
         self._load_resumed()
         wanted = max_step.__index__()
+        if not wanted:
+            self._calls.begin_empty()
+            self._end_reason = EndReason(MAX_STEP, "max_step=0 was reached")
+            return
         left = self._calls.begin(wanted, final, self._next_step(self._ctx))
         if isinstance(left, EndReason):  # the loaded run has done all of it
+            if not self._ran and self._calls.num_done:  # as after a call: the context is that of the last iteration
+                object.__setattr__(self._ctx, "total_step", self._ctx.total_step - 1)
+                self._ran = True
             self._end_reason, self._ended = left, True
             self._finish = final if left.kind == MAX_STEP else left.kind != "error"
             return
@@ -547,7 +563,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
         """Replace the context by the next one, as `run` does between iterations; a later run begins with it."""
         if self._network is not None:
             raise RuntimeError("task.renew() inside a middleware, where iterations overlap: the engine renews each context.")
-        if not self._calls.is_behind:  # else a loaded context is that of a later call of `run`
+        if not self.is_catching_up:  # else a loaded context is that of a later call of `run`
             self.ctx = self.ctx.renew()
             self._ran = False
         return self

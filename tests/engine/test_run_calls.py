@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import os
 import signal
+import warnings
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from run_modes import MODES
 from states import same, through_a_file
 
 from ding_lite.basics import RunFiles
-from ding_lite.engine import Context, Task, contract
+from ding_lite.engine import Context, RunStateError, Task, contract
 from ding_lite.middleware import CkptSaver
 
 
@@ -415,6 +416,188 @@ def test_a_kept_field_that_is_set_to_the_value_that_it_has_is_not_changed(mode):
     unbroken = seen_late(mode, change, saves=saves)
     assert unbroken == seen_late(mode, lambda ctx: None)
     assert seen_late(mode, change, saves[0]) == unbroken
+
+
+@MODES
+def test_after_a_call_that_was_left_out_the_context_is_that_of_the_last_iteration(mode):
+    def run(state=None):
+        loop, seen = Task(), []
+        with loop.start(ctx=Counts(), **mode):
+            loop.use(Counter(lambda ctx: setattr(ctx, "count", ctx.count + 1)))
+            if state is not None:
+                loop.load_state_dict(state)
+            loop.run(4, final=False)
+            seen.append((loop.ctx.total_step, loop.state_dict()["context"]["total_step"]))
+            if state is None:
+                states.append(through_a_file(loop.state_dict()))
+            loop.renew()
+            seen.append((loop.ctx.total_step, loop.state_dict()["context"]["total_step"]))
+            if state is None:
+                states.append(through_a_file(loop.state_dict()))
+            loop.run(4)
+            return [*seen, loop.ctx.total_step, loop.ctx.count]
+
+    states = []
+    unbroken = run()
+    assert unbroken == [(3, 4), (4, 4), 7, 8]
+    assert [run(state) for state in states] == [unbroken] * 2
+
+
+@MODES
+@pytest.mark.parametrize("way", ["while", "retry"])
+def test_a_resumed_script_that_makes_fewer_calls_is_told(mode, way, tmp_path):
+    files = RunFiles(tmp_path)
+
+    def script(resume=None):
+        loop = Task()
+
+        def act(ctx):
+            ctx.count += 1
+            if ctx.count == 12:  # as a kill leaves it
+                loop.between_iterations(lambda: files.save(state := loop.state_dict(), state["done"]))
+            if way == "retry" and ctx.count == 4:
+                raise ValueError("once")
+
+        with loop.start(ctx=Counts(), resume=resume, **mode):
+            loop.use(Counter(act))
+            while way == "while" and loop.ctx.total_step < 10:
+                loop.run(5, final=False)
+            for _ in range(3 if way == "retry" else 0):
+                with contextlib.suppress(ValueError):
+                    loop.run(15)
+                    break
+            return loop.ctx.count
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert script() == (15 if way == "while" else 19)
+    done, calls = files.load()[0]["done"], 5 if way == "while" else 4
+    with pytest.warns(UserWarning, match=f"has called run for {calls} iterations, the saved run had done {done}") as caught:
+        assert script(resume=tmp_path) == done
+    assert [one.filename for one in caught if "has called run" in str(one.message)] == [__file__]
+
+
+@pytest.mark.parametrize("calls", [[3, 9], [12], [3], [5], [3, 5], [20]])
+@MODES
+def test_a_complete_run_that_is_resumed_with_the_same_or_other_numbers_is_not_said_to_lack_calls(mode, calls):
+    def run(calls, state=None):
+        with Task().start(ctx=Counts(), **mode) as loop:
+            loop.use(Counter(lambda ctx: None))
+            if state is not None:
+                loop.load_state_dict(state)
+            for steps in calls:
+                loop.run(steps)
+            return loop.state_dict()
+
+    state = run([3, 9])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run(calls, state)
+        run([], state)
+
+
+@MODES
+def test_a_script_that_ends_by_an_error_is_not_told_that_calls_are_missing(mode):
+    with Task().start(ctx=Counts(), **mode) as loop:
+        loop.use(Counter(lambda ctx: None)).run(5, final=False)
+        state = loop.state_dict()
+
+    def fail():
+        with Task().start(ctx=Counts(), **mode) as loop:
+            loop.use(Counter(lambda ctx: None))
+            loop.load_state_dict(state)
+            loop.run(3)
+            raise KeyError
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(KeyError):
+            fail()
+
+
+@MODES
+def test_code_between_two_calls_can_ask_whether_the_state_is_that_of_a_later_one(mode, tmp_path):
+    def run(state=None, saves=None):
+        loop, found, rows = Task(), [], Memory("learn")
+
+        def act(ctx):
+            ctx.count += 1
+            if saves is not None:
+                loop.between_iterations(lambda: saves.append(through_a_file(loop.state_dict())))
+            if ctx.count == 5:
+                loop.finish = True
+
+        def between():
+            found.append(loop.is_catching_up)
+            if not loop.is_catching_up:
+                rows.seen = 0
+            if saves is not None:
+                saves.append(through_a_file(loop.state_dict()))
+
+        with loop.start(ctx=Counts(), **mode):
+            loop.use(Counter(act)).use(rows)
+            if state is not None:
+                loop.load_state_dict(state)
+            assert not loop.is_catching_up
+            loop.run(3, final=False)
+            between()
+            loop.run(9)  # ended by finish
+            between()
+            loop.run(0)
+            between()
+            loop.run(2)
+            between()
+            loop.run(4)
+            return rows.seen, loop.ctx.count, loop.ctx.ends, found
+
+    saves = []
+    *unbroken, found = run(saves=saves)
+    assert unbroken == [4, 11, 3]
+    assert found == [False] * 4
+    results = [run(state) for state in saves]
+    assert [result[:3] for result in results] == [tuple(unbroken)] * len(saves)
+    assert [True, True, True, False] in [result[3] for result in results]
+
+
+@MODES
+def test_a_call_without_iterations_loads_the_state_as_well(mode):
+    def run(state=None):
+        with Task().start(ctx=Counts(), **mode) as loop:
+            loop.use(Counter(lambda ctx: setattr(ctx, "count", ctx.count + 1)))
+            loop.run(3)
+            return loop.state_dict()
+
+    state = run()
+    with Task().start(ctx=Counts(), **mode) as loop:
+        loop.use(Counter(lambda ctx: None))
+        loop.load_state_dict(state)
+        loop.run(0)
+        assert loop.is_catching_up
+        loop.run(3)
+        assert not loop.is_catching_up
+
+
+def test_a_resumed_run_is_loaded_by_a_call_without_iterations(tmp_path):
+    def run(steps, resume=None):
+        with Task().start(ctx=Counts(), resume=resume) as loop:
+            loop.use(Counter(lambda ctx: setattr(ctx, "count", ctx.count + 1)))
+            loop.use(CkptSaver(torch.nn.Linear(1, 1), tmp_path, train_freq=1))
+            loop.run(steps)
+            return loop.ctx.count
+
+    assert run(3) == run(0, resume=tmp_path) == 3
+
+
+@MODES
+def test_middleware_that_is_added_between_two_calls_is_named_with_the_fix(mode):
+    with Task().start(ctx=Counts(), **mode) as loop:
+        loop.use(Counter(lambda ctx: None)).run(2)
+        loop.use(Memory("learn")).run(2)
+        state = loop.state_dict()
+    with Task().start(ctx=Counts(), **mode) as loop:
+        loop.use(Counter(lambda ctx: None))
+        with pytest.raises(RunStateError, match=r"this one is Counter: call task\.use for all middleware before the first"):
+            loop.load_state_dict(state)
 
 
 def test_a_state_of_an_earlier_version_has_only_the_sum_of_iterations():
