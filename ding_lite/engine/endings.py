@@ -37,6 +37,9 @@ class EndReason:
     words: str
     """The cause, as a clause: "max_step=100 was reached"."""
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "words", f"{self.words}")  # of a script it may be an error, or text of numpy
+
     def __str__(self) -> str:
         return self.words
 

@@ -26,7 +26,7 @@ from ding_lite.engine.run_parts import environments_of, environments_without_sta
 from ding_lite.engine.setting_states import SettingStates
 from ding_lite.engine.token_networks import Network
 from ding_lite.engine.unsaved_state import Memories
-from ding_lite.pipeline.contexts import is_scalar, keep_exactly, kept_fields, settable_fields
+from ding_lite.pipeline.contexts import family_of, is_scalar, keep_exactly, kept_fields, settable_fields
 from ding_lite.pipeline.contracts import LANES, leader_of
 from ding_lite.pipeline.entries import Entry
 from ding_lite.pipeline.used_middleware import methods_of
@@ -65,6 +65,7 @@ class RunStateMixin:
         self._new_episodes = False
         self._memories = Memories()
         self._network_states, self._setting_states = NetworkStates(), SettingStates()
+        self._family: object = None  # of the context of the first iteration
         self._kept_at_start: tuple[str, ...] | None = None  # the fields that the context kept before the first iteration
         self._loaded_lanes: Mapping[str, Any] | None = None  # of a loaded state, until the lanes are made
 
@@ -127,7 +128,7 @@ class RunStateMixin:
     def _note_start(self) -> None:
         """Note, once and before the first iteration or a loaded state, what a run may change and a state has to hold."""
         if self._kept_at_start is None:
-            self._kept_at_start = kept_fields(self._ctx)
+            self._kept_at_start, self._family = kept_fields(self._ctx), family_of(self._ctx)
         parts = self._parts()
         self._network_states.begin(parts)
         self._setting_states.begin(parts)
@@ -176,7 +177,7 @@ class RunStateMixin:
         Raises:
             RuntimeError: an iteration is running.
             RunStateError: a kept field or a part is not plain data, or deferred work has not ended after a minute; the message
-                names it.
+                names it. Or the script has replaced `task.ctx` after the first call of `run`.
         """
         if self._iterating and not self._is_paused:
             raise RuntimeError(
@@ -188,6 +189,11 @@ class RunStateMixin:
             raise RunStateError(
                 f"deferred work does not end, and a state cannot hold it: {'; '.join(work.description for work in left)}. Let "
                 "it end by itself; task.stopping becomes true only at the end of the run."
+            )
+        if self._family is not None and family_of(self._ctx) is not self._family:
+            raise RunStateError(
+                "task.ctx was replaced between two calls of run, so that the iterations are not counted on, and a resumed run "
+                "would repeat some: set its fields instead."
             )
         self._warn_of_lost_memories()
         network = self._network if self._network is not None else self._resting_network()
@@ -259,7 +265,7 @@ class RunStateMixin:
             object.__setattr__(ctx, name, copy.deepcopy(value))
         object.__setattr__(ctx, "total_step", saved["total_step"])
         self._calls.load(state.get("runs", [[state["done"], None, None]]), saved["total_step"])
-        self._loaded_lanes = state["lanes"]
+        self._loaded_lanes, self._family = state["lanes"], family_of(ctx)
         load_global_random(state["global_random"])
         self._forget_last_run()
 

@@ -5,6 +5,7 @@ import dataclasses
 import os
 import signal
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -586,6 +587,46 @@ def test_a_resumed_run_is_loaded_by_a_call_without_iterations(tmp_path):
             return loop.ctx.count
 
     assert run(3) == run(0, resume=tmp_path) == 3
+
+
+@MODES
+def test_a_run_whose_context_was_replaced_between_two_calls_is_not_saved(mode, tmp_path):
+    with Task().start(ctx=Counts(), **mode) as loop:
+        loop.use(Counter(lambda ctx: None)).use(CkptSaver(torch.nn.Linear(1, 1), tmp_path, train_freq=1))
+        loop.ctx = Counts()  # before the first call
+        loop.run(2)
+        loop.ctx.count = 5
+        loop.renew()
+        loop.state_dict()
+        loop.ctx = Counts()
+        with pytest.raises(RunStateError, match=r"task\.ctx was replaced between two calls of run, .* set its fields instead"):
+            loop.state_dict()
+        with pytest.warns(UserWarning, match=r"this run cannot be resumed later.* task\.ctx was replaced") as caught:
+            loop.run(3)
+        assert len([one for one in caught if "cannot be resumed" in str(one.message)]) == 1
+    assert RunFiles(tmp_path).load()[0]["done"] == 2
+
+
+@pytest.mark.parametrize("words", [5, np.str_("the loss is small"), ValueError("the loss is small"), Path("small"), "small"])
+@MODES
+def test_whatever_a_script_gives_as_reason_is_text_so_that_the_run_can_be_resumed(mode, words, tmp_path):
+    def run(resume=None):
+        loop = Task()
+
+        def act(ctx):
+            ctx.count += 1
+            if ctx.count == 3:
+                loop.finish_because(words)
+
+        with loop.start(ctx=Counts(), resume=resume, **mode):
+            loop.use(Counter(act)).use(CkptSaver(torch.nn.Linear(1, 1), tmp_path, train_freq=1))
+            loop.run(9)
+            assert type(loop.end_reason.words) is str
+            assert loop.end_reason.words.removesuffix(", before this state was saved") == str(words)
+            loop.run(2)
+            return loop.ctx.count
+
+    assert run() == run(resume=tmp_path) == 5
 
 
 @MODES
