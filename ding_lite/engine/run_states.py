@@ -68,6 +68,7 @@ class RunStateMixin:
         self._family: object = None  # of the context of the first iteration
         self._kept_at_start: tuple[str, ...] | None = None  # the fields that the context kept before the first iteration
         self._loaded_lanes: Mapping[str, Any] | None = None  # of a loaded state, until the lanes are made
+        self._loaded_for: tuple[tuple[object, ...], int] | None = None  # the pipeline, the context and its next iteration
 
     def between_iterations(self, fn: Callable[[], None]) -> None:
         """Call `fn` once between two iterations, when no middleware runs. There `state_dict` can be called.
@@ -75,7 +76,8 @@ class RunStateMixin:
         It is called on the thread that called `run`: after this iteration; where iterations overlap, after the iteration that
         is `1 + max_lag` later, or after the last one of the run. So the place depends only on this iteration. The call
         changes nothing in the iterations that follow. If the run ends before by `finish`, an error or `stop`, `fn` is not
-        called. Outside of an iteration it is called at once.
+        called. In a `begin_run`, the call is after the first iteration; in an `end_run`, after all of them. Outside of a run
+        it is called at once.
 
         Args:
             fn: a function without arguments. An error that it raises ends the run.
@@ -160,7 +162,7 @@ class RunStateMixin:
         return call
 
     def _call_at_pause(self) -> None:
-        """In a plain loop: call what this iteration asked for."""
+        """Call what an iteration of a plain loop, or an `end_run`, asked for."""
         while self._at_pause:
             self._at_pause.pop(0)()
 
@@ -199,7 +201,7 @@ class RunStateMixin:
         network = self._network if self._network is not None else self._resting_network()
         ctx = self._ctx if self._network is None else self._network.ctx
         step = self._next_step(ctx)
-        lanes = copy.deepcopy(self._loaded_lanes) if network is None else network.state()
+        lanes = copy.deepcopy(self._lanes_to_load()) if network is None else network.state()
         kept = {name: _plain_copy(ctx, name) for name in kept_fields(ctx) if name != "total_step" and hasattr(ctx, name)}
         later = [name for name in kept if self._kept_at_start is not None and name not in self._kept_at_start]
         parts, runs = self._parts(), self._calls.state(step)
@@ -266,6 +268,7 @@ class RunStateMixin:
         object.__setattr__(ctx, "total_step", saved["total_step"])
         self._calls.load(state.get("runs", [[state["done"], None, None]]), saved["total_step"])
         self._loaded_lanes, self._family = state["lanes"], family_of(ctx)
+        self._loaded_for = self._lane_key(), saved["total_step"]
         load_global_random(state["global_random"])
         self._forget_last_run()
 
@@ -343,6 +346,20 @@ class RunStateMixin:
     def _parts(self) -> dict[str, Any]:
         """Each object of the pipeline with a state, by a name that is the same whenever the script runs."""
         return parts_of(self._entries)
+
+    def _lanes_to_load(self) -> Mapping[str, Any] | None:
+        """What lanes held when a loaded state was saved; None if the script has changed the pipeline or the context since, so
+        that lanes start anew, as after the same change between two calls of `run` of one process."""
+        if self._loaded_for is None or self._loaded_for[0] != self._lane_key():
+            return None
+        return self._loaded_lanes if self._ctx.total_step - self._loaded_for[1] in (-1, 0) else None
+
+    def _lane_key(self) -> tuple[object, ...]:
+        return tuple(self._pipeline()), id(family_of(self._ctx)), kept_fields(self._ctx)
+
+    def _pipeline(self) -> list[tuple[int, int]]:
+        """Identifies the middleware and their wrappers; equal as long as none of them changes."""
+        raise NotImplementedError
 
     def _resting_network(self) -> Network | None:
         """The lanes of the last run, if another run can continue with what they hold."""

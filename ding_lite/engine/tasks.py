@@ -389,6 +389,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
                                 self._calls.complete(self._end_reason, self._next_step(self._ctx))
                                 if self._signal is not None:  # it came while the run was ending
                                     self._save_run()
+                            self._call_at_pause()
                 if self._errors_at_end:
                     raise self._errors_at_end.pop(0)
                 interrupts.raise_again()
@@ -472,6 +473,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
             if self._at_pause and self.running and (self._asked is None or self.is_cut):
                 self._call_at_pause()
             if is_last or not max_step or not self.running:
+                self._at_pause.clear()
                 return
             own["_ctx"] = self._ctx.renew()
 
@@ -492,9 +494,10 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
         if network is None:
             self._paused = None
             network = self._new_network()
-            if self._loaded_lanes is not None:
-                network.lane_states.load(self._loaded_lanes)
-                self._loaded_lanes = None
+            lanes = self._lanes_to_load()
+            if lanes is not None:
+                network.lane_states.load(lanes)
+            self._loaded_lanes = None
         before = self._asked if self._finish else None
         self._network, self._timeline = network, network.timeline
         if before is not None and self.is_cut and self._savers():  # a signal came before the lanes began
@@ -502,6 +505,8 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
             self._forget_requests()
             network.cut(before)
         self._is_beginning = False
+        network.pause_at_first(self._at_pause)
+        self._at_pause.clear()
         try:
             network.run(1 if self._finish else max_step, is_final or self._finish, watchdog.begin_in_time)
             asked = network.reason or network.cut_by

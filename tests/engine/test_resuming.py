@@ -76,6 +76,56 @@ class TestBetweenIterations:
             loop.between_iterations(lambda: seen.append(1))
             assert seen == [1]
 
+    @pytest.mark.parametrize("where", ["begin_run", "end_run"])
+    @MODES
+    def test_in_begin_run_it_is_called_after_the_first_iteration_and_in_end_run_after_all(self, mode, where):
+        seen, loop = [], Task()
+
+        class Asking(Adder):
+            def ask(self, at):
+                if at == where:
+                    loop.between_iterations(lambda: seen.append((loop.state_dict()["runs"][-1][:2], loop.ctx.total_step)))
+
+            def begin_run(self):
+                self.ask("begin_run")
+
+            def end_run(self, ctx):
+                self.ask("end_run")
+
+        with loop.start(ctx=Counts(), **mode):
+            loop.use(Asking())
+            loop.run(4)
+            loop.run(1)
+            loop.run(3)
+        at_end = [([4, "max_step"], 3), ([5, "max_step"], 4), ([8, "max_step"], 7)]
+        assert seen == ([([1, None], 0), ([5, None], 4), ([6, None], 5)] if where == "begin_run" else at_end)
+
+    @MODES
+    def test_in_begin_run_it_changes_nothing_and_ends_before_its_time_with_the_run(self, mode):
+        def run(asks, finish=99):
+            seen, loop, ran = [], Task(), []
+
+            class Asking(Adder):
+                def begin_run(self):
+                    if asks:
+                        loop.between_iterations(lambda: seen.append(loop.ctx.total_step))
+
+            @contract(reads=("count",), stage="evaluate")
+            def evaluate(ctx):
+                ran.append((ctx.total_step, ctx.count))
+
+            @contract(stage="record")
+            def end(ctx):
+                if ctx.total_step == finish:
+                    loop.finish = True
+
+            with loop.start(ctx=Counts(), **mode):
+                loop.use(evaluate).use(Asking()).use(end).run(5)
+            return seen, ran
+
+        assert run(True) == ([0], run(False)[1])
+        assert run(True, finish=0) == ([], run(False, finish=0)[1])
+
     @MODES
     def test_it_is_not_called_if_the_run_ends_earlier(self, mode):
         seen, loop = [], Task()

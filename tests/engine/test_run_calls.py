@@ -629,6 +629,49 @@ def test_whatever_a_script_gives_as_reason_is_text_so_that_the_run_can_be_resume
     assert run() == run(resume=tmp_path) == 5
 
 
+@pytest.mark.parametrize("change", ["use", "keep", "renew"])
+@MODES
+def test_where_a_script_starts_lanes_anew_a_resumed_one_does_so_too(mode, change):
+    """After a change between two calls, which is executed again when the state is that of the end of the first one."""
+
+    def run(state=None):
+        loop, seen = Task(), []
+
+        def act(ctx):
+            ctx.count += 1
+
+        with loop.start(ctx=Later(), **mode):
+            loop.use(Memory("evaluate", lambda ctx: seen.append((ctx.total_step, ctx.count)), reads=("count",)))
+            loop.use(Counter(act))
+            if state is not None:
+                loop.load_state_dict(state)
+            loop.run(4)
+            if state is None:
+                states.append(through_a_file(loop.state_dict()))
+            if change == "use":
+                loop.use(Memory("collect", lambda ctx: setattr(ctx, "more", ctx.more + 1), ("more",), ("more",)))
+            elif change == "keep":
+                loop.ctx.keep("more")
+            else:
+                loop.renew().renew()
+            if state is None:
+                states.append(through_a_file(loop.state_dict()))
+            loop.run(4)
+            return seen[-4:], loop.ctx.count, loop.ctx.more, loop.ctx.total_step
+
+    states = []
+    unbroken = run()
+    assert run(states[0]) == unbroken
+    if mode:
+        assert states[0]["lanes"] is not None
+        assert states[1]["lanes"] is None
+
+
+@dataclasses.dataclass
+class Later(Counts):
+    more: int = 0
+
+
 @MODES
 def test_middleware_that_is_added_between_two_calls_is_named_with_the_fix(mode):
     with Task().start(ctx=Counts(), **mode) as loop:
