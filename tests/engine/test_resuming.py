@@ -1,6 +1,7 @@
 """Resuming: the content of a saved state, when it is saved, and errors that name what cannot be resumed."""
 
 import dataclasses
+import json
 import threading
 import warnings
 
@@ -14,6 +15,7 @@ from ding_lite.basics.global_random import global_random_states
 from ding_lite.contexts import OnlineRLContext
 from ding_lite.engine import Context, RunStateError, Task, contract
 from ding_lite.envs import make_envs
+from ding_lite.middleware import CkptSaver
 
 
 @dataclasses.dataclass
@@ -549,6 +551,32 @@ class TestFiles:
 
         with pytest.warns(UserWarning, match="The files are used without it"):
             assert files.load()[0] == {"x": 1}
+
+    @pytest.mark.parametrize("name", ["state_9\0.pt", "state_\ud800.pt", "s" * 999, "run"], ids="0123")
+    def test_a_state_in_the_manifest_whose_name_can_be_that_of_no_file_is_damaged(self, tmp_path, name):
+        files = RunFiles(tmp_path)
+        files.save({"x": 1}, 1)
+        manifest = files.folder / "manifest.json"
+        content = json.loads(manifest.read_text())
+        manifest.write_text(json.dumps({**content, "states": [{"file": name, "sha256": "0"}, *content["states"]]}))
+        assert files.saved() == [1]
+        with pytest.warns(UserWarning, match=r"The run continues from the state before"):
+            assert files.load()[0] == {"x": 1}
+        files.save({"x": 2}, 2)
+        assert RunFiles(tmp_path).load()[0] == {"x": 2}
+
+    def test_a_damaged_manifest_is_told_once(self, tmp_path):
+        def run(steps, resume=None):
+            with Task().start(ctx=Counts(), resume=resume) as loop:
+                loop.use(Adder()).use(CkptSaver(torch.nn.Linear(1, 1), tmp_path, train_freq=1)).run(steps)
+                return loop.ctx.count
+
+        assert run(3) == 1 + 2 + 3
+        (RunFiles(tmp_path).folder / "manifest.json").write_text("{")
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            assert run(4, tmp_path) == 1 + 2 + 3 + 4
+        assert len([one for one in caught if "used without it" in str(one.message)]) == 1
 
 
 def without_random(state):
