@@ -41,11 +41,10 @@ _LIBRARIES = ("ding_lite", "torch", "numpy", "gymnasium")
 
 
 class Owner(Protocol):
-    """A task, which runs a pipeline."""
+    """What a task has opened, to run a pipeline: another object each time."""
 
-    @property
-    def running(self) -> bool:
-        """Whether it is open."""
+    running: bool
+    """Whether it is open."""
 
 
 class RunRecord:
@@ -103,7 +102,7 @@ class RunRecord:
 
     def begin(
         self,
-        continued: str | PathLike[str] | None,
+        goes_on: bool,
         done: int,
         facts: Mapping[str, Any] = MappingProxyType({}),
         owner: Owner | None = None,
@@ -115,10 +114,10 @@ class RunRecord:
         and `env_error.pt` are.
 
         Args:
-            continued: the folder of the run that goes on; another folder, or None, means a new run in this folder.
+            goes_on: whether the run in the folder goes on; if not, a new one begins there.
             done: number of iterations done before.
             facts: of the run, plain data by name. If another object of this process has begun the session, its facts stay.
-            owner: the task that runs the pipeline; None if there is none, as when middleware are called by hand.
+            owner: what the task of the pipeline has opened; None if there is no task, as when middleware are called by hand.
 
         Raises:
             FolderInUseError: another process writes to the folder, or another task of this process that is still open.
@@ -131,7 +130,6 @@ class RunRecord:
         self._session = self._joined(place, owner)
         if self._session is not None:
             return
-        goes_on = continued is not None and os.path.realpath(continued) == place
         record = _read(self.folder / RECORD) if goes_on else None
         self._session = _sessions[place] = _Session(record, done, facts, owner, goes_on)
         for name in ("", *FOLDERS):
@@ -141,6 +139,12 @@ class RunRecord:
             moved = [*_FILES] if (self.folder / RECORD).exists() else [ERROR, ENV_ERROR, LOG]
         _name_env_error(self.folder, move_aside(*(self.folder / name for name in moved)))
         self.save()
+
+    def move_error_aside(self) -> None:
+        """Rename the report of an error after which the script goes on, before its next run. A failure leaves it there."""
+        with contextlib.suppress(WriteError):
+            if self.is_begun and (self.folder / ERROR).exists():
+                _name_env_error(self.folder, move_aside(self.folder / ERROR, self.folder / ENV_ERROR))
 
     def _joined(self, place: str, owner: Owner | None) -> _Session | None:
         """The open session of this task in the folder; None if there is none. One that a closed task has left is ended.

@@ -44,6 +44,7 @@ from ding_lite.engine.watchdogs import OutOfMemoryError, Watchdog, place_in, run
 from ding_lite.pipeline.contexts import Context, family_of
 from ding_lite.pipeline.contract_guards import Checker
 from ding_lite.pipeline.contracts import names_object
+from ding_lite.pipeline.lifecycle import Opening
 from ding_lite.pipeline.pipeline_checks import check_pipeline
 from ding_lite.pipeline.pools import Pool
 from ding_lite.pipeline.shared_objects import reached_by, sharing_advice
@@ -202,7 +203,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
             folder = restored_run(resume, storage_path, storage_filesystem)
             RunFiles(folder).require()
             self._resume = absolute(folder)
-        self._started_at = f"{caller.f_code.co_filename}:{caller.f_lineno}"
+        self._started_at, self._opening = f"{caller.f_code.co_filename}:{caller.f_lineno}", Opening()
         return self
 
     @property
@@ -267,7 +268,9 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
             finally:  # even if a signal ends the wait
                 for error in self._deferrals.failures():
                     warn_of(error, "the task has stopped before deferred work could be asked for its result")
-                self._started_at = None
+                if self._opening is not None:
+                    self._opening.running = False
+                self._started_at = self._opening = None
                 self._entries.clear()  # ends an iteration that is looping over them
                 self._clear()
 
