@@ -425,6 +425,10 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
             return (self._num_begun, place_in(home)) if network is None else network.places()
 
         def running() -> str:
+            if awaited := self._deferrals.awaited:
+                return awaited
+            if self._is_paused:
+                return "the save of the run, or what else is called between two iterations,"
             network = self._network
             return running_in(home) if network is None else network.running()
 
