@@ -7,7 +7,6 @@ import contextlib
 import datetime
 import errno
 import json
-import math
 import os
 import platform
 import shlex
@@ -23,6 +22,7 @@ from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
 from ding_lite.basics.files import WriteError, absolute, move_aside, numbered, remove_leftovers, write_atomically
+from ding_lite.basics.json_numbers import json_number
 from ding_lite.basics.run_locks import FolderInUseError, RunLock
 from ding_lite.basics.uris import shown_text
 
@@ -300,8 +300,8 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 
 def json_ready(value: Any, where: str = "the record", level: int = 0) -> Any:
-    """Plain data for JSON: numbers and arrays of numpy as those of Python, paths as text, and infinite numbers as text, because
-    JSON has none.
+    """Plain data for JSON: numbers and arrays of numpy as those of Python, and paths as text, as are NaN and infinities, which
+    JSON does not have.
 
     Args:
         value: the data.
@@ -309,7 +309,8 @@ def json_ready(value: Any, where: str = "the record", level: int = 0) -> Any:
         level: how deep it is nested in other data.
 
     Raises:
-        TypeError: a part of it is something else, which is named; or it is nested in more than 100 levels, or contains itself.
+        TypeError: a part of it is something else, which is named; two names of a dict are the same text; or it is nested in
+            more than 100 levels, or contains itself.
     """
     import numpy as np
 
@@ -320,17 +321,27 @@ def json_ready(value: Any, where: str = "the record", level: int = 0) -> Any:
     if isinstance(value, PathLike):
         value = os.fspath(value)
     if isinstance(value, Mapping):
+        _require_different_names([*value], where)
         return {str(name): json_ready(part, f"{where}[{name!r:.60}]", level + 1) for name, part in value.items()}
     if isinstance(value, (list, tuple)):
         return [json_ready(part, f"{where}[{place}]", level + 1) for place, part in enumerate(value)]
     if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
+        return json_number(value)
     if value is None or isinstance(value, (str, int)):
         return value
     raise TypeError(
         f"{where} is {value!r:.60} of type {type(value).__name__}, and JSON has only numbers, text, lists and dicts: give one "
         "of these, such as str(it) or list(it)."
     )
+
+
+def _require_different_names(names: list[Any], where: str) -> None:
+    texts = [*map(str, names)]
+    if len({*texts}) < len(texts):
+        twice = [name for name in names if texts.count(str(name)) > 1]
+        raise TypeError(
+            f"{where} has the names {twice[0]!r:.60} and {twice[1]!r:.60}, and in JSON both are the same text: rename one."
+        )
 
 
 def library_versions() -> dict[str, str]:

@@ -272,7 +272,7 @@ def test_data_for_json_has_numbers_of_python_and_paths_as_text():
         "array": [[1, 2]],
         "number": 2.0,
         "path": "/a/b",
-        "limits": ["inf", None, "text", ["-inf"]],
+        "limits": ["Infinity", None, "text", ["-Infinity"]],
         "7": {"x": 1},
     }
 
@@ -281,6 +281,11 @@ def test_data_for_json_has_numbers_of_python_and_paths_as_text():
 def test_what_json_does_not_have_is_named_with_its_place(value):
     with pytest.raises(TypeError, match=r"source\['policies'\]\[1\]\['seed'\](\[1\])? is .* of type .*, and JSON has only"):
         json_ready({"policies": [{}, {"seed": value}]}, "source")
+
+
+def test_names_that_are_the_same_text_in_json_are_refused():
+    with pytest.raises(TypeError, match=r"source\['x'\] has the names 1 and '1', and in JSON both are the same text: rename"):
+        json_ready({"x": {1: 2, "y": 0, "1": 3}}, "source")
 
 
 def test_data_for_json_that_contains_itself_is_named():
