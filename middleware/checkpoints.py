@@ -245,6 +245,7 @@ class CkptSaver:
         if self._began_untrained is None and self._is_first:
             self._began_untrained = all(_is_new(one) for one in _things(self._policy))
         self._run_saver.is_asked = False  # an earlier run may have ended by an error before the save that it asked for
+        self.run_record.move_error_aside()
         if not self.run_record.is_begun:
             self._begin_record(own_run().ctx.total_step)
         self._run_saver.claim_copy()

@@ -305,6 +305,8 @@ class RunLogger:
             step = next((getattr(task.ctx, name) for name in self._steps if hasattr(task.ctx, name)), 0)
             self._began, self._began_at = time.monotonic(), time.time()
             self._shown, self._is_timed = (self._began, step), True
+        if self.run_record is not None:
+            self.run_record.move_error_aside()
         self._begin_record(task.ctx.total_step)
 
     def require_folder(self) -> None:

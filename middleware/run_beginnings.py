@@ -44,4 +44,4 @@ def begin_record(writer: RunWriter, done: int) -> None:
     continued = [task.resumed_from, *(one.run_record.folder for one in writers if one.run_record.has_run)]
     place = os.path.realpath(record.folder)
     goes_on = any(it is not None and os.path.realpath(it) == place for it in continued)
-    record.begin(record.folder if goes_on else None, done, describe_run(task), task if task.running else None)
+    record.begin(goes_on, done, describe_run(task), task.opening)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from ding_lite.basics import foreign_arguments
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
@@ -146,7 +146,7 @@ class DDPTerminationChecker:
         kind, _, words = ranks.texts(place, "" if reason is None else f"{reason.kind} {reason.words}")[asks[0]].partition(" ")
         if reason is not None and (reason.kind, reason.words) == (kind, words):
             return reason
-        return EndReason(kind, f"{words}, in rank {asks[0]}")
+        return EndReason(cast("Any", kind), f"{words}, in rank {asks[0]}")
 
     def end_run(self, ctx: Any) -> Iterator[None]:
         """Wait until all processes have ended their runs, take the last evaluation of rank 0, and compare the weights."""

@@ -21,7 +21,9 @@ class Block(AbstractContextManager[Value]):
         self._generator = generator
 
     def __enter__(self) -> Value:
-        return next(self._generator)
+        for value in self._generator:
+            return value
+        raise RuntimeError("a block did not yield.")
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

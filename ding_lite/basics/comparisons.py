@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +14,8 @@ def same_values(one: Any, other: Any, *, dtypes: bool = False) -> bool:
     """Whether two nested values are equal.
 
     Mappings are equal if they have the same keys and values; lists, tuples and arrays if they have the same items. A tensor is
-    equal to a tensor on another device, or to an array, of the same shape with the same numbers. NaN is equal to NaN.
+    equal to a tensor on another device, or to an array, of the same shape with the same numbers. NaN is equal to NaN. Objects
+    of a dataclass are equal if their fields are.
 
     Args:
         one, other: the values.
@@ -30,11 +32,16 @@ def same_values(one: Any, other: Any, *, dtypes: bool = False) -> bool:
     if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
         return len(one) == len(other) and all(same_values(*pair, dtypes=dtypes) for pair in zip(one, other))
     if _is_tensor(one) and _is_tensor(other):
-        if one.shape != other.shape or (dtypes and one.dtype != other.dtype):
+        if dtypes and one.dtype != other.dtype:
             return False
-        return _same_numbers(one.detach(), other.detach().to(one.device))
+        if one.is_nested or other.is_nested:
+            return one.is_nested and other.is_nested and same_values(one.unbind(), other.unbind(), dtypes=dtypes)
+        return one.shape == other.shape and _same_numbers(_dense(one), _dense(other).to(one.device))
     if has_attribute(one, "__array__") or has_attribute(other, "__array__"):
         return _same_arrays(one, other, dtypes)
+    if dataclasses.is_dataclass(one) and not isinstance(one, type) and type(one) is type(other):
+        names = [field.name for field in dataclasses.fields(one) if field.compare]
+        return all(same_values(getattr(one, name), getattr(other, name), dtypes=dtypes) for name in names)
     return bool(one == other) or bool(one != one and other != other)
 
 
@@ -46,6 +53,11 @@ def _same_arrays(one: Any, other: Any, dtypes: bool) -> bool:
     arrays = _array(one), _array(other)
     if arrays[0].shape != arrays[1].shape:
         return False
+    if any(array.dtype.names is not None for array in arrays):
+        first, second = arrays
+        return first.dtype.names == second.dtype.names and all(
+            _same_arrays(first[name], second[name], dtypes) for name in first.dtype.names
+        )
     if any(array.dtype == object for array in arrays):
         return same_values(arrays[0].tolist(), arrays[1].tolist(), dtypes=dtypes)
     return _same_numbers(*arrays)
@@ -59,9 +71,17 @@ def _array(value: Any) -> Any:
     import numpy as np
 
     if _is_tensor(value):
-        value = value.detach().cpu()
-        value = value.float() if str(value.dtype) == "torch.bfloat16" else value  # which numpy does not have
+        value = _dense(value).cpu()
+        is_known = str(value.dtype) != "torch.bfloat16" and not str(value.dtype).startswith("torch.float8")  # to numpy
+        value = value if is_known else value.float()
     return np.asarray(value)
+
+
+def _dense(tensor: Any) -> Any:
+    """The numbers of a tensor of any kind, such as a sparse one, as a common tensor."""
+    tensor = tensor.detach()
+    tensor = tensor.dequantize() if tensor.is_quantized else tensor
+    return tensor.to_dense().resolve_conj().resolve_neg()
 
 
 def _is_tensor(value: Any) -> bool:

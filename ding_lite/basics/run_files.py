@@ -62,6 +62,7 @@ class RunFiles:
             TypeError: the state holds something other than plain data.
             WriteError: it cannot be written; earlier states are unchanged.
         """
+        path: Path | None = None
         try:
             with writing(self._manifest):
                 others = self._others()
@@ -83,8 +84,9 @@ class RunFiles:
             self._remove_others(kept)
             self._has_saved = True
         except BaseException:
-            with contextlib.suppress(OSError, CheckpointError):
-                self._remove_others(self._states())
+            self.remove_others()
+            if path is not None:
+                self._remove_unnamed(path)
             raise
         return path
 
@@ -101,7 +103,7 @@ class RunFiles:
 
     def _is_whole(self, one: Mapping[str, Any]) -> bool:
         """Whether the file of a state in the manifest is as it was written."""
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ValueError):  # ValueError: there can be no file of this name
             return hashlib.sha256((self.folder / one["file"]).read_bytes()).hexdigest() == one.get("sha256")
         return False
 
@@ -123,9 +125,17 @@ class RunFiles:
                         os.unlink(self.folder / name)
 
     def remove_others(self) -> None:
-        """Remove the files that belong to no state, also those that were held before."""
+        """Remove the files that belong to no state, also those that were held before. Without a manifest, nothing is known of
+        the files, and all remain."""
         with contextlib.suppress(OSError, CheckpointError):
-            self._remove_others(self._states())
+            if self._manifest.exists():
+                self._remove_others(self._states())
+
+    def _remove_unnamed(self, path: Path) -> None:
+        """Remove this file of a state unless the manifest names it."""
+        with contextlib.suppress(OSError, CheckpointError):
+            if path.name not in {one["file"] for one in self._states()}:
+                os.unlink(path)
 
     def require(self) -> None:
         """Raise an error if there is no saved state.
@@ -194,7 +204,7 @@ class RunFiles:
             CheckpointError: there is none.
         """
         problems = []
-        for one in self._candidates():
+        for one in self._candidates(warns=True):
             if done is not None and _done(one) != done:
                 continue
             path = self.folder / one["file"]
@@ -210,18 +220,26 @@ class RunFiles:
             except ValueError as error:
                 problems.append(f"{path} is damaged: {error}")
                 continue
+            except OSError as error:  # such as a name that is too long
+                problems.append(f"{path} cannot be read: {error.strerror or error}.")
+                continue
             for problem in problems:
                 warnings.warn(f"{problem} The run continues from the state before, {path}.", stacklevel=3)
             return state, path
         raise CheckpointError(" ".join(problems) or self._missing())
 
-    def _candidates(self) -> Iterator[dict[str, Any]]:
-        """The states, newest first: those of the manifest, or all files if the manifest is damaged."""
+    def _candidates(self, warns: bool = False) -> Iterator[dict[str, Any]]:
+        """The states, newest first: those of the manifest, or all files if the manifest is damaged.
+
+        Args:
+            warns: whether a warning names a damaged manifest.
+        """
         try:
             yield from self._states()
         except (OSError, CheckpointError) as error:
             problem = error if isinstance(error, CheckpointError) else f"{self._manifest} cannot be read ({error.strerror})."
-            warnings.warn(f"{problem} The files are used without it.", stacklevel=4)
+            if warns:
+                warnings.warn(f"{problem} The files are used without it.", stacklevel=4)
             yield from self._found()
 
     def _found(self) -> list[dict[str, Any]]:

@@ -7,7 +7,6 @@ import contextlib
 import datetime
 import errno
 import json
-import math
 import os
 import platform
 import shlex
@@ -23,6 +22,7 @@ from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
 from ding_lite.basics.files import WriteError, absolute, move_aside, numbered, remove_leftovers, write_atomically
+from ding_lite.basics.json_numbers import json_number
 from ding_lite.basics.run_locks import FolderInUseError, RunLock
 from ding_lite.basics.uris import shown_text
 
@@ -41,11 +41,10 @@ _LIBRARIES = ("ding_lite", "torch", "numpy", "gymnasium")
 
 
 class Owner(Protocol):
-    """A task, which runs a pipeline."""
+    """What a task has opened, to run a pipeline: another object each time."""
 
-    @property
-    def running(self) -> bool:
-        """Whether it is open."""
+    running: bool
+    """Whether it is open."""
 
 
 class RunRecord:
@@ -103,7 +102,7 @@ class RunRecord:
 
     def begin(
         self,
-        continued: str | PathLike[str] | None,
+        goes_on: bool,
         done: int,
         facts: Mapping[str, Any] = MappingProxyType({}),
         owner: Owner | None = None,
@@ -115,10 +114,10 @@ class RunRecord:
         and `env_error.pt` are.
 
         Args:
-            continued: the folder of the run that goes on; another folder, or None, means a new run in this folder.
+            goes_on: whether the run in the folder goes on; if not, a new one begins there.
             done: number of iterations done before.
             facts: of the run, plain data by name. If another object of this process has begun the session, its facts stay.
-            owner: the task that runs the pipeline; None if there is none, as when middleware are called by hand.
+            owner: what the task of the pipeline has opened; None if there is no task, as when middleware are called by hand.
 
         Raises:
             FolderInUseError: another process writes to the folder, or another task of this process that is still open.
@@ -131,7 +130,6 @@ class RunRecord:
         self._session = self._joined(place, owner)
         if self._session is not None:
             return
-        goes_on = continued is not None and os.path.realpath(continued) == place
         record = _read(self.folder / RECORD) if goes_on else None
         self._session = _sessions[place] = _Session(record, done, facts, owner, goes_on)
         for name in ("", *FOLDERS):
@@ -141,6 +139,12 @@ class RunRecord:
             moved = [*_FILES] if (self.folder / RECORD).exists() else [ERROR, ENV_ERROR, LOG]
         _name_env_error(self.folder, move_aside(*(self.folder / name for name in moved)))
         self.save()
+
+    def move_error_aside(self) -> None:
+        """Rename the report of an error after which the script goes on, before its next run. A failure leaves it there."""
+        with contextlib.suppress(WriteError):
+            if self.is_begun and (self.folder / ERROR).exists():
+                _name_env_error(self.folder, move_aside(self.folder / ERROR, self.folder / ENV_ERROR))
 
     def _joined(self, place: str, owner: Owner | None) -> _Session | None:
         """The open session of this task in the folder; None if there is none. One that a closed task has left is ended.
@@ -296,8 +300,8 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 
 def json_ready(value: Any, where: str = "the record", level: int = 0) -> Any:
-    """Plain data for JSON: numbers and arrays of numpy as those of Python, paths as text, and infinite numbers as text, because
-    JSON has none.
+    """Plain data for JSON: numbers and arrays of numpy as those of Python, and paths as text, as are NaN and infinities, which
+    JSON does not have.
 
     Args:
         value: the data.
@@ -305,7 +309,8 @@ def json_ready(value: Any, where: str = "the record", level: int = 0) -> Any:
         level: how deep it is nested in other data.
 
     Raises:
-        TypeError: a part of it is something else, which is named; or it is nested in more than 100 levels, or contains itself.
+        TypeError: a part of it is something else, which is named; two names of a dict are the same text; or it is nested in
+            more than 100 levels, or contains itself.
     """
     import numpy as np
 
@@ -316,17 +321,27 @@ def json_ready(value: Any, where: str = "the record", level: int = 0) -> Any:
     if isinstance(value, PathLike):
         value = os.fspath(value)
     if isinstance(value, Mapping):
+        _require_different_names([*value], where)
         return {str(name): json_ready(part, f"{where}[{name!r:.60}]", level + 1) for name, part in value.items()}
     if isinstance(value, (list, tuple)):
         return [json_ready(part, f"{where}[{place}]", level + 1) for place, part in enumerate(value)]
     if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
+        return json_number(value)
     if value is None or isinstance(value, (str, int)):
         return value
     raise TypeError(
         f"{where} is {value!r:.60} of type {type(value).__name__}, and JSON has only numbers, text, lists and dicts: give one "
         "of these, such as str(it) or list(it)."
     )
+
+
+def _require_different_names(names: list[Any], where: str) -> None:
+    texts = [*map(str, names)]
+    if len({*texts}) < len(texts):
+        twice = [name for name in names if texts.count(str(name)) > 1]
+        raise TypeError(
+            f"{where} has the names {twice[0]!r:.60} and {twice[1]!r:.60}, and in JSON both are the same text: rename one."
+        )
 
 
 def library_versions() -> dict[str, str]:

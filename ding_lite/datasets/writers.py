@@ -14,6 +14,7 @@ import gymnasium
 import numpy as np
 
 from ding_lite.basics import RunLock, arrays, base_state, plain, remove_leftovers, require_writable, unflatten
+from ding_lite.basics.json_numbers import spelt_as_now
 from ding_lite.data import Episodes, LeafSpec, Trajectories, flatten
 from ding_lite.data.column_arrays import spec_like
 from ding_lite.data.column_names import FLAGS, LENGTHS
@@ -424,14 +425,18 @@ def _warn_of_copies(path: Path, known: Sequence[Mapping[str, Any]], added: Seque
     for source in added:
         if None in (source.get("seed"), source.get("environment_seeds")) or "weights" not in source:
             continue
-        own = {name: source.get(name) for name in _SAME}
-        if any(own == {name: one.get(name) for name in _SAME} for one in known):
+        own = _what_is_same(source)
+        if any(own == _what_is_same(one) for one in known):
             warnings.warn(
                 f"the dataset {path} has a recording with seed {source['seed']}, the same environments and the same policy "
                 "already, so that the new one is a copy of it if both begin in the same way: use another seed, for the "
                 "configuration and for make_envs.",
                 stacklevel=4,
             )
+
+
+def _what_is_same(source: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: spelt_as_now(source.get(name)) for name in _SAME}
 
 
 def _storable(found: Trajectories | Episodes) -> dict[str, Any]:

@@ -256,6 +256,7 @@ class Deferrals:
         self._caller, self._changed = caller, changed
         self._open: list[Deferred[Any]] = []  # in progress, or failed with an error that was not raised yet
         self._done: weakref.WeakSet[Deferred[Any]] = weakref.WeakSet()  # whose result may still be taken
+        self._awaited: Iterable[Deferred[Any]] = ()
         self._numbers = itertools.count()
         self._watched: Counter[Any] = Counter()
         self.is_ending = False
@@ -352,13 +353,20 @@ class Deferrals:
             return self._changed.wait_for(condition, timeout)
 
     @property
+    def awaited(self) -> str:
+        """The work for whose end the task waits, for messages; empty if it waits for none."""
+        return "; ".join(work.description for work in tuple(self._awaited) if not work.done)
+
+    @property
     def is_busy(self) -> bool:
         """Whether work that has begun is not done."""
         return not all(work.done for work in list(self._open))
 
     def settle(self) -> list[Deferred[Any]]:
         """Wait until all work that has begun is done, at most a minute; results can still be taken. Returns what is left."""
+        self._awaited = self._open
         self._wait_for(lambda: not self.is_busy, _SETTLE_S)
+        self._awaited = ()
         return [work for work in list(self._open) if not work.done]
 
     def cancel(self, last: int | None = None) -> None:
@@ -396,6 +404,7 @@ class Deferrals:
             seen.update(dict.fromkeys(work for work in self._open if not work.is_left and is_awaited(work)))
             return all(work.done for work in seen)
 
+        self._awaited = seen
         try:
             if not self._wait_for(is_done, _PATIENCE_S):
                 if is_at_once:
@@ -409,6 +418,8 @@ class Deferrals:
         except BaseException:  # a signal that asks to stop at once
             _leave(seen)
             raise
+        finally:
+            self._awaited = ()
 
     def failures(self, last: int | None = None, within: Deferred[Any] | None = None) -> Iterator[BaseException]:
         """Errors of work that `result()` has not raised, in the order in which the work was begun; each once.

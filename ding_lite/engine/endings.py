@@ -6,7 +6,7 @@ import dataclasses
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from ding_lite.basics.messages import add_note, describe_error, location_of
 from ding_lite.engine.hidden_middleware import unended_middleware
@@ -19,22 +19,34 @@ from ding_lite.pipeline.generators import WaitingGenerator, locked, method_of
 from ding_lite.pipeline.suggestions import Touches
 from ding_lite.pipeline.used_middleware import methods_of
 
+Kind = Literal["max_step", "finish", "signal", "memory", "stop", "error"]
+"""max_step; finish, which a middleware set; signal; memory, which was about to be used up; stop; or error."""
+
+MAX_STEP: Kind = "max_step"
+_CUTS: tuple[Kind, ...] = ("signal", "memory")
 _UNSET = object()
-_CUTS = ("signal", "memory")
 
 
 @dataclasses.dataclass(frozen=True)
 class EndReason:
     """Why a run ended."""
 
-    kind: str
-    """max_step; finish, which a middleware set; signal; memory, which was about to be used up; stop; or error."""
+    kind: Kind
+    """What ended it."""
 
     words: str
     """The cause, as a clause: "max_step=100 was reached"."""
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "words", f"{self.words}")  # of a script it may be an error, or text of numpy
+
     def __str__(self) -> str:
         return self.words
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the run was cut off, and may be resumed: by a signal, or because memory was about to be used up."""
+        return self.kind in _CUTS
 
 
 Agree = Callable[[Any, EndReason | None], EndReason | None]
@@ -52,18 +64,21 @@ class Request(NamedTuple):
 
 def decide(requests: Iterable[Request]) -> EndReason | None:
     """The reason why this iteration is the last one, or None: the last request counts. A signal and lack of memory cannot
-    be withdrawn."""
-    standing: EndReason | None = None
+    be withdrawn, also if `finish` was set before them."""
+    standing, cut = None, None
     for _, reason in sorted(requests, key=lambda request: request.position):
-        standing = settle(standing, reason)
-    return standing
+        standing, cut = settle(standing, reason), cut or cut_of(reason)
+    return standing or cut
 
 
 def settle(standing: EndReason | None, reason: EndReason | None) -> EndReason | None:
     """The valid reason after a request for `reason`, if `standing` was valid before."""
-    if reason is None:
-        return standing if standing is not None and standing.kind in _CUTS else None
-    return standing or reason
+    return cut_of(standing) if reason is None else standing or reason
+
+
+def cut_of(reason: EndReason | None) -> EndReason | None:
+    """The reason if it cannot be withdrawn, otherwise None."""
+    return reason if reason is not None and reason.is_cut else None
 
 
 class EndingMixin:
@@ -76,13 +91,22 @@ class EndingMixin:
     _touches: Touches
 
     def _clear_ending(self) -> None:
-        self._asked: EndReason | None = None
+        self._forget_requests()
         self._signal: str | None = None
         self._is_repeated = False
         self._num_begun = 0  # calls of `begin_run`, for the watchdog
         self._ends: list[Entry] = []
         self._progress: float | None = None
         self._num_looked_at = 0  # middleware of the pipeline, of which hidden ones were looked for
+
+    def _forget_requests(self) -> None:
+        self._asked: EndReason | None = None
+        self._cut_asked: EndReason | None = None  # remains if `finish` was set before, and is withdrawn
+
+    def _settle(self, reason: EndReason | None) -> None:
+        """Settle a request outside of overlapping iterations."""
+        self._cut_asked = self._cut_asked or cut_of(reason)
+        self._asked = settle(self._asked, reason) or self._cut_asked
 
     @property
     def end_reason(self) -> EndReason | None:
@@ -94,7 +118,7 @@ class EndingMixin:
     @property
     def is_cut(self) -> bool:
         """Whether a signal or lack of memory ends the run, which may be resumed: in a plain loop, true from then on."""
-        return (self._signal is not None and self._asked is None) or (self._asked is not None and self._asked.kind in _CUTS)
+        return self._signal is not None if self._asked is None else self._asked.is_cut
 
     _end_reason: EndReason | None = None
 

@@ -9,11 +9,11 @@ from typing import Any
 
 from ding_lite.engine.edges import EdgeEnds
 from ding_lite.engine.lanes import Lane
+from ding_lite.engine.last_values import LastValues, values_of
 from ding_lite.engine.middleware_steps import LEARN, TAKING, Edge
 from ding_lite.engine.plans import Plan
 from ding_lite.pipeline.contexts import Context, factories_of, is_scalar, with_own_values
 from ding_lite.pipeline.contracts import LANES
-from ding_lite.pipeline.fingerprints import changed, fingerprint
 from ding_lite.pipeline.pipeline_checks import PipelineError
 
 
@@ -43,12 +43,13 @@ class LaneStates:
             return numbers[key]
 
         edges = [{"edge": str(edge), "tokens": self._ends[edge].state(number_of)} for edge in self._plan.edges]
-        lanes = [{name: getattr(lane.ctx, name) for name in self._plan.kept if hasattr(lane.ctx, name)} for lane in self._lanes]
-        return {"edges": copy.deepcopy(edges), "snapshots": saved, "lanes": copy.deepcopy(lanes)}
+        lanes = [values_of(lane.ctx, self._plan.kept) for lane in self._lanes]
+        now = [number_of(leader, leader.snapshot()) for leader in leaders]
+        return {"edges": copy.deepcopy(edges), "snapshots": saved, "lanes": copy.deepcopy(lanes), "leaders": now}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Continue from a saved state; before the first run. Kept fields that the script has set since the state was loaded are
-        passed to all lanes.
+        """Continue from a saved state; before the first run. Kept fields and leaders that the script has changed since it was
+        loaded are passed to all lanes.
 
         Raises:
             ValueError: the state belongs to other edges, because the contracts or the pipeline have changed.
@@ -60,22 +61,29 @@ class LaneStates:
         snapshots = [leaders[saved["leader"]].snapshot_from(saved["state"]) for saved in state["snapshots"]]
         for edge, saved in zip(self._plan.edges, state["edges"]):
             self._ends[edge].load_state(copy.deepcopy(saved["tokens"]), snapshots)
-        ctx = self._lanes[LEARN].ctx
-        before = {name: getattr(ctx, name) for name in self._plan.kept if hasattr(ctx, name)}
         for lane, kept in zip(self._lanes, copy.deepcopy(state["lanes"])):
-            for name, value in kept.items():
+            for name, value in kept.items() if lane.number != LEARN else ():  # that lane has the context of the task
                 object.__setattr__(lane.ctx, name, value)
-        self.replace({name: value for name, value in before.items() if _differ(value, getattr(ctx, name))}, {})
+        numbers = state.get("leaders", ())  # not in older states
+        known = [(leader, snapshots[number]) for leader, number in zip(leaders, numbers)]
+        self.pass_on(LastValues(state["lanes"][LEARN], known), self._lanes[LEARN].ctx)
 
     def _leaders(self) -> list[Any]:
         """The objects that followers on other lanes act on, in the order of the edges."""
         return list({id(leader): leader for edge in self._plan.edges for leader, _ in edge.follows}.values())
 
-    def snapshots(self) -> list[tuple[Any, Any]]:
-        """Each leader that followers on other lanes act on, with a snapshot of its state."""
-        return [(leader, leader.snapshot()) for leader in self._leaders()]
+    def last_values(self, ctx: Context) -> LastValues:
+        """What every lane knows, if it has the kept fields of this context, and acts on the leaders as they are."""
+        return LastValues(values_of(ctx, self._plan.kept), [(leader, leader.snapshot()) for leader in self._leaders()])
 
-    def replace(self, changed: Mapping[str, Any], snapshots: Mapping[int, Any]) -> None:
+    def pass_on(self, last: LastValues, ctx: Context) -> bool:
+        """Pass kept fields and leaders that were changed since then to all lanes. Returns whether there were any."""
+        kept, snapshots = last.changes(ctx, self._plan.kept)
+        if kept or snapshots:
+            self._replace(kept, snapshots)
+        return bool(kept or snapshots)
+
+    def _replace(self, changed: Mapping[str, Any], snapshots: Mapping[int, Any]) -> None:
         """Replace what was changed since the last run.
 
         Args:
@@ -94,7 +102,7 @@ class LaneStates:
         learn = self._lanes[LEARN]
         learn.ctx, learn.is_renewed = ctx, True
         for lane in self._others():
-            mine = {name: getattr(lane.ctx, name) for name in self._plan.kept if hasattr(lane.ctx, name)}
+            mine = values_of(lane.ctx, self._plan.kept)
             lane.ctx, lane.is_renewed = copy_for_lane(ctx, self._plan, lane.number), True
             for name, value in mine.items():
                 object.__setattr__(lane.ctx, name, value)
@@ -102,13 +110,6 @@ class LaneStates:
     def _others(self) -> list[Lane]:
         """The lanes with steps, but that which learns."""
         return [lane for lane in self._lanes if lane.number != LEARN and self._plan.lanes[lane.number]]
-
-
-def _differ(value: Any, other: Any) -> bool:
-    """Whether two values of a kept field differ; a NaN is equal to itself."""
-    if is_scalar(value) and is_scalar(other):
-        return type(value) is not type(other) or repr(value) != repr(other)
-    return changed(fingerprint(value), fingerprint(other), private="all") is not None
 
 
 def refuse_factories_that_count(ctx: Context, plan: Plan) -> None:

@@ -6,15 +6,13 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from ding_lite.engine.endings import EndReason
-
-MAX_STEP = "max_step"
-"""Kind of the reason of a call that did all its iterations."""
+from ding_lite.engine.endings import MAX_STEP, EndReason
 
 
 @dataclasses.dataclass
 class _Part:
-    """Iterations of one or more calls in a row. All but the last one did all their iterations, so only their sum counts."""
+    """Iterations of one or more calls in a row. All but the last one did all their iterations, so only their sum counts. If the
+    last one did as well, the next part is a call that ended before its first iteration."""
 
     done: int
     reason: EndReason | None = None
@@ -33,6 +31,10 @@ class RunCalls:
         self._parts: list[_Part] = []
         self._first = 0
         """The first iteration of the last part."""
+        self._begun = 0
+        """The first iteration of the last call."""
+        self._reason_before: EndReason | None = None
+        """Why the call before the last one ended, if both are in the last part."""
         self._failed: EndReason | None = None
         """Why the last call was broken off; it is over if the script makes another one."""
         self._left_out: tuple[int, int] | None = None
@@ -51,6 +53,33 @@ class RunCalls:
         """Whether the last call has done everything, `end_run` included."""
         return bool(self._parts) and self._parts[-1].reason is not None
 
+    @property
+    def is_catching_up(self) -> bool:
+        """Whether the last call was left out, and a loaded state has something that was done after it."""
+        if not self.is_behind or self._left_out is None or self._left_out[0] == len(self._parts):
+            return False
+        index, offset = self._left_out
+        return index + 1 < len(self._parts) or self._parts[index].done > offset
+
+    @property
+    def missing(self) -> tuple[int, int] | None:
+        """The number of iterations that calls have left out, and that of a loaded state, if the script has made some of the
+        calls of a run that is not complete, and has not come to the last one; otherwise None."""
+        if self._left_out in (None, (0, 0)) or self._parts[-1].reason is not None:
+            return None
+        index, offset = self._left_out or (0, 0)
+        left_out, done = sum(it.done for it in self._parts[:index]) + offset, sum(it.done for it in self._parts)
+        return (left_out, done) if left_out < done else None
+
+    @property
+    def num_done(self) -> int:
+        """The number of iterations of all calls that were left out or have ended, and of those that a loaded state has."""
+        return sum(it.done for it in self._parts)
+
+    def begin_empty(self) -> None:
+        """Begin a call without iterations, which does nothing."""
+        self.is_behind = self._left_out is not None
+
     def begin(self, max_step: int, is_final: bool, step: int) -> int | EndReason:
         """Begin a call.
 
@@ -65,8 +94,9 @@ class RunCalls:
         """
         left = max_step if self._left_out is None else self._leave_out(max_step, is_final)
         self.is_behind = isinstance(left, EndReason)
-        if not self.is_behind:
+        if not isinstance(left, EndReason):
             self._open(step)
+            self._begun = step - (max_step - left)
         return left
 
     def _leave_out(self, max_step: int, is_final: bool) -> int | EndReason:
@@ -81,8 +111,10 @@ class RunCalls:
         if offset + taken < part.done:
             self._left_out = index, offset + taken
             return reached
-        if part.reason is not None and part.ended_early:
+        if index + 1 < len(self._parts) or part.ended_early:
             self._left_out = index + 1, 0
+            if part.reason is None or not part.ended_early:
+                return reached
             return EndReason(part.reason.kind, f"{part.reason}, before this state was saved")
         self._left_out = None
         is_over = taken == max_step and (part.reason is not None or not is_final)
@@ -91,11 +123,20 @@ class RunCalls:
     def _open(self, step: int) -> None:
         """The last part goes on, or another one begins."""
         if self._failed is not None:
-            self._parts[-1].reason, self._failed = self._failed, None
+            self._end_failed()
         if not self._parts or self._parts[-1].ended_early:
             self._parts.append(_Part(0))
             self._first = step
-        self._parts[-1].reason = None
+        self._reason_before, self._parts[-1].reason = self._parts[-1].reason, None
+
+    def _end_failed(self) -> None:
+        """The last call was broken off, and the script makes another one."""
+        last, failed, self._failed = self._parts[-1], self._failed, None
+        if self._begun < self._first + last.done or not last.done:
+            last.reason = failed
+        else:  # it did nothing, so the end of the part is that of the call before
+            last.reason = self._reason_before or EndReason(MAX_STEP, "max_step was reached")
+            self._parts.append(_Part(0, failed))
 
     def complete(self, reason: EndReason, step: int) -> None:
         """The call has done everything, `end_run` included.
@@ -148,4 +189,5 @@ def is_sound_record(state: Any, done: int) -> bool:
         return False
     if not all((kind is None and words is None) or type(kind) is type(words) is str for kind, words in ends):
         return False
-    return all(kind not in (None, MAX_STEP) for kind, _ in ends[:-1])
+    followers = counts[1:]  # a call that did nothing may follow one that did everything
+    return all(kind is not None and (kind != MAX_STEP or not count) for (kind, _), count in zip(ends, followers))

@@ -26,8 +26,8 @@ from ding_lite.engine.run_parts import environments_of, environments_without_sta
 from ding_lite.engine.setting_states import SettingStates
 from ding_lite.engine.token_networks import Network
 from ding_lite.engine.unsaved_state import Memories
-from ding_lite.pipeline.contexts import is_scalar, keep_exactly, kept_fields, settable_fields
-from ding_lite.pipeline.contracts import leader_of
+from ding_lite.pipeline.contexts import family_of, is_scalar, keep_exactly, kept_fields, settable_fields
+from ding_lite.pipeline.contracts import LANES, leader_of
 from ding_lite.pipeline.entries import Entry
 from ding_lite.pipeline.used_middleware import methods_of
 
@@ -65,8 +65,10 @@ class RunStateMixin:
         self._new_episodes = False
         self._memories = Memories()
         self._network_states, self._setting_states = NetworkStates(), SettingStates()
+        self._family: object = None  # of the context of the first iteration
         self._kept_at_start: tuple[str, ...] | None = None  # the fields that the context kept before the first iteration
         self._loaded_lanes: Mapping[str, Any] | None = None  # of a loaded state, until the lanes are made
+        self._loaded_for: tuple[tuple[object, ...], int] | None = None  # the pipeline, the context and its next iteration
 
     def between_iterations(self, fn: Callable[[], None]) -> None:
         """Call `fn` once between two iterations, when no middleware runs. There `state_dict` can be called.
@@ -74,7 +76,8 @@ class RunStateMixin:
         It is called on the thread that called `run`: after this iteration; where iterations overlap, after the iteration that
         is `1 + max_lag` later, or after the last one of the run. So the place depends only on this iteration. The call
         changes nothing in the iterations that follow. If the run ends before by `finish`, an error or `stop`, `fn` is not
-        called. Outside of an iteration it is called at once.
+        called. In a `begin_run`, the call is after the first iteration; in an `end_run`, after all of them. Outside of a run
+        it is called at once.
 
         Args:
             fn: a function without arguments. An error that it raises ends the run.
@@ -95,6 +98,15 @@ class RunStateMixin:
     def resumed_from(self) -> Path | None:
         """The folder of the run that this one continues, by `start(resume=...)`; None for a new run."""
         return self._resume
+
+    @property
+    def is_catching_up(self) -> bool:
+        """Whether the last call of `run` was left out, and the state that was loaded is that of a later call.
+
+        Code between two calls that changes an object of the pipeline, such as `buffer.clear()`, is part of such a state
+        already: execute it only `if not task.is_catching_up`.
+        """
+        return self._calls.is_catching_up
 
     @property
     def is_complete(self) -> bool:
@@ -118,7 +130,7 @@ class RunStateMixin:
     def _note_start(self) -> None:
         """Note, once and before the first iteration or a loaded state, what a run may change and a state has to hold."""
         if self._kept_at_start is None:
-            self._kept_at_start = kept_fields(self._ctx)
+            self._kept_at_start, self._family = kept_fields(self._ctx), family_of(self._ctx)
         parts = self._parts()
         self._network_states.begin(parts)
         self._setting_states.begin(parts)
@@ -150,7 +162,7 @@ class RunStateMixin:
         return call
 
     def _call_at_pause(self) -> None:
-        """In a plain loop: call what this iteration asked for."""
+        """Call what an iteration of a plain loop, or an `end_run`, asked for."""
         while self._at_pause:
             self._at_pause.pop(0)()
 
@@ -167,7 +179,7 @@ class RunStateMixin:
         Raises:
             RuntimeError: an iteration is running.
             RunStateError: a kept field or a part is not plain data, or deferred work has not ended after a minute; the message
-                names it.
+                names it. Or the script has replaced `task.ctx` after the first call of `run`.
         """
         if self._iterating and not self._is_paused:
             raise RuntimeError(
@@ -180,11 +192,16 @@ class RunStateMixin:
                 f"deferred work does not end, and a state cannot hold it: {'; '.join(work.description for work in left)}. Let "
                 "it end by itself; task.stopping becomes true only at the end of the run."
             )
+        if self._family is not None and family_of(self._ctx) is not self._family:
+            raise RunStateError(
+                "task.ctx was replaced between two calls of run, so that the iterations are not counted on, and a resumed run "
+                "would repeat some: set its fields instead."
+            )
         self._warn_of_lost_memories()
         network = self._network if self._network is not None else self._resting_network()
         ctx = self._ctx if self._network is None else self._network.ctx
         step = self._next_step(ctx)
-        lanes = copy.deepcopy(self._loaded_lanes) if network is None else network.state()
+        lanes = copy.deepcopy(self._lanes_to_load()) if network is None else network.state()
         kept = {name: _plain_copy(ctx, name) for name in kept_fields(ctx) if name != "total_step" and hasattr(ctx, name)}
         later = [name for name in kept if self._kept_at_start is not None and name not in self._kept_at_start]
         parts, runs = self._parts(), self._calls.state(step)
@@ -250,7 +267,8 @@ class RunStateMixin:
             object.__setattr__(ctx, name, copy.deepcopy(value))
         object.__setattr__(ctx, "total_step", saved["total_step"])
         self._calls.load(state.get("runs", [[state["done"], None, None]]), saved["total_step"])
-        self._loaded_lanes = state["lanes"]
+        self._loaded_lanes, self._family = state["lanes"], family_of(ctx)
+        self._loaded_for = self._lane_key(), saved["total_step"]
         load_global_random(state["global_random"])
         self._forget_last_run()
 
@@ -293,9 +311,11 @@ class RunStateMixin:
     def _require_fit(self, state: Mapping[str, Any]) -> None:
         names = [entry.name for entry in self._entries]
         if state["pipeline"] != names:
+            is_shorter = state["pipeline"][: len(names)] == names
+            fix = "call task.use for all middleware before the first task.run" if is_shorter else "use the same middleware"
             raise RunStateError(
-                f"the state belongs to the pipeline {', '.join(state['pipeline'])}; this one is {', '.join(names)}: use the "
-                "same middleware in the same order."
+                f"the state belongs to the pipeline {', '.join(state['pipeline'])}; this one is {', '.join(names)}: {fix}, in "
+                "the same order."
             )
         if state["max_lag"] != self.max_lag:
             raise RunStateError(
@@ -326,6 +346,20 @@ class RunStateMixin:
     def _parts(self) -> dict[str, Any]:
         """Each object of the pipeline with a state, by a name that is the same whenever the script runs."""
         return parts_of(self._entries)
+
+    def _lanes_to_load(self) -> Mapping[str, Any] | None:
+        """What lanes held when a loaded state was saved; None if the script has changed the pipeline or the context since, so
+        that lanes start anew, as after the same change between two calls of `run` of one process."""
+        if self._loaded_for is None or self._loaded_for[0] != self._lane_key():
+            return None
+        return self._loaded_lanes if self._ctx.total_step - self._loaded_for[1] in (-1, 0) else None
+
+    def _lane_key(self) -> tuple[object, ...]:
+        return tuple(self._pipeline()), id(family_of(self._ctx)), kept_fields(self._ctx)
+
+    def _pipeline(self) -> list[tuple[int, int]]:
+        """Identifies the middleware and their wrappers; equal as long as none of them changes."""
+        raise NotImplementedError
 
     def _resting_network(self) -> Network | None:
         """The lanes of the last run, if another run can continue with what they hold."""
@@ -406,6 +440,10 @@ def _require_lanes(lanes: Any) -> None:
         for key, names in (("edges", {"edge", "tokens"}), ("snapshots", {"leader", "state"})):
             for index, one in enumerate(lanes[key]):
                 _require(f"['lanes'][{key!r}][{index}]", names <= one.keys(), one, f"a dict with {sorted(names)}")
+        _require("['lanes']['lanes']", len(lanes["lanes"]) == len(LANES), lanes["lanes"], f"a list of {len(LANES)} dicts")
+        numbers, count = lanes.get("leaders", []), len(lanes["snapshots"])
+        is_sound = _is_list_of(int, numbers) and all(0 <= number < count for number in numbers)
+        _require("['lanes']['leaders']", is_sound, numbers, "a list of places in 'snapshots'")
 
 
 def _require(key: str, is_sound: bool, found: Any, expected: str) -> None:

@@ -25,7 +25,7 @@ from ding_lite.basics.user_output import show, without_closed_stderr
 from ding_lite.engine.calling_middleware import entries_around, middleware_around
 from ding_lite.engine.deferrals import Caller, Deferrals, Deferred, Origin, warn_of
 from ding_lite.engine.deferred_inputs import require_work
-from ding_lite.engine.endings import EndingMixin, EndReason, settle, where_set
+from ding_lite.engine.endings import MAX_STEP, EndingMixin, EndReason, where_set
 from ding_lite.engine.events import Events, EventsMixin
 from ding_lite.engine.foreign_names import ATTRIBUTES
 from ding_lite.engine.interrupts import Interrupts, interruptible
@@ -34,7 +34,6 @@ from ding_lite.engine.manual_control import ManualControl, running_task
 from ding_lite.engine.paused_runs import PausedRun
 from ding_lite.engine.plans import Plan, make_plan
 from ding_lite.engine.roles import RolesMixin
-from ding_lite.engine.run_calls import MAX_STEP
 from ding_lite.engine.run_states import RunStateMixin
 from ding_lite.engine.stage_times import StageTimes
 from ding_lite.engine.sync_loops import iterate
@@ -45,6 +44,7 @@ from ding_lite.engine.watchdogs import OutOfMemoryError, Watchdog, place_in, run
 from ding_lite.pipeline.contexts import Context, family_of
 from ding_lite.pipeline.contract_guards import Checker
 from ding_lite.pipeline.contracts import names_object
+from ding_lite.pipeline.lifecycle import Opening
 from ding_lite.pipeline.pipeline_checks import check_pipeline
 from ding_lite.pipeline.pools import Pool
 from ding_lite.pipeline.shared_objects import reached_by, sharing_advice
@@ -93,6 +93,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
     def __init__(self) -> None:
         self._ctx: Any = Context()
         self._finish = self._ended = self._ran = self._iterating = False
+        self._is_beginning = False  # whether a run has begun, and its first iteration has not
         self._left, self.n_async_workers = 0, 1
         self._watchdog_s: float | None = None
         self._memory_share: float | None = None
@@ -202,7 +203,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
             folder = restored_run(resume, storage_path, storage_filesystem)
             RunFiles(folder).require()
             self._resume = absolute(folder)
-        self._started_at = f"{caller.f_code.co_filename}:{caller.f_lineno}"
+        self._started_at, self._opening = f"{caller.f_code.co_filename}:{caller.f_lineno}", Opening()
         return self
 
     @property
@@ -226,10 +227,14 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
         Environments, policies and other objects of this library in the `uses` of contracts free their processes. Inside a
         middleware, `stop` ends the run at once; `finish = True` completes the iteration first.
         """
+        self._stop()
+
+    def _stop(self, is_after_error: bool = False) -> None:
         if self._started_at is None:
             return
+        missing = None if is_after_error else self._calls.missing
         if self._iterating and self._end_reason is None:
-            self._end_reason = EndReason("stop", f"task.stop() was called in {where_set()}")
+            self._end_reason = EndReason("stop", f"task.stop() was called in {where_set(above=1)}")
         if self._network is not None:  # other lanes are running: run() stops the task when they are done
             self._network.ask_to_stop()
             return
@@ -239,6 +244,13 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
                 if callable(release) and is_method_of_ding_lite(release, "release"):  # not that of a lock
                     after.callback(release)
             self._close()
+        if missing is not None:
+            warnings.warn(
+                f"the resumed script has called run for {missing[0]} iterations, the saved run had done {missing[1]}, so "
+                "nothing more was done: make the same calls. A condition on task.ctx between them sees the saved context, and "
+                "`try: task.run(n); break` ends at a call that had failed.",
+                stacklevel=3,
+            )
 
     def _close(self) -> None:
         """The part of `stop` before objects are released."""
@@ -256,7 +268,9 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
             finally:  # even if a signal ends the wait
                 for error in self._deferrals.failures():
                     warn_of(error, "the task has stopped before deferred work could be asked for its result")
-                self._started_at = None
+                if self._opening is not None:
+                    self._opening.running = False
+                self._started_at = self._opening = None
                 self._entries.clear()  # ends an iteration that is looping over them
                 self._clear()
 
@@ -265,7 +279,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         try:
-            self.stop()
+            self._stop(is_after_error=error is not None)
         except BaseException as closing:
             if error is None:
                 raise
@@ -311,24 +325,29 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
             raise RuntimeError("task.run() inside one of its own middleware: one run at a time.")
         if isinstance(max_step, bool) or not isinstance(max_step, SupportsIndex) or max_step.__index__() < 0:
             raise ValueError(f"task.run(max_step={max_step!r}) wants a whole number of iterations, 0 or more.")
-        if not self._entries or max_step == 0:
-            words = f"max_step={max_step} was reached" if self._entries else "the pipeline has no middleware"
-            if not self._entries:
-                warnings.warn("task.run() has nothing to do: add middleware with task.use() first.", stacklevel=2)
-            self._end_reason = EndReason("max_step", words)
+        if not self._entries:
+            warnings.warn("task.run() has nothing to do: add middleware with task.use() first.", stacklevel=2)
+            self._end_reason = EndReason(MAX_STEP, "the pipeline has no middleware")
             return
         check_pipeline(self.ctx, self._entries)
         self._load_resumed()
         wanted = max_step.__index__()
+        if not wanted:
+            self._calls.begin_empty()
+            self._end_reason = EndReason(MAX_STEP, "max_step=0 was reached")
+            return
         left = self._calls.begin(wanted, final, self._next_step(self._ctx))
         if isinstance(left, EndReason):  # the loaded run has done all of it
+            if not self._ran and self._calls.num_done:  # as after a call: the context is that of the last iteration
+                object.__setattr__(self._ctx, "total_step", self._ctx.total_step - 1)
+                self._ran = True
             self._end_reason, self._ended = left, True
             self._finish = final if left.kind == MAX_STEP else left.kind != "error"
             return
         max_step = left
         if self._ended:
             self._finish = self._ended = False
-            self._asked = None
+            self._forget_requests()
         self._iterating, self._end_reason, self._signal, self._progress = True, None, None, None
         self._errors_at_end.clear()
         self._places_of_errors.clear()
@@ -344,9 +363,10 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
                 self._pool.home = threading.get_ident()
                 if self._ran:
                     self.ctx = self.ctx.renew()
-                self._ran = True
+                first_step = self._ctx.total_step
+                self._ran = self._is_beginning = True
                 if not max_step:  # the loaded run has done all iterations, but may not have come to its end
-                    object.__setattr__(self._ctx, "total_step", self._ctx.total_step - 1)
+                    object.__setattr__(self._ctx, "total_step", first_step - 1)
                 self._note_start()
                 watchdog = self._watchdog(interrupts)
                 with watchdog.watching():
@@ -354,7 +374,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
                     if not self._memories.is_begun and self._savers():
                         self._begin_memories()
                     if not max_step:
-                        self._finish = True
+                        self._finish, self._is_beginning = True, False
                     elif self.async_mode or self.max_lag:
                         self._overlap(max_step, final, watchdog)
                     else:
@@ -362,7 +382,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
                     if self.running:
                         self._warn_of_settings()
                         self._left = 0
-                        self._end_reason = self._asked or EndReason("max_step", f"max_step={wanted} was reached")
+                        self._end_reason = self._asked or EndReason(MAX_STEP, f"max_step={wanted} was reached")
                         if final or self._asked is not None:
                             was_cut = self.is_cut
                             if max_step and (self._asked is None or was_cut):
@@ -372,6 +392,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
                                 self._calls.complete(self._end_reason, self._next_step(self._ctx))
                                 if self._signal is not None:  # it came while the run was ending
                                     self._save_run()
+                            self._call_at_pause()
                 if self._errors_at_end:
                     raise self._errors_at_end.pop(0)
                 interrupts.raise_again()
@@ -388,6 +409,9 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
             raise
         finally:
             self._settle_reason()
+            if self._is_beginning:  # no iteration has begun, so the next run begins with this one
+                object.__setattr__(self._ctx, "total_step", first_step)
+                self._ran = self._is_beginning = False
             if self._end_reason is None or self._end_reason.kind != MAX_STEP:
                 self._calls.break_off(self._end_reason, self._next_step(self._ctx))
             self._ended, self._iterating = True, False
@@ -401,6 +425,10 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
             return (self._num_begun, place_in(home)) if network is None else network.places()
 
         def running() -> str:
+            if awaited := self._deferrals.awaited:
+                return awaited
+            if self._is_paused:
+                return "the save of the run, or what else is called between two iterations,"
             network = self._network
             return running_in(home) if network is None else network.running()
 
@@ -436,6 +464,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
         own = vars(self)  # __setattr__ would cost each iteration a tenth of its time
         checker, is_checked, is_watched = self._checker(), True, False
         agreeing = methods_of(self._entries, "agree")
+        self._is_beginning = False
         while True:
             max_step -= 1
             own["_left"] = max_step if is_final else _ENDLESS
@@ -451,6 +480,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
             if self._at_pause and self.running and (self._asked is None or self.is_cut):
                 self._call_at_pause()
             if is_last or not max_step or not self.running:
+                self._at_pause.clear()
                 return
             own["_ctx"] = self._ctx.renew()
 
@@ -471,14 +501,19 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
         if network is None:
             self._paused = None
             network = self._new_network()
-            if self._loaded_lanes is not None:
-                network.lane_states.load(self._loaded_lanes)
-                self._loaded_lanes = None
+            lanes = self._lanes_to_load()
+            if lanes is not None:
+                network.lane_states.load(lanes)
+            self._loaded_lanes = None
         before = self._asked if self._finish else None
         self._network, self._timeline = network, network.timeline
         if before is not None and self.is_cut and self._savers():  # a signal came before the lanes began
-            self._finish, self._asked = False, None
+            self._finish = False
+            self._forget_requests()
             network.cut(before)
+        self._is_beginning = False
+        network.pause_at_first(self._at_pause)
+        self._at_pause.clear()
         try:
             network.run(1 if self._finish else max_step, is_final or self._finish, watchdog.begin_in_time)
             asked = network.reason or network.cut_by
@@ -540,7 +575,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
         """Replace the context by the next one, as `run` does between iterations; a later run begins with it."""
         if self._network is not None:
             raise RuntimeError("task.renew() inside a middleware, where iterations overlap: the engine renews each context.")
-        if not self._calls.is_behind:  # else a loaded context is that of a later call of `run`
+        if not self.is_catching_up:  # else a loaded context is that of a later call of `run`
             self.ctx = self.ctx.renew()
             self._ran = False
         return self
@@ -747,7 +782,9 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
         if self._network is not None:
             self._network.ask_to_finish(reason)
             return
-        self._asked = settle(self._asked, reason)
+        if self._ended:  # the requests were those of the last run
+            self._forget_requests()
+        self._settle(reason)
         self._finish = self._asked is not None or (self._iterating and not self._left)  # the last one stays the last
         self._ended = False
 

@@ -11,7 +11,7 @@ import queue
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from ding_lite.basics.messages import HelperContext, add_note, describe_error, words_of
@@ -174,6 +174,10 @@ class Network:
             self._at_pause.append(fn)
             self._until = min(self._until, lane.iteration + 2 + self.plan.max_lag)
 
+    def pause_at_first(self, calls: Iterable[Callable[[], None]]) -> None:
+        """Make these calls after the first iteration of the next run, as in a plain loop; before that run."""
+        self._at_pause += calls
+
     def cut(self, reason: EndReason) -> None:
         """End the run between two iterations, as soon as all lanes can stop after the same one.
 
@@ -268,7 +272,8 @@ class Network:
         try:
             self._allot_torch()
             with torch_threads(None):
-                self._carry_out(self.max_step)
+                first = self._learn.iteration + 2 if self._at_pause else self.max_step  # asked for by `pause_at_first`
+                self._carry_out(min(first, self.max_step))
                 while self._is_between_iterations and self._until < self.max_step:
                     self._call_at_pause()
                     if self.cut_by is not None:

@@ -3,10 +3,24 @@
 from __future__ import annotations
 
 
+class Opening:
+    """The time from one start to its stop."""
+
+    running = True
+    """Whether it has not been stopped."""
+
+
 class Lifecycle:
     """An object that is used between start and stop."""
 
     _started_at: str | None = None
+    _opening: Opening | None = None
+
+    @property
+    def opening(self) -> Opening | None:
+        """Another object after each `start`, so that what is left of an earlier run of this task can be told from this one;
+        None if it is not open."""
+        return self._opening
 
     @property
     def running(self) -> bool:

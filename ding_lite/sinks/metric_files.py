@@ -6,7 +6,6 @@ import contextlib
 import csv
 import io
 import json
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
@@ -14,10 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from ding_lite.basics import move_aside, write_atomically, writing
+from ding_lite.basics.json_numbers import SPELT, json_number
 from ding_lite.sinks.sink_groups import plain_row
-
-_SPELT = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-"""Numbers that JSON does not have, by the text used for them; the same as in Protocol Buffers and JavaScript."""
 
 
 def read_row(line: str | bytes) -> dict[str, Any]:
@@ -233,9 +230,7 @@ def append_whole(path: Path, content: bytes) -> None:
 def json_value(value: Any) -> Any:
     """The same value with text for NaN and infinities, which JSON does not have."""
     if isinstance(value, float):
-        if math.isfinite(value):
-            return value
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+        return json_number(value)
     if isinstance(value, dict):
         return {name: json_value(part) for name, part in value.items()}
     return [json_value(part) for part in value] if isinstance(value, list) else value
@@ -244,7 +239,7 @@ def json_value(value: Any) -> Any:
 def value_of_json(value: Any) -> Any:
     """The inverse of `json_value`."""
     if isinstance(value, str):
-        return _SPELT.get(value, value)
+        return SPELT.get(value, value)
     if isinstance(value, dict):
         return {name: value_of_json(part) for name, part in value.items()}
     return [value_of_json(part) for part in value] if isinstance(value, list) else value

@@ -70,3 +70,15 @@ def test_a_second_yield_is_an_error(divisor):
 
     with pytest.raises(RuntimeError, match="a block yielded twice"), twice():
         divmod(1, divisor)
+
+
+def test_a_block_that_does_not_yield_is_an_error():
+    @block
+    def never(yields=False):
+        if yields:
+            yield
+
+    with pytest.raises(RuntimeError, match="a block did not yield"), never():
+        pass
+    with never(yields=True):
+        pass

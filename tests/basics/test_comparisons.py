@@ -1,5 +1,6 @@
 """same_values() against a naive comparison of every number with its place."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -11,6 +12,15 @@ from hypothesis import strategies as st
 from ding_lite.basics.comparisons import same_values
 
 NAN = math.nan
+EYE, FLOAT8 = torch.eye(2), torch.tensor([1.0, 2.0]).to(torch.float8_e4m3fn)
+
+
+@dataclasses.dataclass
+class Rows:
+    numbers: object
+    note: str = dataclasses.field(default="", compare=False)
+
+
 NUMBERS = st.sampled_from([0, 1, 2, 0.5, -1.0, NAN, math.inf, True])
 SHAPES = st.sampled_from([(), (1,), (2,), (2, 1), (0,), (0, 2)])
 
@@ -121,6 +131,24 @@ def test_a_change_of_one_number_is_seen(data):
         (2**200, 2**200 + 1, False),
         (torch.tensor([1 + 2j]), torch.tensor([1 + 2j]), True),
         ({1, 2}, {2, 1}, True),
+        (EYE.to_sparse(), EYE.to_sparse(), True),
+        (EYE.to_sparse(), EYE.to_sparse_csr(), True),
+        (EYE.to_sparse(), 2 * EYE.to_sparse(), False),
+        (EYE.to_sparse(), np.eye(2), True),
+        (FLOAT8, FLOAT8.clone(), True),
+        (FLOAT8, np.array([1.0, 2.0]), True),
+        (FLOAT8, np.array([1.0, 3.0]), False),
+        (torch.tensor([1 + 2j]).conj(), np.array([1 - 2j]), True),
+        (torch.tensor([1 + 2j]).conj(), torch.tensor([1 - 2j]), True),
+        (torch.nested.nested_tensor([torch.ones(1), EYE[0]]), torch.nested.nested_tensor([torch.ones(1), EYE[0]]), True),
+        (torch.nested.nested_tensor([torch.ones(1)]), torch.ones(1, 1), False),
+        (np.zeros(2, [("a", "f4"), ("b", "i4")]), np.zeros(2, [("a", "f4"), ("b", "i4")]), True),
+        (np.full(2, NAN, [("a", "f4")]), np.full(2, NAN, [("a", "f8")]), True),
+        (np.zeros(2, [("a", "f4"), ("b", "i4")]), np.zeros(2, [("a", "f4")]), False),
+        (np.zeros(2, [("a", "f4")]), np.zeros(2), False),
+        (Rows(np.ones(2)), Rows(np.ones(2), "other"), True),
+        (Rows(np.ones(2)), Rows(np.zeros(2)), False),
+        (Rows(1), 1, False),
     ],
 )
 def test_values_of_several_kinds(one, other, expected):

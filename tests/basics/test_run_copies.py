@@ -49,7 +49,7 @@ class Run:
 
     def __init__(self, folder, storage, continued=False):
         self.folder, self.files, self.record = folder, RunFiles(folder), RunRecord(folder)
-        self.record.begin(folder if continued else None, 0)
+        self.record.begin(continued, 0)
         self.copy = RunCopy(folder, storage)
         self.copy.begin(continued)
         self.copy.claim(self.record.run_id)

@@ -21,7 +21,7 @@ def in_folder(tmp_path, monkeypatch):
 def saved(folder, done=1, **config):
     """A run in a folder, which is also the copy of one."""
     record = RunRecord(folder)
-    record.begin(None, 0)
+    record.begin(False, 0)
     RunFiles(folder).save({"done": done}, done)
     record.end()
     if config:
@@ -169,7 +169,7 @@ def test_a_damaged_record_is_one_without_an_id(tmp_path, content):
     uri = saved(tmp_path / "store/run")
     (tmp_path / "store/run/run.json").write_text(content, encoding="latin-1")
     record = RunRecord(restored_run(uri))
-    record.begin("run", 1)
+    record.begin(True, 1)
     assert len(record.run_id) == 12
     record.end()
     with pytest.raises(CheckpointError, match="run has another run, with the id [0-9a-f]+, than .*, with the id None"):

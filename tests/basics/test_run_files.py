@@ -1,5 +1,6 @@
 """Files of a saved run: a save writes what is new, and no fault or damage loads another state."""
 
+import contextlib
 import json
 import multiprocessing
 import os
@@ -244,6 +245,30 @@ class TestFaults:
         assert same(RunFiles(tmp_path).load()[0], old)
         files.save(ring.in_pieces(), ring.stop)
         assert same(RunFiles(tmp_path).load()[0], ring.whole())
+
+    def test_without_a_manifest_a_save_that_fails_removes_no_state(self, tmp_path):
+        for fail_at in range(1, 200):
+            folder = tmp_path / str(fail_at)
+            ring, files = saved(folder, 40, 90)
+            (folder / "run/manifest.json").unlink()
+            before, faults = contents(folder), Faults(fail_at)
+            with pytest.MonkeyPatch.context() as monkeypatch:
+                faults.install(monkeypatch)
+                with contextlib.suppress(WriteError):
+                    files.save(ring.push(30).in_pieces(), ring.stop)
+            if (folder / "run/manifest.json").exists():
+                if faults.failed is None:
+                    break
+                continue
+            after = contents(folder)
+            assert before.items() <= after.items()
+            assert not [name for name in after.keys() - before.keys() if name.startswith("state_")]
+            files.remove_others()
+            assert contents(folder) == after
+            files.save(ring.in_pieces(), ring.stop)
+            assert same(RunFiles(folder).load()[0], ring.whole())
+            assert not unnamed(folder)
+        assert fail_at > 10
 
     def test_a_folder_that_cannot_be_made_is_named(self, tmp_path):
         files, ring = RunFiles(tmp_path / "new"), Ring().push(40)

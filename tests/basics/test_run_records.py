@@ -29,7 +29,7 @@ def raised(error):
 @pytest.fixture
 def record(tmp_path):
     record = RunRecord(tmp_path)
-    record.begin(None, 0)
+    record.begin(False, 0)
     yield record
     record.end()
 
@@ -57,7 +57,7 @@ def test_runs_have_different_ids_also_from_the_same_seeds(tmp_path):
     for number in range(20):
         random.seed(0)
         record = RunRecord(tmp_path / str(number))
-        record.begin(None, 0)
+        record.begin(False, 0)
         found.add(record.run_id)
         assert content(tmp_path / str(number))["id"] == record.run_id
         record.end()
@@ -70,7 +70,7 @@ def test_a_resumed_run_keeps_its_id_and_gets_a_session(tmp_path, record):
     run_id = record.run_id
     record.count(7)
     record.end()
-    record.begin(tmp_path / ".", 5)
+    record.begin(True, 5)
     record.count(9)
     record.end()
 
@@ -79,13 +79,12 @@ def test_a_resumed_run_keeps_its_id_and_gets_a_session(tmp_path, record):
     assert names(tmp_path) == ["run.json"]
 
 
-@pytest.mark.parametrize("continued", [None, "elsewhere"])
-def test_a_new_run_in_the_folder_renames_the_files_of_the_last_one(tmp_path, record, continued):
+def test_a_new_run_in_the_folder_renames_the_files_of_the_last_one(tmp_path, record):
     run_id = record.run_id
     record.note_error(raised(ValueError("no")))
     (tmp_path / "run.log").touch()
     record.end()
-    record.begin(continued, 0)
+    record.begin(False, 0)
 
     assert record.run_id != run_id
     assert json.loads((tmp_path / "run.1.json").read_text())["id"] == run_id
@@ -96,7 +95,7 @@ def test_a_new_run_in_the_folder_renames_the_files_of_the_last_one(tmp_path, rec
 def test_a_run_whose_record_is_damaged_gets_a_new_one(tmp_path, record, damaged):
     record.end()
     (tmp_path / "run.json").write_text(damaged)
-    record.begin(tmp_path, 3)
+    record.begin(True, 3)
 
     assert len(content(tmp_path)["sessions"]) == 1
     assert (tmp_path / "run.1.json").read_text() == damaged
@@ -104,7 +103,7 @@ def test_a_run_whose_record_is_damaged_gets_a_new_one(tmp_path, record, damaged)
 
 def test_records_of_one_process_make_one_session(tmp_path, record):
     other = RunRecord(tmp_path / ".")
-    other.begin(None, 0)
+    other.begin(False, 0)
     record.count(1)
     other.count(2)
     record.end()
@@ -121,13 +120,13 @@ class Owner:
 
 def test_a_session_of_a_closed_task_ends_when_another_one_begins(tmp_path):
     first, mine, theirs = RunRecord(tmp_path), Owner(), Owner()
-    first.begin(None, 0, owner=mine)
+    first.begin(False, 0, owner=mine)
     with pytest.raises(FolderInUseError, match="a task of this process that is still open writes to the folder"):
-        RunRecord(tmp_path).begin(None, 0, owner=theirs)
+        RunRecord(tmp_path).begin(False, 0, owner=theirs)
     assert first.is_begun
     mine.running = False
     second = RunRecord(tmp_path)
-    second.begin(None, 0, owner=theirs)
+    second.begin(False, 0, owner=theirs)
     first.count(5)
     first.save()
     first.note_error(raised(ValueError("no")))
@@ -177,7 +176,7 @@ def test_an_error_is_written_with_everything_that_is_known(tmp_path, record):
 
 def test_a_second_record_of_the_process_keeps_the_row_of_the_first(tmp_path, record):
     other, error = RunRecord(tmp_path), raised(ValueError("no"))
-    other.begin(None, 0)
+    other.begin(False, 0)
     record.note_error(error, {"env_step": 96})
     other.note_error(error)
 
@@ -217,7 +216,7 @@ def test_a_record_that_cannot_be_written_is_an_error_of_writing_and_the_session_
     (tmp_path / "file").touch()
     record = RunRecord(tmp_path / "file")
     with pytest.raises(WriteError, match="is a file, but a folder is needed there"):
-        record.begin(None, 0)
+        record.begin(False, 0)
     assert record.is_begun
     record.end()
 
@@ -246,7 +245,7 @@ def test_a_refused_record_has_not_begun(tmp_path, monkeypatch):
 
     monkeypatch.setattr(record.lock, "take", refuse)
     with pytest.raises(FolderInUseError):
-        record.begin(None, 0)
+        record.begin(False, 0)
 
     assert not record.is_begun
     assert list(tmp_path.iterdir()) == []
@@ -273,7 +272,7 @@ def test_data_for_json_has_numbers_of_python_and_paths_as_text():
         "array": [[1, 2]],
         "number": 2.0,
         "path": "/a/b",
-        "limits": ["inf", None, "text", ["-inf"]],
+        "limits": ["Infinity", None, "text", ["-Infinity"]],
         "7": {"x": 1},
     }
 
@@ -282,6 +281,11 @@ def test_data_for_json_has_numbers_of_python_and_paths_as_text():
 def test_what_json_does_not_have_is_named_with_its_place(value):
     with pytest.raises(TypeError, match=r"source\['policies'\]\[1\]\['seed'\](\[1\])? is .* of type .*, and JSON has only"):
         json_ready({"policies": [{}, {"seed": value}]}, "source")
+
+
+def test_names_that_are_the_same_text_in_json_are_refused():
+    with pytest.raises(TypeError, match=r"source\['x'\] has the names 1 and '1', and in JSON both are the same text: rename"):
+        json_ready({"x": {1: 2, "y": 0, "1": 3}}, "source")
 
 
 def test_data_for_json_that_contains_itself_is_named():

@@ -296,6 +296,37 @@ class TestReason:
         assert (loop.end_reason.kind, str(loop.end_reason)) == ("signal", "SIGINT was received")
         assert [entry[:2] for entry in log] == [("one", 1), ("one", 2)]
 
+    @pytest.mark.parametrize("withdrawn_in", [1, 2])
+    @MODES
+    def test_a_signal_after_finish_was_set_stays_if_finish_is_withdrawn(self, mode, withdrawn_in):
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        loop = Task()
+
+        def ask(ctx):
+            loop.finish = ctx.total_step == 1  # as people write it
+
+        def interrupt(ctx):
+            if ctx.total_step == 1:
+                signal.raise_signal(signal.SIGINT)
+
+        def withdraw(ctx):
+            loop.finish = False
+
+        middleware = [ask, interrupt, withdraw] if withdrawn_in == 1 else [ask, withdraw, interrupt, ask, withdraw]
+        try:
+            with loop.start(ctx=Counts(), **mode):
+                for fn in middleware:
+                    loop.use(contract(stage="learn")(fn))
+                with pytest.raises(KeyboardInterrupt):
+                    loop.run(9)
+                assert loop.ctx.total_step == 1
+                assert str(loop.end_reason) == "SIGINT was received"
+                loop.finish = False
+                loop.run(2)  # the signal belongs to the last run
+                assert (loop.ctx.total_step, str(loop.end_reason)) == (3, "max_step=2 was reached")
+        finally:
+            signal.signal(signal.SIGINT, before)
+
     @MODES
     def test_a_signal_while_the_run_ends_is_its_reason_also_when_the_task_is_closed(self, mode):
         class Interrupted(Ends):

@@ -1,6 +1,7 @@
 """Resuming: the content of a saved state, when it is saved, and errors that name what cannot be resumed."""
 
 import dataclasses
+import json
 import threading
 import warnings
 
@@ -14,6 +15,7 @@ from ding_lite.basics.global_random import global_random_states
 from ding_lite.contexts import OnlineRLContext
 from ding_lite.engine import Context, RunStateError, Task, contract
 from ding_lite.envs import make_envs
+from ding_lite.middleware import CkptSaver
 
 
 @dataclasses.dataclass
@@ -75,6 +77,56 @@ class TestBetweenIterations:
             seen = []
             loop.between_iterations(lambda: seen.append(1))
             assert seen == [1]
+
+    @pytest.mark.parametrize("where", ["begin_run", "end_run"])
+    @MODES
+    def test_in_begin_run_it_is_called_after_the_first_iteration_and_in_end_run_after_all(self, mode, where):
+        seen, loop = [], Task()
+
+        class Asking(Adder):
+            def ask(self, at):
+                if at == where:
+                    loop.between_iterations(lambda: seen.append((loop.state_dict()["runs"][-1][:2], loop.ctx.total_step)))
+
+            def begin_run(self):
+                self.ask("begin_run")
+
+            def end_run(self, ctx):
+                self.ask("end_run")
+
+        with loop.start(ctx=Counts(), **mode):
+            loop.use(Asking())
+            loop.run(4)
+            loop.run(1)
+            loop.run(3)
+        at_end = [([4, "max_step"], 3), ([5, "max_step"], 4), ([8, "max_step"], 7)]
+        assert seen == ([([1, None], 0), ([5, None], 4), ([6, None], 5)] if where == "begin_run" else at_end)
+
+    @MODES
+    def test_in_begin_run_it_changes_nothing_and_ends_before_its_time_with_the_run(self, mode):
+        def run(asks, finish=99):
+            seen, loop, ran = [], Task(), []
+
+            class Asking(Adder):
+                def begin_run(self):
+                    if asks:
+                        loop.between_iterations(lambda: seen.append(loop.ctx.total_step))
+
+            @contract(reads=("count",), stage="evaluate")
+            def evaluate(ctx):
+                ran.append((ctx.total_step, ctx.count))
+
+            @contract(stage="record")
+            def end(ctx):
+                if ctx.total_step == finish:
+                    loop.finish = True
+
+            with loop.start(ctx=Counts(), **mode):
+                loop.use(evaluate).use(Asking()).use(end).run(5)
+            return seen, ran
+
+        assert run(True) == ([0], run(False)[1])
+        assert run(True, finish=0) == ([], run(False, finish=0)[1])
 
     @MODES
     def test_it_is_not_called_if_the_run_ends_earlier(self, mode):
@@ -270,6 +322,14 @@ class TestState:
             (
                 lambda s: s.update(lanes={"edges": [{}], "snapshots": [], "lanes": []}),
                 r"\['lanes'\]\['edges'\]\[0\] is \{\}, expected a dict with \['edge', 'tokens'\]",
+            ),
+            (
+                lambda s: s.update(lanes={"edges": [], "snapshots": [], "lanes": []}),
+                r"\['lanes'\]\['lanes'\] is \[\], expected a list of 4 dicts",
+            ),
+            (
+                lambda s: s.update(lanes={"edges": [], "snapshots": [], "lanes": [{}] * 4, "leaders": [0]}),
+                r"\['lanes'\]\['leaders'\] is \[0\], expected a list of places in 'snapshots'",
             ),
             (lambda s: s.update(lanes=3), r"\['lanes'\] is 3, expected None, or"),
             (lambda s: s.update(global_random=None), r"\['global_random'\] is None, expected a dict"),
@@ -491,6 +551,32 @@ class TestFiles:
 
         with pytest.warns(UserWarning, match="The files are used without it"):
             assert files.load()[0] == {"x": 1}
+
+    @pytest.mark.parametrize("name", ["state_9\0.pt", "state_\ud800.pt", "s" * 999, "run"], ids="0123")
+    def test_a_state_in_the_manifest_whose_name_can_be_that_of_no_file_is_damaged(self, tmp_path, name):
+        files = RunFiles(tmp_path)
+        files.save({"x": 1}, 1)
+        manifest = files.folder / "manifest.json"
+        content = json.loads(manifest.read_text())
+        manifest.write_text(json.dumps({**content, "states": [{"file": name, "sha256": "0"}, *content["states"]]}))
+        assert files.saved() == [1]
+        with pytest.warns(UserWarning, match=r"The run continues from the state before"):
+            assert files.load()[0] == {"x": 1}
+        files.save({"x": 2}, 2)
+        assert RunFiles(tmp_path).load()[0] == {"x": 2}
+
+    def test_a_damaged_manifest_is_told_once(self, tmp_path):
+        def run(steps, resume=None):
+            with Task().start(ctx=Counts(), resume=resume) as loop:
+                loop.use(Adder()).use(CkptSaver(torch.nn.Linear(1, 1), tmp_path, train_freq=1)).run(steps)
+                return loop.ctx.count
+
+        assert run(3) == 1 + 2 + 3
+        (RunFiles(tmp_path).folder / "manifest.json").write_text("{")
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            assert run(4, tmp_path) == 1 + 2 + 3 + 4
+        assert len([one for one in caught if "used without it" in str(one.message)]) == 1
 
 
 def without_random(state):

@@ -1,6 +1,7 @@
 """Watchdogs: a run that hangs ends with a name and a status; a run that uses up the memory is saved and ends."""
 
 import mmap
+import re
 import textwrap
 import time
 
@@ -79,6 +80,43 @@ with Task().start(watchdog_s=0.5) as loop:
     name = method.partition("(")[0]
     assert done.returncode == watchdogs.STUCK_STATUS
     assert {"begin_run": "begin_run of Final", "end_run": "Final.end_run"}[name] in done.stderr.partition("made no progress")[2]
+
+
+HANGING = """
+import threading
+from ding_lite.engine import Task, contract
+
+@contract(stage="collect")
+def collect(ctx):
+    pass
+
+@contract(stage="learn")
+def learn(ctx):
+    if ctx.total_step == 1:
+        {asks}
+
+def work():
+    threading.Event().wait()
+
+loop = Task()
+with loop.start(watchdog_s=0.5, {mode}) as loop:
+    loop.use(collect).use(learn).run({steps})
+"""
+
+
+@MODES
+def test_a_save_that_hangs_is_named(mode):
+    done = run_script(f"{SHORT_GRACE}{HANGING.format(asks='loop.between_iterations(work)', mode=mode, steps=9)}")
+    assert done.returncode == watchdogs.STUCK_STATUS
+    assert "for 0.5 s: the save of the run, or what else is called between two iterations, did not return." in done.stderr
+
+
+@pytest.mark.parametrize(("asks", "steps"), [("", 2), ("; loop.between_iterations(loop.state_dict)", 9)])
+def test_deferred_work_that_hangs_is_named_where_the_run_waits_for_it(asks, steps):
+    script = HANGING.format(asks=f"loop.defer(work){asks}", mode="async_mode=True", steps=steps)
+    done = run_script(f"{SHORT_GRACE}{script}")
+    assert done.returncode == watchdogs.STUCK_STATUS
+    assert re.search(r"0.5 s: work \(.*\), deferred by middleware learn \(.*\) in iteration 1 of the task did", done.stderr)
 
 
 DEADLOCK = """

@@ -273,6 +273,16 @@ class TestOpenTasks:
         assert id_in(tmp_path) != first
         assert (tmp_path / "ckpt.1").is_dir()
 
+    def test_so_is_one_that_an_earlier_run_of_the_same_task_has_left_open(self, tmp_path):
+        loop, ids, savers = Task(), [], [saver_of(tmp_path), saver_of(tmp_path)]
+        for hidden in savers:
+            with pytest.warns(UserWarning, match="calls neither its begin_run"), loop.start(ctx=Counted()):
+                loop.use(lambda ctx, hidden=hidden: (yield from hidden(ctx))).run(max_step=1)
+            ids.append(id_in(tmp_path))
+        assert ids[0] != ids[1]
+        assert json.loads((tmp_path / "run.1.json").read_text())["id"] == ids[0]
+        assert (tmp_path / "ckpt.1").is_dir()
+
     def test_a_saver_that_was_called_by_hand_joins_the_run_of_a_task(self, tmp_path):
         saver = saver_of(tmp_path)
         list(saver(Counted()))

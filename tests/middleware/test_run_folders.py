@@ -247,6 +247,21 @@ class TestErrors:
         assert record(tmp_path)["id"] != run_id
         assert not (tmp_path / "error.txt").exists()
 
+    @pytest.mark.parametrize("writers", ["saver", "logger", "both"])
+    def test_the_next_run_of_the_same_task_does_so_too(self, tmp_path, writers):
+        saver = [CkptSaver(torch.nn.Linear(1, 1), tmp_path, train_freq=1)] if writers != "logger" else []
+        logger = [online_logger(cfg_of(tmp_path), show_every_s=1e9)] if writers != "saver" else []
+        with Task().start(ctx=OnlineRLContext()) as loop:
+            for middleware in (failing_in(2), *logger, *saver):
+                loop.use(middleware)
+            with pytest.raises(ValueError, match="the cause"):
+                loop.run(5)
+            error = (tmp_path / "error.txt").read_bytes()
+            loop.run(5)
+        assert not (tmp_path / "error.txt").exists()
+        assert (tmp_path / "error.1.txt").read_bytes() == error
+        assert len(record(tmp_path)["sessions"]) == 1
+
     @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
     def test_a_signal_or_sys_exit_leaves_no_error_txt(self, tmp_path, error):
         with pytest.raises(error):
