@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from ding_lite.config import RunConfig
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
-from ding_lite.engine import Deferred, Task, WorkCancelled, contract
+from ding_lite.engine import Deferred, WorkCancelled, contract
 from ding_lite.engine.run_parts import has_state
 from ding_lite.metrics import MetricsLogger
 from ding_lite.metrics.outputs import append_metrics
@@ -146,7 +146,7 @@ class ScheduledEvaluator:
         task = own_run()
         if not is_first_rank():
             return
-        is_signal = _is_ended_by_signal(task)
+        is_signal = task.is_ended_by_signal
         if self._under_way is not None:
             if is_signal:
                 self._under_way[1].cancel()
@@ -159,7 +159,7 @@ class ScheduledEvaluator:
         self._last_env_step = getattr(ctx, "env_step", 0)
         evaluate = self._in_turn(EvaluationTurn(self._policies)) if task.max_lag > 0 else self._evaluate
         with contextlib.suppress(WorkCancelled):
-            self._write(evaluate(_counters(ctx), lambda: task.running and (task.stopping or _is_ended_by_signal(task))), ctx)
+            self._write(evaluate(_counters(ctx), lambda: task.running and task.stopping), ctx)
 
     def _is_evaluated(self, ctx: OnlineRLContext | OfflineRLContext) -> bool:
         """Whether these very weights have been evaluated."""
@@ -272,10 +272,6 @@ def _evaluation_of(state: Mapping[str, Any]) -> Evaluation:
     metrics = MetricsLogger()
     metrics.set_state(state["metrics"])
     return Evaluation(state["value"], state["train_iter"], state["weights"], [metrics.reduce()])
-
-
-def _is_ended_by_signal(task: Task) -> bool:
-    return task.end_reason is not None and task.end_reason.kind == "signal"
 
 
 def _counters(ctx: OnlineRLContext | OfflineRLContext) -> dict[str, int]:

@@ -116,6 +116,11 @@ class EndingMixin:
         return self._end_reason
 
     @property
+    def is_ended_by_signal(self) -> bool:
+        """Whether a signal has ended the iterations of the run. One that comes while the run ends lets that finish."""
+        return self._end_reason is not None and self._end_reason.kind == "signal"
+
+    @property
     def is_cut(self) -> bool:
         """Whether a signal or lack of memory ends the run, which may be resumed: in a plain loop, true from then on."""
         return self._signal is not None if self._asked is None else self._asked.is_cut

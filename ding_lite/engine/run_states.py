@@ -21,6 +21,7 @@ from ding_lite.basics.value_types import require_kept_type
 from ding_lite.engine.deferrals import Deferrals
 from ding_lite.engine.lost_entries import lost_entries
 from ding_lite.engine.network_states import NetworkStates
+from ding_lite.engine.renamed_middleware import with_new_names
 from ding_lite.engine.run_calls import RunCalls, is_sound_record
 from ding_lite.engine.run_parts import environments_of, environments_without_state, network_holder, parts_of
 from ding_lite.engine.setting_states import SettingStates
@@ -238,6 +239,7 @@ class RunStateMixin:
         if self._iterating:
             raise RuntimeError("task.load_state_dict() during a run: call it before task.run().")
         require_sound(state)
+        state = with_new_names(state)
         self._note_start()
         self._require_fit(state)
         parts, without = self._parts(), state["without_state"]

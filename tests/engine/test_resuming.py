@@ -649,3 +649,27 @@ def test_a_path_inside_the_folder_of_a_run_is_named_with_the_folder(inside, tmp_
         Task().start(resume=tmp_path / inside),
     ):
         pass
+
+
+@pytest.mark.parametrize("mode", [{}, {"max_lag": 1}, {"async_mode": True}], ids=["plain", "lag", "async"])
+def test_a_state_from_before_a_middleware_was_renamed_is_loaded(mode):
+    def run(count, state=None):
+        loop, collect, learn = Task(), Adder("collect"), Adder()
+        collect.__name__, learn.__name__ = "MultiAgentCollector", "population_trainer"
+        with loop.start(ctx=Counts(), **mode):
+            loop.use(collect).use(learn)
+            if state is not None:
+                loop.load_state_dict(state)
+            loop.run(count)
+            return loop.ctx.count, loop.state_dict()
+
+    def old(part):
+        if isinstance(part, str):
+            return part.replace("MultiAgentCollector", "AgentsCollector").replace("population_trainer", "population_stepper")
+        if isinstance(part, dict):
+            return {old(name): old(inside) for name, inside in part.items()}
+        return [old(inside) for inside in part] if isinstance(part, list) else part
+
+    state = run(3)[1]
+    assert old(state)["pipeline"] == ["AgentsCollector", "population_stepper"]
+    assert run(5, old(state))[0] == run(5, state)[0] == run(5)[0]

@@ -2,6 +2,7 @@
 
 import json
 import re
+import signal
 import sys
 import threading
 import time
@@ -591,3 +592,41 @@ def test_wrappers_with_running_statistics_are_named(wrappers, words, is_vector, 
     for text, word in zip(found, words * 2):
         assert re.search(word, text)
     assert all("stop_value" in text for text in found[: len(words)] if "rewards" in text)
+
+
+@pytest.mark.parametrize("mode", [{}, {"max_lag": 1}, {"async_mode": True}], ids=["plain", "lag", "async"])
+def test_a_signal_while_the_run_ends_does_not_lose_the_evaluation_of_the_final_weights(tmp_path, mode):
+    envs = make_envs(Paid, 2)
+    policy = Weight(PolicyConfig(seed=0), envs.single_observation_space, envs.single_action_space)
+
+    @contract(reads=("train_iter",), writes=("train_iter",), uses=(policy.learn_mode,), stage="learn")
+    def learn(ctx):
+        policy.learn_mode.forward({})
+        ctx.train_iter += 1
+
+    class Interrupted:
+        def __call__(self, ctx):
+            pass
+
+        def end_run(self, ctx):
+            signal.raise_signal(signal.SIGTERM)
+
+    contract(stage="evaluate")(interrupted := Interrupted())
+    loop, found = Task(), []
+
+    def run():
+        with loop.start(ctx=OnlineRLContext(), **mode):
+            loop.use(interrupted).use(interaction_evaluator(config(eval_freq=100), policy.eval_mode, envs)).use(learn)
+            try:
+                loop.run(max_step=3)
+            finally:
+                found.append((loop.ctx.last_eval_iter, str(loop.end_reason)))
+
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        with pytest.raises(SystemExit):
+            run()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        envs.close()
+    assert found == [(3, "SIGTERM was received")]
