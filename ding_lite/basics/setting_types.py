@@ -164,17 +164,26 @@ def _option(hint: Any, value: Any, where: str) -> Any:
         ConfigError: it has none of them; or it would have another one after it was read from config.json.
     """
     found = _as_first_option(hint, value, where)
-    if isinstance(found, Section) and type(found) not in typing.get_args(hint):
-        return found  # of a derived class, which may be in the place of its base, as in a field of one type
+    sections = [one for one in typing.get_args(hint) if isinstance(one, type) and issubclass(one, Section)]
+    if isinstance(found, Section) and (len(sections) == 1 or type(found) not in sections):
+        return found  # of a derived class, or with one inside, as in a field of one type
     written = json.dumps(plain_setting(found))
     back = _as_first_option(hint, json.loads(written, parse_constant=lambda it: it if it in _INFINITE else math.nan), where)
-    # By repr, because NaN, for which there is an error later, differs from itself.
-    if repr(back) != repr(found) and (type(back) is not type(found) or back != found):
+    # A tuple may come back as a list, as in a field of one type. By repr, because NaN, for which there is an error later,
+    # differs from itself.
+    if repr(_with_lists(back)) != repr(_with_lists(found)) and (type(back) is not type(found) or back != found):
         raise ConfigError(
             f"{where} = {value!r:.60} comes back from config.json as {back!r:.60}, because it is declared {_spelt(hint)}: "
             f"declare it without {type(back).__name__}, or set it to {_type_of(back)}."
         )
     return found
+
+
+def _with_lists(value: Any) -> Any:
+    """The value with lists instead of tuples."""
+    if isinstance(value, (list, tuple)):
+        return [_with_lists(item) for item in value]
+    return {key: _with_lists(item) for key, item in value.items()} if type(value) is dict else value
 
 
 def _as_first_option(hint: Any, value: Any, where: str) -> Any:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import operator
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import GeneratorType
 from typing import Any
 
+from ding_lite.basics.comparisons import same_values
 from ding_lite.basics.messages import location_of, name_of
 from ding_lite.basics.optional_attributes import attribute_behind
-from ding_lite.pipeline.contexts import Context, kept_fields
+from ding_lite.pipeline.contexts import Context, factories_of, kept_fields, start_values
 from ding_lite.pipeline.contracts import Contract, contract_of, inherits_contract, line_to_add
 from ding_lite.pipeline.end_readers import reads_at_end, too_late
 from ding_lite.pipeline.ended_contexts import EndedContexts
@@ -52,7 +53,7 @@ class Checker:
         touches: Touches,
         reached: Reached | None = None,
     ) -> None:
-        self._entries, self._class, self._kept = entries, real_class_of(type(ctx)), kept_fields(ctx)
+        self._entries, self._class, self._kept = entries, real_class_of(type(ctx)), frozenset(kept_fields(ctx))
         self.end = ctx.total_step + CHECKED_ITERATIONS
         """The first iteration in which nothing is compared."""
         self.max_lag = max_lag
@@ -76,16 +77,18 @@ class Checker:
         self.watched.clear()
         return False
 
-    def warn_if_unseen(self, fn: Callable[..., Any], name: str) -> None:
-        """Warn if the second half of `fn`, which has no contract, has set this field after that of a logger or saver, which
-        reads fields there."""
-        place = next((place for place, entry in enumerate(self._entries) if entry.fn is fn), None)
-        if place is None or name in self._kept or is_property(self._class, name):
-            return
-        behind = [(entry, entry.contract) for entry in self._entries[place + 1 :] if reads_at_end(entry.fn)]
-        readers = [it for it, own in behind if own and name in expand_reads(self._class, (*own.reads, *own.may_read))]
-        if readers:
-            warnings.warn(too_late(self._entries[place], name, readers), stacklevel=2)
+    def unseen_after(self, fn: Callable[..., Any]) -> dict[str, tuple[Entry, list[Entry]]]:
+        """The fields that the second half of `fn` would set too late for loggers and savers: by name, its entry and theirs."""
+        place = next((place for place, entry in enumerate(self._entries) if entry.fn is fn), len(self._entries))
+        found: dict[str, tuple[Entry, list[Entry]]] = {}
+        for reader in self._entries[place + 1 :]:
+            terms = reader.contract
+            if terms is None or not reads_at_end(reader.fn):
+                continue
+            for name in expand_reads(self._class, (*terms.reads, *terms.may_read)) - self._kept:
+                if not is_property(self._class, name):
+                    found.setdefault(name, (self._entries[place], []))[1].append(reader)
+        return found
 
     def guarded(self, entries: Iterable[Entry]) -> Iterator[Entry]:
         """The entries, each with a call that enforces its contract. The list may grow meanwhile."""
@@ -179,6 +182,8 @@ class Guard:
         self._read: dict[str, Print] = {}
         """Values that a function without a contract has read, by field."""
         self._has_warned = False
+        self._unseen: dict[str, tuple[Entry, list[Entry]]] | None = None
+        """Fields that the second half of a function without a contract would set too late; None before the first look."""
 
     @property
     def who(self) -> str:
@@ -260,7 +265,26 @@ class Guard:
         except BaseException as error:  # noqa: BLE001  the middleware may handle it
             self._run(SECOND, ctx, backward_step, generator, error)
         else:
+            before = self._unseen_before(ctx)
             self._run(SECOND, ctx, backward_step, generator)
+            self._warn_of_unseen(ctx, before)
+
+    def _unseen_before(self, ctx: Any) -> dict[str, Any]:
+        """The values of the fields that this second half would set too late for a logger or saver."""
+        if self.contract is not None or not self._compares or ctx.total_step >= self._checker.end:
+            return {}
+        if self._unseen is None:
+            self._unseen = self._checker.unseen_after(self.fn)
+        return {name: field_value(ctx, name) for name in self._unseen}
+
+    def _warn_of_unseen(self, ctx: Any, before: Mapping[str, Any]) -> None:
+        """Warn of values that no logger or saver has seen, unless they only clear the field."""
+        for name, earlier in before.items():
+            value = field_value(ctx, name)
+            if value is not earlier and value is not None and not _is_start_value(ctx, name, value):
+                assert self._unseen is not None
+                warnings.warn(too_late(self._unseen[name][0], name, self._unseen[name][1]), stacklevel=2)
+                del self._unseen[name]
 
     def _take(self, take: Callable[[Any], None], ctx: Any) -> None:
         self._run(LATE, ctx, take, ctx)
@@ -303,18 +327,7 @@ class Guard:
         return known
 
     def _observer(self, which: int) -> Callable[[str, str], None]:
-        note = self._checker.touches.observer(self.fn, self.name, self.location, is_second=which == SECOND)
-        if which != SECOND:
-            return note
-        known: set[str] = set()
-
-        def note_end(verb: str, name: str) -> None:
-            note(verb, name)
-            if verb == "write" and name not in known:
-                known.add(name)
-                self._checker.warn_if_unseen(self.fn, name)
-
-        return note_end
+        return self._checker.touches.observer(self.fn, self.name, self.location, is_second=which == SECOND)
 
     def _noting(self, note: Callable[[str, str], None]) -> Callable[[Any, str, str], None]:
         """`note`, which also records the value at the first read."""
@@ -374,6 +387,11 @@ def _all_writes(cls: type[Context], terms: Contract | None) -> frozenset[str]:
     if terms is None:
         return cls._plan.fields
     return frozenset[str]().union(*(step_fields(cls, terms, which)[1] for which in (FIRST, SECOND, LATE)))
+
+
+def _is_start_value(ctx: Any, name: str, value: Any) -> bool:
+    made = {field: make for field, make in factories_of(ctx) if field == name}
+    return same_values(value, made[name]() if made else start_values(ctx).get(name))
 
 
 def _no_advice(verb: str, name: str, is_unset: bool) -> str:

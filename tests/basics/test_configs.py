@@ -535,6 +535,26 @@ class TestValuesInFiles:
         ):
             one_field(annotation, value)
 
+    @pytest.mark.parametrize("annotation", [Sequence[float], Sequence[float] | None, list | tuple, dict[str, Sequence] | None])
+    def test_a_sequence_may_be_a_tuple_also_if_it_is_optional(self, annotation):
+        value = {"a": (0.9, 0.99)} if "dict" in str(annotation) else (0.9, 0.99)
+        config = one_field(annotation, value)
+
+        assert config.x == value or config.x == [0.9, 0.99]
+        assert through_json(config).to_dict() == config.to_dict()
+
+    def test_an_optional_section_may_have_one_of_a_derived_class(self):
+        @dataclasses.dataclass
+        class Bigger(Learn):
+            more: int = 1
+
+        @dataclasses.dataclass
+        class Main(Config):
+            learn: Learn = dataclasses.field(default_factory=Learn)
+
+        given = Main(learn=Bigger())
+        assert one_field(Main | None, given).x is given
+
     @pytest.mark.parametrize("value", [Level.LOW, Learn(), [Learn()], {"a": Side.LEFT}], ids=repr)
     def test_a_value_whose_type_a_file_does_not_have_needs_a_declared_type(self, value):
         with pytest.raises(ConfigError, match="need a field that is declared with their type"):

@@ -453,6 +453,20 @@ def test_what_a_second_half_without_a_contract_sets_too_late_is_named_too(mode):
     assert logger.seen == saver.seen == [None] * 3
 
 
+@pytest.mark.parametrize("value", ["its own", None, "start value"])
+def test_a_second_half_that_clears_a_field_or_leaves_it_is_not_named(value):
+    def clearing(ctx):
+        ctx.rows = [1]
+        yield
+        ctx.rows = {"its own": ctx.rows, "start value": []}.get(value)
+
+    logger = AtEnd("log", "rows")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run_of(clearing, logger, max_step=2)
+    assert logger.seen == [[1]] * 2
+
+
 @pytest.mark.parametrize("field", ["data", "kept"])
 def test_what_a_second_half_without_a_contract_sets_in_time_is_not_named(field):
     def judging(ctx):
