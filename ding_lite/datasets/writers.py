@@ -189,7 +189,6 @@ class DatasetWriter:
         if isinstance(found, Episodes):
             copied = Episodes(map_leaves(_copy, found.rows()), found.lengths)
             self._episodes.append(copied)
-            columns = copied.rows()
         else:
             if self._rollouts and self._rollouts[-1].num_envs != found.num_envs:
                 raise DatasetError(
@@ -200,9 +199,8 @@ class DatasetWriter:
             copied = Trajectories(columns, None if found.valid is None else found.valid.copy())
             copied = self._without_rests(copied, found.begins)
             self._rollouts.append(copied)
-            columns = copied.columns
         self._specs = specs
-        self._bytes += _bytes_of(columns)
+        self._bytes += _bytes_of(copied)
         if self._bytes >= self._write_at:
             self._write_finished()
 
@@ -285,7 +283,8 @@ class DatasetWriter:
             self._write_index(self._index.chunks)
 
     def _bytes_held(self) -> int:
-        return sum(_bytes_of(one.columns) for one in self._rollouts) + sum(_bytes_of(one.rows()) for one in self._episodes)
+        """Of what is held of unfinished episodes; the rows of others between them, which are not valid, do not count."""
+        return sum(map(_bytes_of, (*self._rollouts, *self._episodes)))
 
     def _chunk(self, episodes: Sequence[Episodes]) -> list[Chunk]:
         """Write these episodes to a file, if there are any."""
@@ -461,9 +460,11 @@ def _storable(found: Trajectories | Episodes) -> dict[str, Any]:
     return storable(rows, len(rows["reward"]) if "reward" in rows else 0)
 
 
-def _bytes_of(columns: Mapping[str, Any]) -> int:
-    """The bytes of columns in a file, which has no next_obs."""
-    return sum(leaf.nbytes for path, leaf in flatten(columns) if path[0] != "next_obs")
+def _bytes_of(found: Trajectories | Episodes) -> int:
+    """The bytes of its valid rows in a file, which has no next_obs."""
+    columns, valid = (found.columns, _valid(found)) if isinstance(found, Trajectories) else (found.rows(), None)
+    whole = sum(leaf.nbytes for path, leaf in flatten(columns) if path[0] != "next_obs")
+    return whole if valid is None or not valid.size else whole // valid.size * int(valid.sum())
 
 
 def _copy(leaf: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -138,6 +138,17 @@ def test_an_episode_that_never_ends_takes_a_time_that_grows_with_its_length(num_
     require_equal(OfflineDataset(tmp_path / "whole"), recording)
 
 
+def test_an_episode_that_never_ends_does_not_hold_up_the_files_of_the_others(tmp_path, small_files):
+    recording = Recording(num_envs=16, seed=0)
+    recording.lengths[0] = 10**6
+    writer = DatasetWriter(tmp_path)
+    for _ in range(80):
+        writer.add(recording.rollout(5))
+    finished = sum(len(episode) for episodes in recording.episodes[1:] for episode in episodes[:-1])
+
+    assert len(OfflineDataset(tmp_path)) > 0.85 * finished
+
+
 def test_what_is_held_does_not_change_with_the_rollout(tmp_path):
     recording = Recording(seed=2)
     writer = DatasetWriter(tmp_path)
