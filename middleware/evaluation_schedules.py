@@ -141,6 +141,11 @@ class ScheduledEvaluator:
         """Forget in which iteration an earlier run of the process has ended. The task calls it."""
         self._reached_in = -1
 
+    def note_error(self, error: Exception) -> None:
+        """Drop an evaluation that a saved run had begun, as the task drops deferred work. The task calls it."""
+        if self._under_way is not None and isinstance(self._under_way[1], _Restored):
+            self._under_way = None
+
     def end_run(self, ctx: OnlineRLContext | OfflineRLContext) -> None:
         """Evaluate the final weights, if anything was learned since the last evaluation; see `interaction_evaluator`."""
         task = own_run()

@@ -195,8 +195,8 @@ class RunStateMixin:
             )
         if self._family is not None and family_of(self._ctx) is not self._family:
             raise RunStateError(
-                "task.ctx was replaced between two calls of run, so that the iterations are not counted on, and a resumed run "
-                "would repeat some: set its fields instead."
+                "task.ctx was replaced during the run, or between two calls to run, and a resumed run may count the iterations "
+                "in another way: set its fields instead."
             )
         self._warn_of_lost_memories()
         network = self._network if self._network is not None else self._resting_network()

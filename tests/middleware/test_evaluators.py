@@ -630,3 +630,38 @@ def test_a_signal_while_the_run_ends_does_not_lose_the_evaluation_of_the_final_w
         signal.signal(signal.SIGTERM, before)
         envs.close()
     assert found == [(3, "SIGTERM was received")]
+
+
+def test_an_evaluation_in_progress_is_dropped_by_a_caught_error_also_in_a_resumed_run():
+    def run(state=None):
+        envs = make_envs(Paid, 2)
+        policy = Weight(PolicyConfig(seed=0), envs.single_observation_space, envs.single_action_space)
+        loop, rows, states = Task(), [], []
+
+        @contract(reads=("train_iter",), writes=("train_iter",), uses=(policy.learn_mode,), stage="learn")
+        def learn(ctx):
+            if ctx.total_step == 3 and not rows:
+                raise ValueError("once")
+            policy.learn_mode.forward({})
+            ctx.train_iter += 1
+
+        @contract(reads=("last_eval_value",), stage="record")
+        def note(ctx):
+            if ctx.total_step > 3:
+                rows.append((ctx.total_step, ctx.last_eval_value))
+
+        with loop.start(ctx=OnlineRLContext(), max_lag=1):
+            loop.use(interaction_evaluator(config(eval_freq=4), policy.eval_mode, envs)).use(learn).use(note)
+            if state is not None:
+                loop.load_state_dict(state)
+            loop.run(3, final=False)
+            states.append(loop.state_dict())
+            with pytest.raises(ValueError, match="once"):
+                loop.run(3)
+            loop.run(4)
+        envs.close()
+        return rows, states[0]
+
+    rows, state = run()
+    assert run(state)[0] == rows
+    assert len(rows) == 4
