@@ -48,7 +48,8 @@ class TargetNetworkMixin(Base):
         if missing:
             raise TypeError(
                 f"{type(self).__name__} has a target network, and its configuration, a {type(self.cfg).__name__}, has no "
-                f"learn.{missing[0]}: set config_type to a configuration with this setting, such as DQNPolicyConfig."
+                f"learn.{missing[0]}: set config_type, or get_default_config of build_policy, to a configuration with it, "
+                "such as DQNPolicyConfig."
             )
         normalizer = getattr(self.model, "normalizer", None)
         shared = {} if normalizer is None else {id(normalizer): normalizer}  # deepcopy does not copy what it finds here

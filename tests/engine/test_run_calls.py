@@ -599,7 +599,10 @@ def test_a_run_whose_context_was_replaced_between_two_calls_is_not_saved(mode, t
         loop.renew()
         loop.state_dict()
         loop.ctx = Counts()
-        with pytest.raises(RunStateError, match=r"task\.ctx was replaced during the run, or between two calls to run, .* set its fields instead"):
+        with pytest.raises(
+            RunStateError,
+            match=r"task\.ctx was replaced during the run, or between two calls to run, .* set its fields instead",
+        ):
             loop.state_dict()
         with pytest.warns(UserWarning, match=r"this run cannot be resumed later.* task\.ctx was replaced") as caught:
             loop.run(3)
