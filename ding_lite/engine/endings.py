@@ -171,8 +171,8 @@ class EndingMixin:
     def _end_run(self) -> None:
         """Call every `end_run` after the last iteration, step by step in the order of an iteration.
 
-        Each pass has a new context, to which kept fields carry over; so has each context in a dict of contexts, such as `parts`.
-        Values written there are copied to the contexts of the last iteration.
+        Each pass has a new context, to which kept fields carry over, also in place of each context in a dict of contexts, such
+        as `parts`. Values written there are copied to the contexts of the last iteration.
         """
         self._ends[:] = _ends_of(self._entries, self._touches)
         self._is_repeated = True
