@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import warnings
@@ -308,7 +309,10 @@ class CkptSaver:
                 own_run().raise_at_end(missing)
         reason = own_run().end_reason
         if reason is not None and reason.kind == "signal" and self._final_step == ctx.total_step and is_first_rank():
-            tell(f"{reason}: the final state is saved in {self._name / 'ckpt/final.pt'}")
+            # A signal during the end of the run saves it only afterwards.
+            is_resumable = self._run_saver.saved_after == ctx.total_step + 1
+            fix = f"; continue the run with task.start(resume={json.dumps(str(self._name))})" if is_resumable else ""
+            tell(f"{reason}: the final state is saved in {self._name / 'ckpt/final.pt'}{fix}")
 
     def _save_last(self, ctx: Any) -> None:
         """Save everything that is not saved yet; a failure is raised after all middleware have ended."""
