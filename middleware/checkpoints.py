@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import warnings
@@ -78,9 +79,9 @@ class CkptSaver:
     `UnsavedError` after the run has ended.
 
     An evaluator of the user writes ctx.eval_value and ctx.eval_weights: the weights that it evaluated, such as
-    `policy.get_weights()`, or a dict of these by name for several policies. Without eval_weights, `best.pt` is the policy at
-    the end of the iteration, if ctx.last_eval_iter equals ctx.train_iter. If not, `best.pt` is not written, and a warning
-    says so.
+    `policy.eval_mode.get_weights()`, or a dict of these by name for several policies. Without eval_weights, `best.pt` is the
+    policy at the end of the iteration, if ctx.last_eval_iter equals ctx.train_iter. If not, `best.pt` is not written, and a
+    warning says so.
 
     Objects other than policies can be saved too. Each file also holds `counters`, the arguments for the context of a run that
     continues from it:
@@ -308,7 +309,10 @@ class CkptSaver:
                 own_run().raise_at_end(missing)
         reason = own_run().end_reason
         if reason is not None and reason.kind == "signal" and self._final_step == ctx.total_step and is_first_rank():
-            tell(f"{reason}: the final state is saved in {self._name / 'ckpt/final.pt'}")
+            # A signal during the end of the run saves it only afterwards.
+            is_resumable = self._run_saver.saved_after == ctx.total_step + 1
+            fix = f"; continue the run with task.start(resume={json.dumps(str(self._name))})" if is_resumable else ""
+            tell(f"{reason}: the final state is saved in {self._name / 'ckpt/final.pt'}{fix}")
 
     def _save_last(self, ctx: Any) -> None:
         """Save everything that is not saved yet; a failure is raised after all middleware have ended."""
@@ -361,9 +365,11 @@ class CkptSaver:
         if weights is None and last_iter is not None and last_iter != _count(ctx):
             self._warn_of_lost_weights(ctx)
             return
-        lineage = {"eval_value": value, "evaluated_at": _count(ctx) if last_iter is None else last_iter}
+        # An evaluator that does not write last_eval_iter leaves it at -1: the gradient steps of its weights are unknown.
+        evaluated_at = _count(ctx) if last_iter is None else last_iter if last_iter >= 0 else None
+        lineage: dict[str, Any] = {"eval_value": value, "evaluated_at": evaluated_at}
         if self._began_untrained is not None:
-            lineage["is_untrained"] = self._began_untrained and bool(lineage["evaluated_at"] == 0)
+            lineage["is_untrained"] = self._began_untrained and evaluated_at == 0
         best = detached_copy(self._whole()) if weights is None else self._best_of(weights)  # a copy: it may be written later
         self._better = value, {**best, **lineage, **self._counted(ctx)}
 
@@ -382,8 +388,8 @@ class CkptSaver:
             warnings.warn(
                 f"a middleware wrote ctx.eval_value = {ctx.eval_value:g} without ctx.eval_weights, and best.pt is not written: "
                 f"ctx.last_eval_iter is not ctx.train_iter = {_count(ctx)}, so the policy may have changed since it was "
-                "evaluated. Write ctx.eval_weights = policy.get_weights() in the evaluator, or ctx.last_eval_iter = "
-                "ctx.train_iter if no later middleware of the iteration learns.",
+                "evaluated. Write ctx.eval_weights = policy.eval_mode.get_weights() in the evaluator, or "
+                "ctx.last_eval_iter = ctx.train_iter if no later middleware of the iteration learns.",
                 stacklevel=3,
             )
 

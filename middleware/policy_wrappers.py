@@ -10,10 +10,9 @@ from ding_lite.basics import did_you_mean
 from ding_lite.basics.blocks import block
 from ding_lite.basics.messages import name_of
 from ding_lite.contexts import MultiAgentContext, OnlineRLContext
-from ding_lite.engine import contract, contract_of, current_task, run_inside
+from ding_lite.engine import contract, contract_of, run_inside
 from ding_lite.metrics.outputs import append_metrics
 from ding_lite.pipeline import under_contract
-from ding_lite.pipeline.contexts import same_iteration
 from ding_lite.pipeline.contracts import Contract, of_both_halves
 from ding_lite.pipeline.generators import may_yield, method_of
 
@@ -114,12 +113,7 @@ class ForPolicy:
         ending = ForPolicy(self._name, end, None if terms is None else of_both_halves(terms))
 
         def end_run(ctx: MultiAgentContext) -> Iterator[None] | None:
-            last = current_task().ctx.parts or {}
-            if self._name not in last:
-                return None
-            if self._name not in (ctx.parts or {}):  # else it is that of an earlier middleware of this policy
-                ctx.parts = {**(ctx.parts or {}), self._name: same_iteration(last[self._name])}
-            return ending(ctx)
+            return ending(ctx) if self._name in (ctx.parts or {}) else None
 
         end_run.__name__ = end_run.__qualname__ = f"{self.__name__}.end_run"
         return end_run

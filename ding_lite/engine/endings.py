@@ -171,20 +171,18 @@ class EndingMixin:
     def _end_run(self) -> None:
         """Call every `end_run` after the last iteration, step by step in the order of an iteration.
 
-        Each pass has a new context, to which kept fields carry over. Values written there are copied to the context of the last
-        iteration.
+        Each pass has a new context, to which kept fields carry over, also in place of each context in a dict of contexts, such
+        as `parts`. Values written there are copied to the contexts of the last iteration.
         """
         self._ends[:] = _ends_of(self._entries, self._touches)
         self._is_repeated = True
         while self._ends and self._is_repeated:
             self._is_repeated = False
-            ctx = same_iteration(self._ctx)
-            before = _values(ctx)
+            fresh = _EndContext(self._ctx)
+            ctx = fresh.ctx
             checker = Checker(ctx, self._ends, 0, has_lanes=False, is_threaded=False, touches=self._touches)
             iterate(ctx, checker.guarded(self._ends), self._own_waiting)
-            for name, value in _values(ctx).items():
-                if value is not before[name]:
-                    setattr(self._ctx, name, value)
+            fresh.copy_written()
         self._ends.clear()
 
     def _begin_run(self) -> None:
@@ -208,6 +206,36 @@ class EndingMixin:
                 note(error)
             except Exception as failed:  # noqa: BLE001  it must not hide the error of the run
                 add_note(error, f"and note_error of {name} raised {describe_error(failed)}")
+
+
+class _EndContext:
+    """A new context for a pass of `end_run`, with what it had before the pass.
+
+    Args:
+        last: the context of the last iteration.
+    """
+
+    def __init__(self, last: Any) -> None:
+        self.ctx: Any = same_iteration(last)
+        self._last = last
+        self._inner: dict[str, dict[Any, _EndContext]] = {}
+        """Those of the contexts in a field, by field and name. Kept fields are the same objects, and have none."""
+        for field, value in _values(last).items():
+            is_nested = isinstance(value, dict) and value and all(isinstance(one, Context) for one in value.values())
+            if is_nested and getattr(self.ctx, field) is not value:
+                self._inner[field] = {name: _EndContext(one) for name, one in value.items()}
+                setattr(self.ctx, field, {name: one.ctx for name, one in self._inner[field].items()})
+        self._before = _values(self.ctx)
+
+    def copy_written(self) -> None:
+        """Copy the values that were written since to the context of the last iteration."""
+        for field, value in _values(self.ctx).items():
+            for name, one in self._inner.get(field, {}).items():
+                if isinstance(value, dict) and value.get(name) is one.ctx:
+                    one.copy_written()
+                    value = {**value, name: one._last}
+            if value is not self._before[field]:
+                setattr(self._last, field, value)
 
 
 def where_set(above: int = 0) -> str:

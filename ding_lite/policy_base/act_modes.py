@@ -393,8 +393,9 @@ class ActMode:
         return self._policy.cfg
 
     def get_weights(self) -> dict[str, Any]:
-        """A copy of the weights of the acting copy."""
-        return self.actor.get_weights()
+        """A copy of the weights that `forward` acts with, also if it has not acted with them yet."""
+        weights: dict[str, Any] = self.current().get_weights()
+        return weights
 
     def bind_remote(
         self,

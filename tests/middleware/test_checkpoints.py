@@ -15,6 +15,8 @@ import pytest
 import torch
 from file_faults import Faults
 from forked_scripts import run_script
+from gymnasium import spaces
+from weight_policies import Weight
 
 from ding_lite import Context, Task, contract, task
 from ding_lite.basics import RunFiles, row_files
@@ -686,6 +688,29 @@ def test_a_run_after_one_that_ended_by_an_error_is_saved_at_intervals_again(tmp_
 
     state, _ = RunFiles(tmp_path).load()
     assert state["done"] > 5
+
+
+@pytest.mark.parametrize(("mode", "best_weight"), [({}, 4.0), ({"max_lag": 1}, 3.0), ({"async_mode": True}, 3.0)], ids=str)
+def test_the_best_weights_are_those_of_the_iteration_also_if_the_mode_has_not_acted_with_them(tmp_path, mode, best_weight):
+    box = spaces.Box(0, 100, (1,), np.float32)
+    policy = Weight(None, box, box)
+    policy.set_weights({"weight": torch.zeros(1, 1)})
+    acting = policy.eval_mode
+
+    @contract(writes=("eval_value", "eval_weights"), uses=(acting,), stage="evaluate")
+    def evaluate(ctx):
+        ctx.eval_weights = acting.get_weights()
+        ctx.eval_value = acting.forward(np.zeros((1, 1), np.float32))[0].item()
+
+    @contract(uses=(policy.learn_mode,), stage="learn")
+    def learn(ctx):
+        policy.learn_mode.forward({})
+
+    run([evaluate, learn, CkptSaver(policy, tmp_path)], 5, OnlineRLContext(), **mode)
+    best = load_checkpoint(tmp_path / "ckpt/best.pt")
+
+    assert (best["eval_value"], best["model"]["weight"].item()) == (best_weight, best_weight)
+    assert (best["evaluated_at"], best["is_untrained"]) == (None, False)  # the evaluator does not say when
 
 
 def circle():

@@ -186,6 +186,26 @@ def test_a_class_with_a_contract_gets_the_context_of_its_policy_at_the_end_of_a_
     assert ended == [(2, None), (2, "written"), (2, None)]  # two middleware of one policy share its context
 
 
+@pytest.mark.parametrize("mode", [{}, {"max_lag": 1}, {"async_mode": True}], ids=str)
+def test_after_a_run_the_contexts_of_all_policies_are_those_of_the_last_iteration(mode):
+    class Learns:
+        def __init__(self):
+            contract(reads=("trajectories",), writes=("train_output",), stage="learn")(self)
+
+        def __call__(self, own):
+            own.train_output = own.trajectories
+
+        def end_run(self, own):
+            own.train_output = "at the end"
+
+    for final in (False, True):
+        task = Task()
+        with task.start(ctx=MultiAgentContext(), **mode):
+            task.use(collect_for_two).use(for_policy("b", Learns())).run(max_step=3, final=final)
+        found = {name: (own.total_step, own.trajectories, own.train_output) for name, own in task.ctx.parts.items()}
+        assert found == {"a": (2, ["a", 2], None), "b": (2, ["b", 2], "at the end" if final else ["b", 2])}
+
+
 def test_what_is_not_in_the_contract_is_refused_at_the_end_of_a_run_as_well():
     class Counts:
         __name__ = "counts"

@@ -214,7 +214,8 @@ def test_ctrl_c_ends_a_script_without_a_traceback_and_says_what_was_saved(tmp_pa
 
     assert done.returncode == 130, done.stderr
     assert "Traceback" not in done.stderr
-    assert f"SIGINT was received: the final state is saved in {tmp_path}/ckpt/final.pt" in done.stderr
+    resume = f'continue the run with task.start(resume="{tmp_path}")'
+    assert f"SIGINT was received: the final state is saved in {tmp_path}/ckpt/final.pt; {resume}\n" in done.stderr
     assert "because SIGINT was received. The last evaluation found" in done.stdout
     assert "after 0 of 12 gradient steps; the final weights were not evaluated." in done.stdout
     assert load_checkpoint(tmp_path / "ckpt/final.pt")["counters"]["train_iter"] == 12

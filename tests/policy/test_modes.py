@@ -57,9 +57,26 @@ def test_new_weights_reach_an_action_with_the_next_forward_and_not_before(kind, 
     acting, before = getattr(policy, mode), policy.get_weights()
     learn(policy)
     assert not equal(policy.get_weights(), before)
-    assert equal(acting.get_weights(), before)
+    assert equal(acting.actor.get_weights(), before)
 
     acting.forward(observations())
+    assert equal(acting.actor.get_weights(), policy.get_weights())
+
+
+@each
+@modes
+def test_get_weights_are_those_that_forward_acts_with_also_before_it_acts(kind, mode):
+    policy = made(kind)
+    acting, before, first = getattr(policy, mode), policy.get_weights(), policy.snapshot()
+    learn(policy)
+    assert equal(acting.get_weights(), policy.get_weights())
+    assert not equal(acting.get_weights(), before)
+
+    acting.load_snapshot(first)
+    assert equal(acting.get_weights(), before)
+    with acting.acting_with(policy.snapshot()):
+        assert equal(acting.get_weights(), policy.get_weights())
+    acting.load_snapshot(None)
     assert equal(acting.get_weights(), policy.get_weights())
 
 
