@@ -562,10 +562,11 @@ class Network:
     # Errors and ends.
 
     def _fail(self, error: BaseException, lane: Lane | None = None) -> None:
-        """The run fails at this step. Lanes behind it continue up to it, so that the first error is the one raised."""
-        at = _AT_ONCE
+        """The run fails. Of several errors, the one whose first step came first is raised. Lanes behind the step in which it left
+        the last generator continue up to that one, as on a single thread."""
+        at = end = _AT_ONCE
         if lane is not None and isinstance(error, Exception):
-            at = lane.iteration, lane.failed_at if lane.failed_at >= 0 else lane.position
+            at, end = (lane.iteration, lane.failed_at if lane.failed_at >= 0 else lane.position), (lane.iteration, lane.position)
             if isinstance(error, WorkCancelled) and (self._last is not None or self._stop_at is not None):
                 return  # it waited for deferred work when the run ended
         with self._mutex:  # several lanes may fail at once
@@ -576,7 +577,7 @@ class Network:
                 self.error, self._failed_at = error, at
             if other is not None and other is not first:
                 add_note(first, f"another lane also raised {describe_error(other)}")
-        self._stop(at)
+        self._stop(end)
 
     def _stop(self, at: tuple[int, int]) -> None:
         with self._mutex:
