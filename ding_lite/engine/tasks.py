@@ -165,7 +165,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
 
         Raises:
             RuntimeError: the task is open already.
-            TypeError: `ctx` is not a Context, or is a class.
+            TypeError: `ctx` is not a Context, or is a class; `n_async_workers` is not a whole number.
             ValueError: `n_async_workers` < 1, `max_lag` < 0, `watchdog_s` is not above 0, or `memory_share` is not in (0, 1].
             CheckpointError: a ValueError; there is no run to resume.
             StorageError: an OSError; the storage cannot be opened, or the run there cannot be read.
@@ -178,6 +178,9 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
         if ctx is not None and not isinstance(ctx, Context):
             fix = f"write ctx={ctx.__name__}()" if isinstance(ctx, type) else "pass an instance of a Context subclass"
             raise TypeError(f"task.start(ctx=...) wants a context, got {ctx!r}: {fix}.")
+        if isinstance(n_async_workers, bool) or not isinstance(n_async_workers, SupportsIndex):
+            fix = ": write ctx=." if isinstance(n_async_workers, Context) else "."
+            raise TypeError(f"task.start(n_async_workers={n_async_workers!r:.80}) wants a whole number, 1 or more{fix}")
         if n_async_workers < 1:
             raise ValueError(f"task.start(n_async_workers={n_async_workers}): at least 1 thread is needed.")
         if watchdog_s is not None and not watchdog_s > 0:
@@ -270,7 +273,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
                     warn_of(error, "the task has stopped before deferred work could be asked for its result")
                 if self._opening is not None:
                     self._opening.running = False
-                self._started_at = self._opening = None
+                self._started_at, self._opening, self._was_open = None, None, True
                 self._entries.clear()  # ends an iteration that is looping over them
                 self._clear()
 

@@ -15,6 +15,7 @@ class Lifecycle:
 
     _started_at: str | None = None
     _opening: Opening | None = None
+    _was_open = False  # whether it has been stopped
 
     @property
     def opening(self) -> Opening | None:
@@ -34,6 +35,7 @@ class Lifecycle:
 
     def _require_open(self, verb: str) -> None:
         if self._started_at is None:
+            closed = " It was open and is closed: its `with` block has ended, or it was stopped." if self._was_open else ""
             raise RuntimeError(
-                f"task.{verb} before task.start(): open the task first, `with task.start(ctx=OnlineRLContext()):`."
+                f"task.{verb} before task.start(): open the task first, `with task.start(ctx=OnlineRLContext()):`.{closed}"
             )

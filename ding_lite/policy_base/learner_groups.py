@@ -24,11 +24,12 @@ from ding_lite.data.trees import map_leaves
 from ding_lite.engine.lanes import waiting_for_process
 from ding_lite.policy_base.config_sections import LearnersConfig
 from ding_lite.policy_base.data_parallel import number_kind
-from ding_lite.policy_base.learner_sync_checks import Agreement, plain_settings
+from ding_lite.policy_base.learner_sync_checks import Agreement, ScriptAttributes, plain_settings
 from ding_lite.policy_base.learner_workers import (
     Answer,
     Failed,
     array_of,
+    attributes_apart,
     learn,
     left_by_error,
     load_state,
@@ -78,6 +79,7 @@ class LearnerGroup:
         self._lost = ""  # why the state of the learners is lost
         self._is_following = False  # the policy is being given something of the learners
         self._agreement: Agreement | None = None
+        self._attributes = ScriptAttributes(policy)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> LearnerGroup:
         """The group of a copy of the policy, with learners of its own."""
@@ -85,7 +87,7 @@ class LearnerGroup:
         vars(copied).update(vars(self))
         copied._policy = copy.deepcopy(self._policy, memo)
         copied._hosts, copied._must_send, copied._is_ahead, copied._kept = [], True, False, None
-        copied._agreement = None
+        copied._agreement, copied._attributes = None, copy.deepcopy(self._attributes)
         copied._own_states = copy.deepcopy(self._own_states)
         return copied
 
@@ -135,6 +137,7 @@ class LearnerGroup:
             return
         if self._agreement is not None and not is_replaced:
             self._agreement.require_same_tensors(self._policy)
+        self._warn_of_attributes()
         try:
             states = self._kept or self._asked(read_state)
         except BaseException as error:
@@ -174,6 +177,7 @@ class LearnerGroup:
             yield
         finally:
             self._is_following = False
+            self._attributes.note(self._policy)
 
     @property
     def own_states(self) -> list[dict[str, Any]]:
@@ -252,6 +256,12 @@ class LearnerGroup:
             self._agreement.require_same_settings(self._policy, is_sent=self._must_send)
             if not self._must_send:
                 self._agreement.require_same_tensors(self._policy)
+        self._warn_of_attributes()
+
+    def _warn_of_attributes(self) -> None:
+        """Warn of attributes that the script has set since the last batch."""
+        if self._hosts and not self._must_send:  # otherwise `_prepare` compares them with those of the learners
+            self._attributes.warn_of_changes(self._policy)
 
     def _follow_settings(self, answers: Sequence[Answer]) -> None:
         """Take settings that hooks have changed."""
@@ -284,6 +294,9 @@ class LearnerGroup:
         self._asked(load_state, [(Copied(_with_batch_size(state, lambda whole: whole // size)), Copied(one)) for one in each])
         self._must_send = False
         self._agreement = Agreement(self._policy)
+        if own_values := self._attributes.since_made(self._policy):
+            self._attributes.warn(self._asked(attributes_apart, [(Copied(own_values),)] * size)[0])
+        self._attributes.note(self._policy)
 
     def _start(self) -> None:
         size, name = self._cfg.num_learners, type(self._policy).__name__

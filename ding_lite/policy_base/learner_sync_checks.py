@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import functools
 import operator
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -14,10 +16,13 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from ding_lite.basics import Config
+from ding_lite.basics.comparisons import same_values
 from ding_lite.policy_state import networks_of, tensors_in
 
 _CHANGES = operator.attrgetter("_version")  # torch's counter of changes in place
 _MOST_NAMES = 3
+_PLAIN = (int, float, complex, str, np.generic)
+_COUNTERS = ("train_iter", "version")  # which are part of the state
 
 
 class Agreement:
@@ -88,6 +93,73 @@ class Agreement:
                 policy,
                 "change them in a hook that learns, or by load_state_dict()",
             )
+
+
+class ScriptAttributes:
+    """The plain attributes of a policy, to warn of those that a script sets and its learners do not have.
+
+    They are numbers, strings, arrays and tensors, without weights, counters and private ones of the library.
+
+    Args:
+        policy: the policy of the script, at the end of its constructor.
+    """
+
+    def __init__(self, policy: Any) -> None:
+        self._policy = type(policy)
+        self._private: set[str] = {name for name in vars(policy) if name.startswith("_")}
+        self._made = self._known = self._plain(policy)
+        self._named = set[str]()  # one warning of each is enough
+
+    def since_made(self, policy: Any) -> dict[str, Any]:
+        """Those that are not as at the end of the constructor, by name. The learners may have them from a loaded state."""
+        return self._since(self._made, policy)
+
+    def note(self, policy: Any) -> None:
+        """Note that those that changed since the last call are not changes of the script, or are known."""
+        self._known = self._plain(policy)
+
+    def warn_of_changes(self, policy: Any) -> None:
+        """Warn of those that changed since the last call of `note`."""
+        self.warn(self._since(self._known, policy))
+
+    def warn(self, names: Iterable[str]) -> None:
+        """Warn of those with these names, once of each."""
+        new = [name for name in names if name not in self._named]
+        self._named.update(new)
+        if new:
+            verb, values = ("were", "these values") if len(new) > 1 else ("was", "this value")
+            warnings.warn(
+                f"{', '.join(new)} of {self._policy.__name__} {verb} set in the script after the policy was made, and its "
+                f"learners do not have {values}: write a setting of the configuration instead, or set it in __init__ or "
+                "before_loss_init of the policy.",
+                stacklevel=2,
+            )
+
+    def _since(self, before: Mapping[str, Any], policy: Any) -> dict[str, Any]:
+        now = self._plain(policy)
+        return {name: it for name, it in now.items() if name not in before or not same_values(it, before[name], dtypes=True)}
+
+    def _plain(self, policy: Any) -> dict[str, Any]:
+        return {
+            name: _copied(value)
+            for name, value in vars(policy).items()
+            if _is_plain(value) and name not in _COUNTERS and name not in self._private and not self._is_cached(name)
+        }
+
+    def _is_cached(self, name: str) -> bool:
+        return isinstance(getattr(self._policy, name, None), functools.cached_property)
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, Tensor):
+        return not value.requires_grad and not value.is_meta  # those with gradients are weights
+    return not value.dtype.hasobject if isinstance(value, np.ndarray) else isinstance(value, _PLAIN)
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    return value.copy() if isinstance(value, np.ndarray) else value
 
 
 def _changed(what: str, policy: Any, fix: str) -> RuntimeError:

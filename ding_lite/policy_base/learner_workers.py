@@ -199,6 +199,10 @@ class Learner:
             self.policy.load_state_dict(state)
         self._settings = plain_settings(self.policy.cfg)
 
+    def attributes_apart(self, values: Mapping[str, Any]) -> list[str]:
+        """The names of the attributes of the policy that it does not have with these values."""
+        return [name for name, value in values.items() if not same_values(getattr(self.policy, name, None), value)]
+
     def close(self) -> None:
         """Leave the other learners."""
         if self._ranks is not None:
@@ -295,6 +299,11 @@ def make_learner(objects: dict[str, Any], recipe: Recipe, rank: int, size: int, 
 def load_state(objects: dict[str, Any], state: Copied[Any], own: Copied[Any]) -> None:
     """Load a state, as `Learner.load`."""
     objects[_LEARNER].load(state.value, own.value)
+
+
+def attributes_apart(objects: dict[str, Any], values: Copied[Any]) -> list[str]:
+    """Compare attributes, as `Learner.attributes_apart`."""
+    return objects[_LEARNER].attributes_apart(values.value)  # type: ignore[no-any-return]
 
 
 def learn(objects: dict[str, Any], batch: Any, randoms: dict[str, Any], modes: TorchModes | None, wants_state: bool) -> Any:

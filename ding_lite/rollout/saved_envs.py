@@ -54,6 +54,8 @@ def factory_of(record: Mapping[str, Any], env: str | Callable[..., Any] | None, 
         "name the environment by its id or a function that makes it: in Python env=make_env, on the command line --env ID or "
         "--env module:function"
     )
+    if known is None and (Path(run) / "dataset.json").is_file():
+        raise ReportError(f"{run} is a dataset, not the folder of a run: pass the run whose policy is to be evaluated.")
     if known is None:
         raise ReportError(f"{Path(run) / _RECORD} does not say which environments the run had: {fix}.")
     if isinstance(known["recipe"], str):

@@ -229,6 +229,21 @@ class TestStart:
         with pytest.raises(ValueError, match=r"n_async_workers=0\): at least 1"):
             Task().start(n_async_workers=0)
 
+    @pytest.mark.parametrize(("given", "end"), [(Trace(), ": write ctx=."), ("3", "."), (True, ".")], ids=str)
+    def test_a_number_of_workers_of_another_type_is_refused_by_name(self, given, end):
+        with pytest.raises(TypeError, match=r"n_async_workers=.*\) wants a whole number, 1 or more") as caught:
+            Task().start(False, given)
+        assert str(caught.value).endswith(f"1 or more{end}")
+
+    def test_after_the_with_block_the_error_says_that_the_task_is_closed(self):
+        loop = Task()
+        with pytest.raises(RuntimeError, match=r"^task\.run\(\) before task\.start\(\): .*OnlineRLContext\(\)\):`\.$"):
+            loop.run(1)
+        with loop.start():
+            pass
+        with pytest.raises(RuntimeError, match=r"^task\.run\(\) .* It was open and is closed: its `with` block has ended"):
+            loop.run(1)
+
     def test_a_pipeline_without_middleware_is_a_warning(self):
         with Task().start() as loop, pytest.warns(UserWarning, match=r"nothing to do: add middleware with task\.use\(\) first"):
             loop.run(max_step=2)

@@ -94,6 +94,64 @@ def test_changes_past_the_methods_are_refused(change, words):
         assert same(learned(policy), learned(whole))
 
 
+class Scaled(DQNPolicy):
+    scale, carried = 1.0, 0
+
+    def before_loss_init(self):
+        super().before_loss_init()
+        self.rows, self.level, self.table = self.cfg.learn.batch_size, "low", torch.zeros(2)
+
+    def learn_on_batch(self, batch):
+        self.calls = getattr(self, "calls", 0) + 1
+        return {**super().learn_on_batch(batch), "scale": self.scale}
+
+    def state_dict(self):
+        return {**super().state_dict(), "carried": self.carried}
+
+    def load_state_dict(self, state):
+        super().load_state_dict({name: part for name, part in state.items() if name != "carried"})
+        self.carried = state.get("carried", 0)
+
+
+@pytest.fixture
+def no_other_warning():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield
+
+
+def test_attributes_that_the_script_sets_and_learners_do_not_have_are_named_once(no_other_warning):
+    policy = dqn(1, Scaled)
+    learned(policy)
+    policy.learn_mode.release()
+    policy.scale, policy.level, policy._own = 0.1, "low", np.arange(3)
+    with pytest.warns(UserWarning, match=r"^scale, _own of Scaled were set in the script .*write a setting of") as found:
+        assert learned(policy)[-1]["scale"] == 1.0
+    assert len(found) == 1
+
+    policy.table[0] = 1.0
+    with pytest.warns(UserWarning, match=r"^table of Scaled was set in the script after .* do not have this value:") as found:
+        policy.state_dict()
+    assert len(found) == 1
+    policy.level = "high"
+    with pytest.warns(UserWarning, match=r"^level of Scaled"):
+        learned(policy)
+    policy.set_weights(policy.get_weights())
+    learned(policy)
+
+
+def test_attributes_that_are_part_of_the_state_or_that_the_library_changes_are_not_named(no_other_warning):
+    policy = dqn(1, Scaled, **{"learn.on_nonfinite": "restore"})
+    policy.carried = 3
+    for change in (lambda: None, lambda: policy.reset_config({"lr": 1e-4}), policy.dry_run, policy.snapshot):
+        change()
+        policy.eval_mode.forward(np.zeros((1, 4), np.float32))
+        learned(policy)
+        policy.load_state_dict(policy.state_dict())
+        learned(policy)
+        policy.learn_mode.release()
+
+
 def test_settings_follow_each_method_that_changes_them_and_nothing_else():
     policies = [dqn(0), dqn(1)]
     for policy in policies:

@@ -168,6 +168,12 @@ def test_a_run_without_evaluator_is_evaluated_in_the_environments_for_collection
     assert evaluate_run(tmp_path / "run", 2, "final").env == "Line"
 
 
+def test_a_dataset_in_place_of_a_run_is_named(tmp_path):
+    (tmp_path / "dataset.json").write_text("{}")
+    with pytest.raises(ReportError, match=r"is a dataset, not the folder of a run"):
+        evaluate_run(tmp_path, 2)
+
+
 def test_what_cannot_be_imported_is_named_with_the_option_that_names_it(lines, tmp_path, capsys):
     class Local(DQNPolicy):
         pass
