@@ -562,11 +562,12 @@ class Network:
     # Errors and ends.
 
     def _fail(self, error: BaseException, lane: Lane | None = None) -> None:
-        """The run fails. Of several errors, the one whose first step came first is raised. Lanes behind the step in which it left
-        the last generator continue up to that one, as on a single thread."""
+        """The run fails. Of several errors, the one that began first is raised. Other lanes continue up to the step in which the
+        error left the last generator that might have handled it, as on a single thread."""
         at = end = _AT_ONCE
         if lane is not None and isinstance(error, Exception):
-            at, end = (lane.iteration, lane.failed_at if lane.failed_at >= 0 else lane.position), (lane.iteration, lane.position)
+            at, end = (lane.iteration, lane.failed_at), (lane.iteration, lane.position)
+            at = at if lane.failed_at >= 0 else end
             if isinstance(error, WorkCancelled) and (self._last is not None or self._stop_at is not None):
                 return  # it waited for deferred work when the run ended
         with self._mutex:  # several lanes may fail at once

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import threading
+import time
 
 import pytest
 
@@ -399,3 +400,39 @@ def test_a_kept_value_that_cannot_be_copied_for_another_lane_is_named(overlap):
         with pytest.raises(TypeError, match="cannot pickle") as caught:
             loop.run(3)
     assert "when ctx.count was copied for another lane" in caught.value.__notes__[0]
+
+
+@MODES
+def test_a_second_half_before_the_last_handler_of_an_error_runs_however_late_its_lane_is(overlap):
+    has_left, log = threading.Event(), []
+
+    @contract(stage="learn")
+    def handles(ctx):
+        try:
+            yield
+        finally:  # sees the error, and is the last that might handle it
+            has_left.set()
+
+    @contract(stage="collect")
+    def late(ctx):
+        if overlap and ctx.total_step == 1:
+            has_left.wait(10)
+            time.sleep(0.05)  # until the run has failed
+        try:
+            yield
+            log.append((ctx.total_step, None))
+        except ValueError as error:
+            log.append((ctx.total_step, str(error)))
+            raise
+
+    @contract(stage="learn")
+    def fails(ctx):
+        if ctx.total_step == 1:
+            has_left.clear()
+            raise ValueError("one")
+
+    with start(overlap) as loop:
+        loop.use(handles).use(late).use(fails)
+        with pytest.raises(ValueError, match="one"):
+            loop.run(3)
+    assert log[:2] == [(0, None), (1, None)]
