@@ -284,7 +284,7 @@ class DatasetWriter:
 
     def _bytes_held(self) -> int:
         """Of what is held of unfinished episodes; the rows of others between them, which are not valid, do not count."""
-        return sum(map(_bytes_of, (*self._rollouts, *self._episodes)))
+        return sum(map(_bytes_of, self._rollouts)) + sum(map(_bytes_of, self._episodes))
 
     def _chunk(self, episodes: Sequence[Episodes]) -> list[Chunk]:
         """Write these episodes to a file, if there are any."""
@@ -463,7 +463,7 @@ def _storable(found: Trajectories | Episodes) -> dict[str, Any]:
 def _bytes_of(found: Trajectories | Episodes) -> int:
     """The bytes of its valid rows in a file, which has no next_obs."""
     columns, valid = (found.columns, _valid(found)) if isinstance(found, Trajectories) else (found.rows(), None)
-    whole = sum(leaf.nbytes for path, leaf in flatten(columns) if path[0] != "next_obs")
+    whole: int = sum(leaf.nbytes for path, leaf in flatten(columns) if path[0] != "next_obs")
     return whole if valid is None or not valid.size else whole // valid.size * int(valid.sum())
 
 

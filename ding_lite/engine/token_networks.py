@@ -562,8 +562,8 @@ class Network:
     # Errors and ends.
 
     def _fail(self, error: BaseException, lane: Lane | None = None) -> None:
-        """The run fails. Of several errors, the one that began first is raised. Other lanes continue up to the step in which the
-        error left the last generator that might have handled it, as on a single thread."""
+        """The run fails. Of several errors, the one that began first is raised. Other lanes continue up to the step in which
+        the error left the last generator that might have handled it, as on a single thread."""
         at = end = _AT_ONCE
         if lane is not None and isinstance(error, Exception):
             at, end = (lane.iteration, lane.failed_at), (lane.iteration, lane.position)
