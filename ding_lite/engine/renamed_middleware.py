@@ -19,8 +19,9 @@ def with_new_names(state: Mapping[str, Any]) -> dict[str, Any]:
     changed = dict(state)
     for entry in ("pipeline", "without_state"):
         changed[entry] = [_new(name) for name in state[entry]]
-    for entry in {"parts", "settings", "networks"} & state.keys():
-        changed[entry] = {_new(name): part for name, part in state[entry].items()}
+    for entry in ("parts", "settings", "networks"):
+        if isinstance(state.get(entry), Mapping):  # otherwise it is refused later, by name
+            changed[entry] = {_new(name): part for name, part in state[entry].items()}
     if state.get("lanes"):
         edges = [{**edge, "edge": _new(edge["edge"])} for edge in state["lanes"]["edges"]]
         changed["lanes"] = {**state["lanes"], "edges": edges}
