@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FunctionType
@@ -158,6 +159,7 @@ class ActMode:
         self._held: WeightsSnapshot | None = None
         """The weights of a block of `acting_with`."""
         self._copied: ActingPolicy | WeightsSnapshot | None = policy
+        self._has_acted = False
         """What the weights of the acting copy are from; None if it is to be copied again."""
         self._remote: Any = None
         self._loaded: list[Any] = []  # random states of worker copies that do not exist yet
@@ -225,6 +227,7 @@ class ActMode:
         if actor.version != weights.version or weights is not self._copied:
             actor.copy_weights(weights)
             self._copied = weights
+        self._has_acted = True
         return actor
 
     def _require_fitting(self, obs: Any, error: Exception | None) -> None:
@@ -393,9 +396,15 @@ class ActMode:
         return self._policy.cfg
 
     def get_weights(self) -> dict[str, Any]:
-        """A copy of the weights that `forward` acts with, also if it has not acted with them yet."""
-        weights: dict[str, Any] = self.current().get_weights()
-        return weights
+        """A copy of the weights with which it acted last. Warns if it has never acted, and the policy has learned since."""
+        if not self._has_acted and self.actor.version != (self._held or self._given or self._policy).version:
+            warnings.warn(
+                f"{self.usual_name}.get_weights() gives the weights with which this mode acted last, but it has never acted, "
+                f"and {type(self._policy).__name__} has learned since: act through {self.usual_name}, or use "
+                "policy.get_weights().",
+                stacklevel=2,
+            )
+        return self.actor.get_weights()
 
     def bind_remote(
         self,

@@ -163,9 +163,8 @@ class PieceWorkers:
     def _weights_of(self, name: str) -> dict[str, Any]:
         """A copy of the weights with which this policy acted last."""
         policy = self._modes[name]
-        if name not in self._acted_with:
-            return policy.get_weights()
-        policy.actor.copy_weights(self._acted_with[name])
+        if name in self._acted_with:
+            policy.actor.copy_weights(self._acted_with[name])
         return policy.actor.get_weights()
 
     def state_dict(self) -> dict[str, Any]:

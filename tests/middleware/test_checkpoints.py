@@ -691,7 +691,7 @@ def test_a_run_after_one_that_ended_by_an_error_is_saved_at_intervals_again(tmp_
 
 
 @pytest.mark.parametrize(("mode", "best_weight"), [({}, 4.0), ({"max_lag": 1}, 3.0), ({"async_mode": True}, 3.0)], ids=str)
-def test_the_best_weights_are_those_of_the_iteration_also_if_the_mode_has_not_acted_with_them(tmp_path, mode, best_weight):
+def test_the_best_weights_are_those_with_which_the_mode_has_acted(tmp_path, mode, best_weight):
     box = spaces.Box(0, 100, (1,), np.float32)
     policy = Weight(None, box, box)
     policy.set_weights({"weight": torch.zeros(1, 1)})
@@ -699,8 +699,8 @@ def test_the_best_weights_are_those_of_the_iteration_also_if_the_mode_has_not_ac
 
     @contract(writes=("eval_value", "eval_weights"), uses=(acting,), stage="evaluate")
     def evaluate(ctx):
-        ctx.eval_weights = acting.get_weights()
         ctx.eval_value = acting.forward(np.zeros((1, 1), np.float32))[0].item()
+        ctx.eval_weights = acting.get_weights()
 
     @contract(uses=(policy.learn_mode,), stage="learn")
     def learn(ctx):
