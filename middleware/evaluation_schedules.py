@@ -65,6 +65,9 @@ class ScheduledEvaluator:
             saved with that of the evaluator.
     """
 
+    has_files = False
+    """Whether it writes to files, as other middleware with a `note_error` do."""
+
     _format = ".1f"
     """Of its values in messages."""
 
