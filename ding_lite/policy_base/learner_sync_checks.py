@@ -1,9 +1,10 @@
-"""Sync checks: what a script's policy and its learners have in common, so that a change of only one of them is an error."""
+"""Sync checks: what a script's policy and its learners have in common. A change of only one is an error, or a warning."""
 
 from __future__ import annotations
 
 import copy
 import functools
+import math
 import operator
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,6 +22,7 @@ from ding_lite.policy_state import networks_of, tensors_in
 
 _CHANGES = operator.attrgetter("_version")  # torch's counter of changes in place
 _MOST_NAMES = 3
+_MOST_COPIED = 10_000  # numbers
 _PLAIN = (int, float, complex, str, np.generic)
 _COUNTERS = ("train_iter", "version")  # which are part of the state
 
@@ -98,7 +100,8 @@ class Agreement:
 class ScriptAttributes:
     """The plain attributes of a policy, to warn of those that a script sets and its learners do not have.
 
-    They are numbers, strings, arrays and tensors, without weights, counters and private ones of the library.
+    They are numbers, strings, arrays and tensors, without weights, counters and private ones of the library. Of large arrays
+    and tensors, changes in place are not found, because each batch would copy and compare them.
 
     Args:
         policy: the policy of the script, at the end of its constructor.
@@ -137,7 +140,7 @@ class ScriptAttributes:
 
     def _since(self, before: Mapping[str, Any], policy: Any) -> dict[str, Any]:
         now = self._plain(policy)
-        return {name: it for name, it in now.items() if name not in before or not same_values(it, before[name], dtypes=True)}
+        return {name: it for name, it in now.items() if name not in before or not _is_same(it, before[name])}
 
     def _plain(self, policy: Any) -> dict[str, Any]:
         return {
@@ -157,9 +160,13 @@ def _is_plain(value: Any) -> bool:
 
 
 def _copied(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return value.detach().clone()
-    return value.copy() if isinstance(value, np.ndarray) else value
+    if not isinstance(value, (Tensor, np.ndarray)) or math.prod(value.shape) > _MOST_COPIED:
+        return value
+    return value.detach().clone() if isinstance(value, Tensor) else value.copy()
+
+
+def _is_same(value: Any, other: Any) -> bool:
+    return value is other or same_values(value, other, dtypes=True)
 
 
 def _changed(what: str, policy: Any, fix: str) -> RuntimeError:

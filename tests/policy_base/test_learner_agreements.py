@@ -15,6 +15,7 @@ from states import same
 
 from ding_lite.policy import DQNPolicy
 from ding_lite.policy_base import learner_groups
+from ding_lite.policy_base.learner_sync_checks import ScriptAttributes
 from ding_lite.policy_base.sent_warnings import collecting_warnings, show_warnings
 from ding_lite.processes.pickles import dumps, loads
 
@@ -138,6 +139,21 @@ def test_attributes_that_the_script_sets_and_learners_do_not_have_are_named_once
         learned(policy)
     policy.set_weights(policy.get_weights())
     learned(policy)
+
+
+def test_large_attributes_are_named_when_they_are_replaced(no_other_warning):
+    policy = dqn(1, Scaled)
+    learned(policy)
+    policy.array, policy.tensor = np.zeros(100_000), torch.zeros(100_000)
+    with pytest.warns(UserWarning, match=r"^array, tensor of Scaled were set in the script"):
+        learned(policy)
+
+    checked = ScriptAttributes(policy)
+    policy.array = np.ones(100_000)
+    with pytest.warns(UserWarning, match=r"^array of Scaled was set in the script"):
+        checked.warn_of_changes(policy)
+    checked.note(policy)
+    checked.warn_of_changes(policy)
 
 
 def test_attributes_that_are_part_of_the_state_or_that_the_library_changes_are_not_named(no_other_warning):
