@@ -33,7 +33,7 @@ setup(
     extras_require={
         "cli": ["tyro>=1.0", "rich>=13", "psutil>=5.9"],
         "plot": ["matplotlib>=3.8", "Jinja2>=3.1"],
-        "tb": ["tensorboard>=2.14"],
+        "tb": ["tensorboard>=2.14", "google-crc32c>=1.5"],
         "wandb": ["wandb>=0.20"],
         "video": ["imageio-ffmpeg>=0.5", "pygame-ce>=2.3"],
         "atari": ["ale-py>=0.11", "opencv-python-headless>=4.8"],  # opencv resizes frames

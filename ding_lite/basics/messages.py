@@ -106,6 +106,8 @@ def printable(text: str, keep: str = "") -> str:
         >>> printable("run\\x1b[2J")
         'run?[2J'
     """
+    if text.isprintable():  # almost always
+        return text
     return "".join(letter if letter.isprintable() or letter in keep else "?" for letter in text)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,7 +31,7 @@ class SumStats(NumberStats):
         handed = super().reduce(compile)
         self.clock.end_cycle(total, kept=self.peek())
         if isinstance(handed, SumStats):
-            handed.clock = copy.copy(self.clock)  # because this one changes in the next cycle
+            handed.clock = self.clock.__copy__()  # because this one changes in the next cycle
         return handed
 
     def set_state(self, state: dict[str, Any]) -> None:

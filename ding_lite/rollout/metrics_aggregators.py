@@ -170,6 +170,8 @@ class MetricsAggregator:
 
     def _aggregate(self) -> None:
         for field, waiting in self._waiting.items():
+            if not waiting:
+                continue
             waiting.sort(key=_has_no_owner)  # so that owners come first; the sort is stable
             others, times = _split_times(waiting)
             for reduced, key in ((others, _STAGES[field]), (times, _TIMES)):
