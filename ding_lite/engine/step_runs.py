@@ -80,7 +80,7 @@ class StepRunner:
             if work.is_closing and lane.waiting:
                 lane.end_rest()
         except BaseException as error:
-            if thrown is None:
+            if lane.failed_at < 0:
                 lane.failed_at = work.position
             if error is not thrown:
                 where = f"iteration {self._first_step + lane.iteration} of the task"
