@@ -239,7 +239,7 @@ class RunStateMixin:
         if self._iterating:
             raise RuntimeError("task.load_state_dict() during a run: call it before task.run().")
         require_sound(state)
-        state = with_new_names(state)
+        state = with_new_names(state, [*(entry.name for entry in self._entries), *self._parts()])
         self._note_start()
         self._require_fit(state)
         parts, without = self._parts(), state["without_state"]
@@ -407,7 +407,8 @@ def require_sound(state: Any) -> None:
     if missing:
         raise RunStateError(f"the state has no {missing[0]!r}: {_SOUND}.")
     _require("['pipeline']", _is_list_of(str, state["pipeline"]), state["pipeline"], "a list of names")
-    _require("['parts']", isinstance(state["parts"], Mapping), state["parts"], "a dict of the states of objects")
+    is_named = isinstance(state["parts"], Mapping) and _is_list_of(str, [*state["parts"]])
+    _require("['parts']", is_named, state["parts"], "a dict of the states of objects by name")
     _require("['without_state']", _is_list_of(str, state["without_state"]), state["without_state"], "a list of names")
     _require_lanes(state["lanes"])
     context = state["context"]
@@ -442,6 +443,9 @@ def _require_lanes(lanes: Any) -> None:
         for key, names in (("edges", {"edge", "tokens"}), ("snapshots", {"leader", "state"})):
             for index, one in enumerate(lanes[key]):
                 _require(f"['lanes'][{key!r}][{index}]", names <= one.keys(), one, f"a dict with {sorted(names)}")
+        for index, one in enumerate(lanes["edges"]):
+            is_edge = isinstance(one["edge"], str) and isinstance(one["tokens"], (list, tuple))
+            _require(f"['lanes']['edges'][{index}]", is_edge, one, "a dict with a name as 'edge' and a list as 'tokens'")
         _require("['lanes']['lanes']", len(lanes["lanes"]) == len(LANES), lanes["lanes"], f"a list of {len(LANES)} dicts")
         numbers, count = lanes.get("leaders", []), len(lanes["snapshots"])
         is_sound = _is_list_of(int, numbers) and all(0 <= number < count for number in numbers)
