@@ -7,6 +7,7 @@ import copy
 import numbers
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -249,18 +250,6 @@ class RunStateMixin:
                 "cannot be continued. Make environments with make_envs, which restores them; or pass new_episodes=True to "
                 "task.start() to begin new episodes there, so that the run is not the same as the unbroken one."
             )
-        self._setting_states.load_state_dict(state.get("settings", {}), parts)  # first: policies compare theirs with the state
-        seeds = {name: attribute_of(part, "run_seed") for name, part in parts.items()}
-        for name in sorted(parts, key=lambda name: leader_of(parts[name]) is not None):  # followers last
-            if name in state["parts"]:
-                self._load_part(name, parts[name], state["parts"][name])
-            else:
-                warnings.warn(
-                    f"an earlier version of ding_lite saved this run without its {name}, which begins anew.", stacklevel=2
-                )
-        self._network_states.load_state_dict(state.get("networks", {}), parts)
-        for words in (*lost_entries(parts, state["parts"]), *_other_seeds(parts, seeds)):
-            warnings.warn(words, stacklevel=2)
         keep_exactly(self._ctx, (*(self._kept_at_start or ()), *state["context"].get("kept_later", ())))
         if self._ran:  # the context of the last iteration has its data
             self._ctx = self._ctx.renew()
@@ -268,11 +257,24 @@ class RunStateMixin:
         for name, value in saved["kept"].items():
             object.__setattr__(ctx, name, copy.deepcopy(value))
         object.__setattr__(ctx, "total_step", saved["total_step"])
+        self._forget_last_run()
+        self._setting_states.load_state_dict(state.get("settings", {}), parts)  # first: policies compare theirs with the state
+        seeds = {name: attribute_of(part, "run_seed") for name, part in parts.items()}
+        for name in sorted(parts, key=lambda name: leader_of(parts[name]) is not None):  # followers last
+            if name in state["parts"]:
+                with self._current():  # an evaluator defers what it had begun
+                    self._load_part(name, parts[name], state["parts"][name])
+            else:
+                warnings.warn(
+                    f"an earlier version of ding_lite saved this run without its {name}, which begins anew.", stacklevel=2
+                )
+        self._network_states.load_state_dict(state.get("networks", {}), parts)
+        for words in (*lost_entries(parts, state["parts"]), *_other_seeds(parts, seeds)):
+            warnings.warn(words, stacklevel=2)
         self._calls.load(state.get("runs", [[state["done"], None, None]]), saved["total_step"])
         self._loaded_lanes, self._family = state["lanes"], family_of(ctx)
         self._loaded_for = self._lane_key(), saved["total_step"]
         load_global_random(state["global_random"])
-        self._forget_last_run()
 
     def _load_part(self, name: str, part: Any, state: Any) -> None:
         is_env = any(part is env for env in environments_of(self._entries))
@@ -369,6 +371,10 @@ class RunStateMixin:
 
     def _forget_last_run(self) -> None:
         """Start the next run anew, from the context."""
+        raise NotImplementedError
+
+    def _current(self) -> AbstractContextManager[None]:
+        """A block in which `current_task()` is this task."""
         raise NotImplementedError
 
 
