@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ding_lite.config import RunConfig
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
-from ding_lite.engine import Deferred, WorkCancelled, contract
+from ding_lite.engine import Deferred, contract
 from ding_lite.engine.run_parts import has_state
 from ding_lite.metrics import MetricsLogger
 from ding_lite.metrics.outputs import append_metrics
@@ -142,8 +141,7 @@ class ScheduledEvaluator:
             return
         self._last_env_step = getattr(ctx, "env_step", 0)
         evaluate = self._in_turn(EvaluationTurn(self._policies)) if task.max_lag > 0 else self._evaluate
-        with contextlib.suppress(WorkCancelled):
-            self._write(evaluate(_counters(ctx), lambda: task.running and task.stopping), ctx)
+        self._write(evaluate(_counters(ctx), lambda: False), ctx)  # a signal that comes now lets the run end
 
     def _is_evaluated(self, ctx: OnlineRLContext | OfflineRLContext) -> bool:
         """Whether these very weights have been evaluated."""
