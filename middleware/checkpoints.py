@@ -310,7 +310,7 @@ class CkptSaver:
         reason = own_run().end_reason
         if reason is not None and reason.kind == "signal" and self._final_step == ctx.total_step and is_first_rank():
             # A signal during the end of the run saves it only afterwards.
-            is_resumable = self._run_saver.saved_after == ctx.total_step + 1
+            is_resumable = self._run_saver.saved_step == ctx.total_step + 1
             fix = f"; continue the run with task.start(resume={json.dumps(str(self._name))})" if is_resumable else ""
             tell(f"{reason}: the final state is saved in {self._name / 'ckpt/final.pt'}{fix}")
 

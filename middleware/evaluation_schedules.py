@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ding_lite.config import RunConfig
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
-from ding_lite.engine import Deferred, WorkCancelled, contract
+from ding_lite.engine import Deferred, contract
 from ding_lite.engine.run_parts import has_state
 from ding_lite.metrics import MetricsLogger
 from ding_lite.metrics.outputs import append_metrics
@@ -34,22 +33,6 @@ class Evaluation(NamedTuple):
     """Reduced metrics of the evaluation."""
 
 
-class _Restored:
-    """An evaluation of a saved run, whose result is not written yet."""
-
-    is_over, error = False, None
-
-    def __init__(self, evaluation: Evaluation) -> None:
-        self._evaluation = evaluation
-
-    def result(self) -> Evaluation:
-        """The result of the evaluation."""
-        return self._evaluation
-
-    def cancel(self) -> None:
-        """Does nothing, because it is done."""
-
-
 class ScheduledEvaluator:
     """An evaluator in a pipeline. Subclasses evaluate, in `_evaluate`.
 
@@ -64,9 +47,6 @@ class ScheduledEvaluator:
         measure: the function of the script that measures a policy, such as a metric; None for none. If it has a state, this is
             saved with that of the evaluator.
     """
-
-    has_files = False
-    """Whether it writes to files, as other middleware with a `note_error` do."""
 
     _format = ".1f"
     """Of its values in messages."""
@@ -90,7 +70,7 @@ class ScheduledEvaluator:
         self._stop_value, self._place, self._policies = stop_value, place, tuple(policies)
         self._metrics = MetricsLogger(owner="the evaluator")
         self._last_env_step = self._evaluations = 0
-        self._under_way: tuple[int, Deferred[Evaluation] | _Restored] | None = None
+        self._under_way: tuple[int, Deferred[Evaluation]] | None = None
         self._last_iter: int | None = None
         """Gradient steps taken when the last evaluation began; -1 before the first, None before it is known."""
         self._has_warned = self._is_checked = False
@@ -144,11 +124,6 @@ class ScheduledEvaluator:
         """Forget in which iteration an earlier run of the process has ended. The task calls it."""
         self._reached_in = -1
 
-    def note_error(self, error: Exception) -> None:
-        """Drop an evaluation that a saved run had begun, as the task drops deferred work. The task calls it."""
-        if self._under_way is not None and isinstance(self._under_way[1], _Restored):
-            self._under_way = None
-
     def end_run(self, ctx: OnlineRLContext | OfflineRLContext) -> None:
         """Evaluate the final weights, if anything was learned since the last evaluation; see `interaction_evaluator`."""
         task = own_run()
@@ -166,8 +141,7 @@ class ScheduledEvaluator:
             return
         self._last_env_step = getattr(ctx, "env_step", 0)
         evaluate = self._in_turn(EvaluationTurn(self._policies)) if task.max_lag > 0 else self._evaluate
-        with contextlib.suppress(WorkCancelled):
-            self._write(evaluate(_counters(ctx), lambda: task.running and task.stopping), ctx)
+        self._write(evaluate(_counters(ctx), lambda: False), ctx)  # a signal that comes now lets the run end
 
     def _is_evaluated(self, ctx: OnlineRLContext | OfflineRLContext) -> bool:
         """Whether these very weights have been evaluated."""
@@ -265,7 +239,11 @@ class ScheduledEvaluator:
         self._last_env_step, self._last_iter = state["last_env_step"], state.get("last_iter")
         self._evaluations = state.get("evaluations", 0)  # older states do not have it
         under_way = state.get("under_way")
-        self._under_way = None if under_way is None else (under_way["since"], _Restored(_evaluation_of(under_way["result"])))
+        self._under_way = None
+        if under_way is not None:  # work that is done, so that an error or the end of the run drops it like any other
+            work = own_run().defer(_evaluation_of, under_way["result"])
+            work.used_in_end_run = True
+            self._under_way = under_way["since"], work
 
 
 def _state_of(evaluation: Evaluation) -> dict[str, Any]:

@@ -36,8 +36,8 @@ class RunSaver:
         """Whether the task will call `save` before the next iteration."""
         self.is_postponed = False
         """Whether a regular save is due, but deferred work was in progress."""
-        self.saved_after = -1
-        """Iterations of the latest state that was saved here; -1 if there is none."""
+        self.saved_step = -1
+        """The iteration with which the latest state that was saved here continues; -1 if there is none."""
         self._record, self._files, self._is_regular = record, RunFiles(record.folder), is_regular
         self._is_unsavable = False
         self._next_save = -math.inf
@@ -133,7 +133,7 @@ class RunSaver:
                 self._spent_s += time.monotonic() - begun
                 return
             path = self._files.save(state, state["done"])
-            self.saved_after = state["done"]
+            self.saved_step = state["context"]["total_step"]
             self._record.save()
             is_quiet = is_asked and begun - self._logged < _LOGGED_EVERY_S
             self._logged = self._logged if is_quiet else begun

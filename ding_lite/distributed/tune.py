@@ -147,7 +147,7 @@ class Trial:
         """
         wanted, now = _settings(self._configured(values)), _settings(self.member.cfg)
         changes = {name: value for name, value in wanted.items() if now[name] != value and name != "exp_name"}
-        writes_files = any(hasattr(fn, "note_error") and getattr(fn, "has_files", True) for fn in self.member.task.middleware)
+        writes_files = any(hasattr(fn, "note_error") for fn in self.member.task.middleware)
         try:
             if not writes_files:
                 self.member.require_live(changes)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 
+from ding_lite.basics.blocks import block
 from ding_lite.basics.messages import HelperContext, add_note, describe_call, describe_error, did_you_mean, name_of
 from ding_lite.basics.torch_threads import torch_threads, use_torch_threads
 from ding_lite.engine.calling_middleware import code_of
@@ -352,6 +353,15 @@ class Deferrals:
         with self._changed:
             return self._changed.wait_for(condition, timeout)
 
+    @block
+    def _awaiting(self, works: Iterable[Deferred[Any]]) -> Iterator[None]:
+        """Within this block, the task waits for this work, which may become more."""
+        self._awaited = works
+        try:
+            yield
+        finally:
+            self._awaited = ()
+
     @property
     def awaited(self) -> str:
         """The work for whose end the task waits, for messages; empty if it waits for none."""
@@ -364,9 +374,8 @@ class Deferrals:
 
     def settle(self) -> list[Deferred[Any]]:
         """Wait until all work that has begun is done, at most a minute; results can still be taken. Returns what is left."""
-        self._awaited = self._open
-        self._wait_for(lambda: not self.is_busy, _SETTLE_S)
-        self._awaited = ()
+        with self._awaiting(self._open):
+            self._wait_for(lambda: not self.is_busy, _SETTLE_S)
         return [work for work in list(self._open) if not work.done]
 
     def cancel(self, last: int | None = None) -> None:
@@ -404,22 +413,20 @@ class Deferrals:
             seen.update(dict.fromkeys(work for work in self._open if not work.is_left and is_awaited(work)))
             return all(work.done for work in seen)
 
-        self._awaited = seen
         try:
-            if not self._wait_for(is_done, _PATIENCE_S):
-                if is_at_once:
-                    _leave(seen)
-                    return
-                _warn_of_waiting(seen)
-                self._wait_for(is_done)
-            for work in seen:
-                if work.thread is not None:
-                    work.thread.join()
+            with self._awaiting(seen):
+                if not self._wait_for(is_done, _PATIENCE_S):
+                    if is_at_once:
+                        _leave(seen)
+                        return
+                    _warn_of_waiting(seen)
+                    self._wait_for(is_done)
+                for work in seen:
+                    if work.thread is not None:
+                        work.thread.join()
         except BaseException:  # a signal that asks to stop at once
             _leave(seen)
             raise
-        finally:
-            self._awaited = ()
 
     def failures(self, last: int | None = None, within: Deferred[Any] | None = None) -> Iterator[BaseException]:
         """Errors of work that `result()` has not raised, in the order in which the work was begun; each once.

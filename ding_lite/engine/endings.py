@@ -218,24 +218,25 @@ class _EndContext:
     def __init__(self, last: Any) -> None:
         self.ctx: Any = same_iteration(last)
         self._last = last
-        self._inner: dict[str, dict[Any, _EndContext]] = {}
-        """Those of the contexts in a field, by field and name. Kept fields are the same objects, and have none."""
+        self._inner: dict[str, list[_EndContext]] = {}
+        """Those of the contexts in a dict, by field. Kept fields are the same objects, and have none."""
         for field, value in _values(last).items():
             is_nested = isinstance(value, dict) and value and all(isinstance(one, Context) for one in value.values())
             if is_nested and getattr(self.ctx, field) is not value:
-                self._inner[field] = {name: _EndContext(one) for name, one in value.items()}
-                setattr(self.ctx, field, {name: one.ctx for name, one in self._inner[field].items()})
+                inner = {name: _EndContext(one) for name, one in value.items()}
+                self._inner[field] = [*inner.values()]
+                setattr(self.ctx, field, {name: one.ctx for name, one in inner.items()})
         self._before = _values(self.ctx)
 
-    def copy_written(self) -> None:
-        """Copy the values that were written since to the context of the last iteration."""
+    def copy_written(self) -> Any:
+        """Copy the values that were written since to the context of the last iteration. Returns that."""
         for field, value in _values(self.ctx).items():
-            for name, one in self._inner.get(field, {}).items():
-                if isinstance(value, dict) and value.get(name) is one.ctx:
-                    one.copy_written()
-                    value = {**value, name: one._last}
+            inner = {id(one.ctx): one for one in self._inner.get(field, ())}
+            if inner and isinstance(value, dict):  # also if its items were changed in place
+                value = {name: inner[id(one)].copy_written() if id(one) in inner else one for name, one in value.items()}
             if value is not self._before[field]:
                 setattr(self._last, field, value)
+        return self._last
 
 
 def where_set(above: int = 0) -> str:

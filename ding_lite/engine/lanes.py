@@ -68,7 +68,7 @@ class Lane:
         self.error: BaseException | None = None
         """Error of a step that will be thrown into waiting generators."""
         self.failed_at = -1
-        """Position of the failed step; -1 if none has failed in this iteration."""
+        """Position of the step in which the pending or raised error began; -1 if there is none, or if it was handled."""
         self.skips = False
         """Whether the remaining first halves of this iteration are skipped, after a failed or skipped step."""
         self.busy_ns = 0
@@ -99,22 +99,33 @@ class Lane:
         """
         mine = self.begun.pop(id(entry), None)
         while mine is not None:
-            generator = self.waiting.pop()
-            error, self.error = self.error, None
-            try:
-                backward_step(generator, error)
-            except BaseException as raised:  # noqa: BLE001  the other waiting generators see it
-                self.error = raised
-            if generator is mine:
-                break
-        if self.error is not None and mine is not None:
-            error, self.error = self.error, None
-            raise error
+            if self._end_last(backward_step) is mine:
+                self._raise_pending()
+                return
 
     def end_rest(self) -> None:
         """Run the remaining second halves: those of wrappers, and those that `task.wrap` started."""
+        while self.waiting:
+            self._end_last(lambda generator, error: unwind([generator], error))
+        self._raise_pending()
+
+    def _end_last(self, resume: Callable[[WaitingGenerator, BaseException | None], None]) -> WaitingGenerator:
+        """Run the second half of the generator that waits last. Its error is the pending one from then on."""
+        generator = self.waiting.pop()
         error, self.error = self.error, None
-        unwind(self.waiting, error)
+        try:
+            resume(generator, error)
+            self.failed_at = -1  # it has handled the error, if there was one
+        except BaseException as raised:  # noqa: BLE001  the other waiting generators see it
+            self.error = raised
+            if error is None:
+                self.failed_at = self.position
+        return generator
+
+    def _raise_pending(self) -> None:
+        if self.error is not None:
+            error, self.error = self.error, None
+            raise error
 
 
 class LaneThread:

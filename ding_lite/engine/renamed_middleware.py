@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 _NAMES = {
@@ -11,22 +11,30 @@ _NAMES = {
     "agents_evaluator": "multi_agent_evaluator",
     "population_stepper": "population_trainer",
 }
-_OLD = re.compile(rf"\b({'|'.join(_NAMES)})\b")
 
 
-def with_new_names(state: Mapping[str, Any]) -> dict[str, Any]:
-    """The state of a run, with the present names of its middleware."""
+def with_new_names(state: Mapping[str, Any], in_use: Iterable[str]) -> dict[str, Any]:
+    """The state of a run, with the present names of its middleware.
+
+    Args:
+        state: a sound state.
+        in_use: names of the present middleware and objects. An old name among them is that of something of the script.
+    """
+    mine = " ".join(in_use)
+    names = {old: new for old, new in _NAMES.items() if not re.search(rf"\b{old}\b", mine)}
+    old = re.compile(rf"\b({'|'.join(names)})\b")
+
+    def new(name: Any) -> Any:
+        is_name = isinstance(name, str) and names  # in a damaged state it may be none, and is refused later
+        return old.sub(lambda found: names[found[0]], name) if is_name else name
+
     changed = dict(state)
     for entry in ("pipeline", "without_state"):
-        changed[entry] = [_new(name) for name in state[entry]]
+        changed[entry] = [new(name) for name in state[entry]]
     for entry in ("parts", "settings", "networks"):
         if isinstance(state.get(entry), Mapping):  # otherwise it is refused later, by name
-            changed[entry] = {_new(name): part for name, part in state[entry].items()}
-    if state.get("lanes"):
-        edges = [{**edge, "edge": _new(edge["edge"])} for edge in state["lanes"]["edges"]]
+            changed[entry] = {new(name): part for name, part in state[entry].items()}
+    if state["lanes"]:
+        edges = [{**edge, "edge": new(edge["edge"])} for edge in state["lanes"]["edges"]]
         changed["lanes"] = {**state["lanes"], "edges": edges}
     return changed
-
-
-def _new(text: str) -> str:
-    return _OLD.sub(lambda found: _NAMES[found[0]], text)

@@ -7,6 +7,7 @@ import copy
 import numbers
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -239,7 +240,7 @@ class RunStateMixin:
         if self._iterating:
             raise RuntimeError("task.load_state_dict() during a run: call it before task.run().")
         require_sound(state)
-        state = with_new_names(state)
+        state = with_new_names(state, [*(entry.name for entry in self._entries), *self._parts()])
         self._note_start()
         self._require_fit(state)
         parts, without = self._parts(), state["without_state"]
@@ -249,18 +250,6 @@ class RunStateMixin:
                 "cannot be continued. Make environments with make_envs, which restores them; or pass new_episodes=True to "
                 "task.start() to begin new episodes there, so that the run is not the same as the unbroken one."
             )
-        self._setting_states.load_state_dict(state.get("settings", {}), parts)  # first: policies compare theirs with the state
-        seeds = {name: attribute_of(part, "run_seed") for name, part in parts.items()}
-        for name in sorted(parts, key=lambda name: leader_of(parts[name]) is not None):  # followers last
-            if name in state["parts"]:
-                self._load_part(name, parts[name], state["parts"][name])
-            else:
-                warnings.warn(
-                    f"an earlier version of ding_lite saved this run without its {name}, which begins anew.", stacklevel=2
-                )
-        self._network_states.load_state_dict(state.get("networks", {}), parts)
-        for words in (*lost_entries(parts, state["parts"]), *_other_seeds(parts, seeds)):
-            warnings.warn(words, stacklevel=2)
         keep_exactly(self._ctx, (*(self._kept_at_start or ()), *state["context"].get("kept_later", ())))
         if self._ran:  # the context of the last iteration has its data
             self._ctx = self._ctx.renew()
@@ -268,11 +257,24 @@ class RunStateMixin:
         for name, value in saved["kept"].items():
             object.__setattr__(ctx, name, copy.deepcopy(value))
         object.__setattr__(ctx, "total_step", saved["total_step"])
+        self._forget_last_run()
+        self._setting_states.load_state_dict(state.get("settings", {}), parts)  # first: policies compare theirs with the state
+        seeds = {name: attribute_of(part, "run_seed") for name, part in parts.items()}
+        for name in sorted(parts, key=lambda name: leader_of(parts[name]) is not None):  # followers last
+            if name in state["parts"]:
+                with self._current():  # an evaluator defers what it had begun
+                    self._load_part(name, parts[name], state["parts"][name])
+            else:
+                warnings.warn(
+                    f"an earlier version of ding_lite saved this run without its {name}, which begins anew.", stacklevel=2
+                )
+        self._network_states.load_state_dict(state.get("networks", {}), parts)
+        for words in (*lost_entries(parts, state["parts"]), *_other_seeds(parts, seeds)):
+            warnings.warn(words, stacklevel=2)
         self._calls.load(state.get("runs", [[state["done"], None, None]]), saved["total_step"])
         self._loaded_lanes, self._family = state["lanes"], family_of(ctx)
         self._loaded_for = self._lane_key(), saved["total_step"]
         load_global_random(state["global_random"])
-        self._forget_last_run()
 
     def _load_part(self, name: str, part: Any, state: Any) -> None:
         is_env = any(part is env for env in environments_of(self._entries))
@@ -371,6 +373,10 @@ class RunStateMixin:
         """Start the next run anew, from the context."""
         raise NotImplementedError
 
+    def _current(self) -> AbstractContextManager[None]:
+        """A block in which `current_task()` is this task."""
+        raise NotImplementedError
+
 
 def _other_seeds(parts: Mapping[str, Any], made_with: Mapping[str, Any]) -> Iterator[str]:
     """A warning if objects have another seed since they have loaded their states.
@@ -407,7 +413,8 @@ def require_sound(state: Any) -> None:
     if missing:
         raise RunStateError(f"the state has no {missing[0]!r}: {_SOUND}.")
     _require("['pipeline']", _is_list_of(str, state["pipeline"]), state["pipeline"], "a list of names")
-    _require("['parts']", isinstance(state["parts"], Mapping), state["parts"], "a dict of the states of objects")
+    is_named = isinstance(state["parts"], Mapping) and _is_list_of(str, [*state["parts"]])
+    _require("['parts']", is_named, state["parts"], "a dict of the states of objects by name")
     _require("['without_state']", _is_list_of(str, state["without_state"]), state["without_state"], "a list of names")
     _require_lanes(state["lanes"])
     context = state["context"]
@@ -442,6 +449,9 @@ def _require_lanes(lanes: Any) -> None:
         for key, names in (("edges", {"edge", "tokens"}), ("snapshots", {"leader", "state"})):
             for index, one in enumerate(lanes[key]):
                 _require(f"['lanes'][{key!r}][{index}]", names <= one.keys(), one, f"a dict with {sorted(names)}")
+        for index, one in enumerate(lanes["edges"]):
+            is_edge = isinstance(one["edge"], str) and isinstance(one["tokens"], (list, tuple))
+            _require(f"['lanes']['edges'][{index}]", is_edge, one, "a dict with a name as 'edge' and a list as 'tokens'")
         _require("['lanes']['lanes']", len(lanes["lanes"]) == len(LANES), lanes["lanes"], f"a list of {len(LANES)} dicts")
         numbers, count = lanes.get("leaders", []), len(lanes["snapshots"])
         is_sound = _is_list_of(int, numbers) and all(0 <= number < count for number in numbers)

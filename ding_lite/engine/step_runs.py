@@ -22,12 +22,11 @@ class RunnableStep:
     """One step, as a network runs it."""
 
     step: MiddlewareStep
-    entry: Entry | None
     lane: Lane
     position: int
     takes: tuple[Callable[[Lane], None], ...]
-    call: Callable[[Any], Any]
-    """The middleware, with its contract enforced."""
+    call: Callable[[Any], Any] | None
+    """The middleware, with its contract enforced; None for the step that ends an iteration."""
     give: Callable[[Lane], None] | None
     is_first: bool
     """Whether it is the first step of its lane in an iteration."""
@@ -58,13 +57,15 @@ class StepRunner:
             pending.drop()
         self._pending.clear()
 
-    def run(self, work: RunnableStep, entry: Entry, lane: Lane) -> None:
-        """Run the middleware of a step on the context of its lane.
+    def run(self, work: RunnableStep, call: Callable[[Any], Any], lane: Lane) -> None:
+        """Run `call`, the middleware of a step, on the context of its lane.
 
         Raises:
             BaseException: its error, with a note, unless a generator that waits on this lane may handle it.
         """
         step, thrown, lane.waited_ns = work.step, lane.error, 0
+        entry = step.entry
+        assert entry is not None
         begun = time.perf_counter_ns()
         try:
             if step.is_second:  # even if others are skipped, because it cleans up
@@ -74,13 +75,13 @@ class StepRunner:
             elif step.is_late:
                 self._take(step, lane)
             else:
-                result = work.call(lane.ctx)
+                result = call(lane.ctx)
                 if result is not None:
-                    self._keep(step, lane, result)
+                    self._keep(step, entry, lane, result)
             if work.is_closing and lane.waiting:
                 lane.end_rest()
         except BaseException as error:
-            if thrown is None:
+            if lane.failed_at < 0:
                 lane.failed_at = work.position
             if error is not thrown:
                 where = f"iteration {self._first_step + lane.iteration} of the task"
@@ -97,9 +98,7 @@ class StepRunner:
             begun += lane.waited_ns
         work.ran((step, lane.iteration, begun, ended))
 
-    def _keep(self, step: MiddlewareStep, lane: Lane, result: object) -> None:
-        entry = step.entry
-        assert entry is not None
+    def _keep(self, step: MiddlewareStep, entry: Entry, lane: Lane, result: object) -> None:
         if isinstance(result, PendingWork) and id(entry) in self._has_late:
             self._pending[id(entry), lane.iteration] = step, result
             return

@@ -621,7 +621,8 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
         self._refuse_beside_another("to defer work")
         require_work(fn, args, named)
         network = self._network
-        place = (self._ctx.total_step, 0) if network is None else network.place
+        latest = self._ctx.total_step if self._iterating else self._next_step(self._ctx) - 1  # of a loaded state as well
+        place = (latest, 0) if network is None else network.place
         words = middleware_around((*self._ends, *self._entries), sys._getframe(1))
         origin = Origin(place, f"{words} in iteration {place[0]} of the task" if self._iterating else words)
         is_beside, count = (False, None) if network is None else (network.is_threaded, network.torch_threads_beside)

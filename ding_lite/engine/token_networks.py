@@ -100,12 +100,10 @@ class Network:
     def _work_of(self, step: MiddlewareStep, checker: Checker) -> RunnableStep:
         takes = tuple(self._ends[edge].take for edge in step.inputs)
         give = giver([self._ends[edge] for edge in step.outputs]) if step.outputs else None
-        call = _nothing if step.entry is None else checker.guard(step.entry).__call__  # bound: called faster than the guard
+        call = None if step.entry is None else checker.guard(step.entry).__call__  # bound: called faster than the guard
         last = [it for it in self.plan.lanes[step.lane] if it.entry is not None][-1:]
         ran = self.timeline.ran[step.lane].append
-        return RunnableStep(
-            step, step.entry, self.lanes[step.lane], step.position, takes, call, give, step.index == 0, step in last, ran
-        )
+        return RunnableStep(step, self.lanes[step.lane], step.position, takes, call, give, step.index == 0, step in last, ran)
 
     def _ends_of(self, edge: Edge, thread_of: dict[Lane, LaneThread]) -> EdgeEnds:
         giver, taker = thread_of[self.lanes[edge.source.lane]], thread_of[self.lanes[edge.target.lane]]
@@ -429,7 +427,7 @@ class Network:
             lane.begin()
         lane.position = work.position
         try:
-            if work.entry is None:
+            if work.call is None:
                 self._take_for_end(work, lane)
             else:
                 for take in work.takes:
@@ -443,10 +441,10 @@ class Network:
             while lane.snapshots:  # after all tokens are taken: before, a user of the follower may still run on another lane
                 follower, snapshot = lane.snapshots.pop()
                 follower.load_snapshot(snapshot)
-            if work.entry is None:
+            if work.call is None:
                 self._end_iteration(work, lane)
             else:
-                self._runner.run(work, work.entry, lane)
+                self._runner.run(work, work.call, lane)
             lane.done += 1
             if work.give is not None:
                 work.give(lane)
@@ -642,7 +640,3 @@ class Network:
             self._deferrals.cancel(self.first_step + self._last)
         elif self._stop_at is not None:
             self._deferrals.cancel()
-
-
-def _nothing(ctx: Any) -> None:
-    """The function of the step that ends an iteration."""

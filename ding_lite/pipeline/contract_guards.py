@@ -12,7 +12,7 @@ from typing import Any
 from ding_lite.basics.comparisons import same_values
 from ding_lite.basics.messages import location_of, name_of
 from ding_lite.basics.optional_attributes import attribute_behind
-from ding_lite.pipeline.contexts import Context, factories_of, kept_fields, start_values
+from ding_lite.pipeline.contexts import Context, kept_fields, start_values
 from ding_lite.pipeline.contracts import Contract, contract_of, inherits_contract, line_to_add
 from ding_lite.pipeline.end_readers import reads_at_end, too_late
 from ding_lite.pipeline.ended_contexts import EndedContexts
@@ -85,7 +85,7 @@ class Checker:
             terms = reader.contract
             if terms is None or not reads_at_end(reader.fn):
                 continue
-            for name in expand_reads(self._class, (*terms.reads, *terms.may_read)) - self._kept:
+            for name in sorted(expand_reads(self._class, (*terms.reads, *terms.may_read)) - self._kept):
                 if not is_property(self._class, name):
                     found.setdefault(name, (self._entries[place], []))[1].append(reader)
         return found
@@ -180,7 +180,9 @@ class Guard:
         self._compares = True
         """Whether values are compared; turned off after the first iterations."""
         self._read: dict[str, Print] = {}
-        """Values that a function without a contract has read, by field."""
+        """Values that a function without a contract has read in its current step, by field."""
+        self._changed: set[str] = set()
+        """The fields whose values it has changed in place there."""
         self._has_warned = False
         self._unseen: dict[str, tuple[Entry, list[Entry]]] | None = None
         """Fields that the second half of a function without a contract would set too late; None before the first look."""
@@ -281,7 +283,7 @@ class Guard:
         """Warn of values that no logger or saver has seen, unless they only clear the field."""
         for name, earlier in before.items():
             value = field_value(ctx, name)
-            if value is not earlier and value is not None and not _is_start_value(ctx, name, value):
+            if (value is not earlier or name in self._changed) and not _is_cleared(ctx, name, value):
                 assert self._unseen is not None
                 warnings.warn(too_late(self._unseen[name][0], name, self._unseen[name][1]), stacklevel=2)
                 del self._unseen[name]
@@ -299,7 +301,7 @@ class Guard:
                 checker.watched.clear()
             return None
         if self.contract is None:
-            self._read = {}
+            self._read, self._changed = {}, set()
             if checker.handovers.looks_at_unknown:
                 checker.handovers.before_unknown(ctx)
             return self._read
@@ -311,6 +313,7 @@ class Guard:
             return
         for name, found in self._read.items():  # a function without a contract may change what it reads
             if changed(found, fingerprint(field_value(ctx, name))) is not None:
+                self._changed.add(name)
                 self._observer(which)("write", name)
         if self._checker.handovers.looks_at_unknown:
             self._checker.handovers.after_unknown(self.who, ctx)
@@ -389,9 +392,11 @@ def _all_writes(cls: type[Context], terms: Contract | None) -> frozenset[str]:
     return frozenset[str]().union(*(step_fields(cls, terms, which)[1] for which in (FIRST, SECOND, LATE)))
 
 
-def _is_start_value(ctx: Any, name: str, value: Any) -> bool:
-    made = {field: make for field, make in factories_of(ctx) if field == name}
-    return same_values(value, made[name]() if made else start_values(ctx).get(name))
+def _is_cleared(ctx: Any, name: str, value: Any) -> bool:
+    """Whether a field has no value, an empty one, or that from its declaration. A factory is not called, because the numbers
+    that it draws would be missing in later iterations."""
+    is_empty = isinstance(value, (list, tuple, dict, set)) and not value
+    return value is None or is_empty or same_values(value, start_values(ctx).get(name))
 
 
 def _no_advice(verb: str, name: str, is_unset: bool) -> str:

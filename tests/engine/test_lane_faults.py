@@ -1,5 +1,6 @@
 """Errors where iterations overlap: wherever one is raised, run() raises that one, nothing hangs, and nothing is left behind."""
 
+import contextlib
 import dataclasses
 import functools
 import threading
@@ -271,6 +272,40 @@ class TestTwo:
             with pytest.raises((ValueError, KeyError)) as caught:
                 loop.run(9)
         assert caught.value is errors[0]
+
+    @MODES
+    @pytest.mark.parametrize("kind", ["raised", "when copied"])
+    def test_an_error_after_a_handled_one_counts_from_where_it_began_itself(self, overlap, kind):
+        @contract(writes=("count",), stage="collect")
+        def fails_at_its_end(ctx):
+            yield
+            if kind == "raised":
+                raise KeyError("late")
+            ctx.count = threading.Lock()
+
+        @contract(stage="collect")
+        def handles(ctx):
+            with contextlib.suppress(ZeroDivisionError):
+                yield
+
+        @contract(stage="collect")
+        def fails(ctx):
+            raise ZeroDivisionError
+
+        @contract(stage="evaluate")
+        def fails_between(ctx):
+            while overlap and loop._network.error is None:
+                threading.Event().wait(0.001)
+            raise ValueError("between")
+
+        with start(overlap) as loop:
+            for each in (fails_at_its_end, handles, fails, fails_between):
+                loop.use(each)
+            loop.use(contract(("count",), stage="learn")(lambda ctx: None))
+            with pytest.raises(ValueError, match="between") as caught:
+                loop.run(9)
+        if overlap:
+            assert any("another lane also raised" in note for note in caught.value.__notes__)
 
 
 class TestWaiting:

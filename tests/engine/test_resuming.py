@@ -316,12 +316,23 @@ class TestState:
             (lambda s: s["context"].update(kept_later=["other"]), r"\['kept_later'\] is \['other'\], expected a list of names"),
             (lambda s: s["context"].update(kept=[1]), r"\['context'\]\['kept'\] is \[1\], expected a dict"),
             (lambda s: s.update(parts=[]), r"\['parts'\] is \[\], expected a dict"),
+            (lambda s: s.update(parts={5: {}}), r"\['parts'\] is \{5: \{\}\}, expected a dict .* by name"),
+            (lambda s: s.update(settings={5: {}}), r"\['settings'\]\[5\] is \{\}, but 5 has no configuration here"),
+            (lambda s: s.update(networks={5: {}}), r"\['networks'\]\[5\] is \{\}, expected a dict"),
             (lambda s: s.update(pipeline=None), r"\['pipeline'\] is None, expected a list of names"),
             (lambda s: s.update(pipeline=[1]), r"\['pipeline'\] is \[1\], expected a list of names"),
             (lambda s: s.update(without_state="env"), r"\['without_state'\] is 'env', expected a list"),
             (
                 lambda s: s.update(lanes={"edges": [{}], "snapshots": [], "lanes": []}),
                 r"\['lanes'\]\['edges'\]\[0\] is \{\}, expected a dict with \['edge', 'tokens'\]",
+            ),
+            (
+                lambda s: s.update(lanes={"edges": [{"edge": 7, "tokens": []}], "snapshots": [], "lanes": []}),
+                r"\['lanes'\]\['edges'\]\[0\] is .*, expected a dict with a name as 'edge' and a list as 'tokens'",
+            ),
+            (
+                lambda s: s.update(lanes={"edges": [{"edge": "a", "tokens": 7}], "snapshots": [], "lanes": []}),
+                r"\['lanes'\]\['edges'\]\[0\] is .*, expected a dict with a name as 'edge' and a list as 'tokens'",
             ),
             (
                 lambda s: s.update(lanes={"edges": [], "snapshots": [], "lanes": []}),
@@ -673,3 +684,19 @@ def test_a_state_from_before_a_middleware_was_renamed_is_loaded(mode):
     state = run(3)[1]
     assert old(state)["pipeline"] == ["AgentsCollector", "population_stepper"]
     assert run(5, old(state))[0] == run(5, state)[0] == run(5)[0]
+
+
+@pytest.mark.parametrize("mode", [{}, {"max_lag": 1}, {"async_mode": True}], ids=["plain", "lag", "async"])
+@pytest.mark.parametrize("name", ["agents_evaluator", "my population_stepper"])
+def test_a_middleware_of_the_script_may_have_the_old_name_of_another(mode, name):
+    def run(count, state=None):
+        loop, learn = Task(), Adder()
+        learn.__name__ = name
+        with loop.start(ctx=Counts(), **mode):
+            loop.use(Adder("collect")).use(learn)
+            if state is not None:
+                loop.load_state_dict(state)
+            loop.run(count)
+            return loop.ctx.count, loop.state_dict()
+
+    assert run(5, run(3)[1])[0] == run(5)[0]

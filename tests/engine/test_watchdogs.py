@@ -119,6 +119,38 @@ def test_deferred_work_that_hangs_is_named_where_the_run_waits_for_it(asks, step
     assert re.search(r"0.5 s: work \(.*\), deferred by middleware learn \(.*\) in iteration 1 of the task did", done.stderr)
 
 
+ASKED_TO_STOP = """
+import os, signal, threading
+from ding_lite.engine import Task, contract
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+@contract(stage="collect")
+def collect(ctx):
+    if ctx.total_step == 0:
+        loop.defer(threading.Event().wait)
+
+@contract(stage="learn")
+def hangs(ctx):
+    if ctx.total_step > 2:
+        threading.Event().wait()
+
+with Task().start(watchdog_s=0.5, async_mode=True) as loop:
+    loop.use(collect).use(hangs).run(3, final=False)
+    threading.Timer(0.1, os.kill, [os.getpid(), signal.SIGINT]).start()
+    try:
+        loop.state_dict()  # waits for the work
+    except KeyboardInterrupt:
+        loop.run(3)
+"""
+
+
+def test_a_middleware_that_hangs_is_named_also_if_deferred_work_was_waited_for_before():
+    done = run_script(f"{SHORT_GRACE}{ASKED_TO_STOP}")
+    assert done.returncode == watchdogs.STUCK_STATUS
+    assert re.search(r"for 0.5 s: .*hangs .*did not return", done.stderr)
+
+
 DEADLOCK = """
 import threading
 from ding_lite.engine import Task, contract

@@ -632,7 +632,8 @@ def test_a_signal_while_the_run_ends_does_not_lose_the_evaluation_of_the_final_w
     assert found == [(3, "SIGTERM was received")]
 
 
-def test_an_evaluation_in_progress_is_dropped_by_a_caught_error_also_in_a_resumed_run():
+@pytest.mark.parametrize("kind", [ValueError, SystemExit, KeyboardInterrupt])
+def test_an_evaluation_in_progress_is_dropped_by_a_caught_error_also_in_a_resumed_run(kind):
     def run(state=None):
         envs = make_envs(Paid, 2)
         policy = Weight(PolicyConfig(seed=0), envs.single_observation_space, envs.single_action_space)
@@ -641,7 +642,7 @@ def test_an_evaluation_in_progress_is_dropped_by_a_caught_error_also_in_a_resume
         @contract(reads=("train_iter",), writes=("train_iter",), uses=(policy.learn_mode,), stage="learn")
         def learn(ctx):
             if ctx.total_step == 3 and not rows:
-                raise ValueError("once")
+                raise kind("once")
             policy.learn_mode.forward({})
             ctx.train_iter += 1
 
@@ -656,7 +657,7 @@ def test_an_evaluation_in_progress_is_dropped_by_a_caught_error_also_in_a_resume
                 loop.load_state_dict(state)
             loop.run(3, final=False)
             states.append(loop.state_dict())
-            with pytest.raises(ValueError, match="once"):
+            with pytest.raises(kind, match="once"):
                 loop.run(3)
             loop.run(4)
         envs.close()
@@ -665,3 +666,24 @@ def test_an_evaluation_in_progress_is_dropped_by_a_caught_error_also_in_a_resume
     rows, state = run()
     assert run(state)[0] == rows
     assert len(rows) == 4
+
+
+def test_an_evaluation_of_a_state_is_written_at_the_end_also_by_a_task_that_has_come_further():
+    envs = make_envs(Paid, 2)
+    policy = Weight(PolicyConfig(seed=0), envs.single_observation_space, envs.single_action_space)
+    loop = Task()
+
+    @contract(reads=("train_iter",), writes=("train_iter",), uses=(policy.learn_mode,), stage="learn")
+    def learn(ctx):
+        policy.learn_mode.forward({})
+        ctx.train_iter += 1
+
+    with loop.start(ctx=OnlineRLContext(), max_lag=1):
+        evaluator = interaction_evaluator(config(eval_freq=4), policy.eval_mode, envs)
+        loop.use(evaluator).use(learn).run(3, final=False)
+        state = loop.state_dict()
+        loop.run(9, final=False)
+        loop.load_state_dict(state)
+        loop.run(3)
+        assert evaluator.state_dict()["evaluations"] == 2  # of the first weights, and of the last ones
+    envs.close()

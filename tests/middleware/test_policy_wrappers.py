@@ -206,6 +206,31 @@ def test_after_a_run_the_contexts_of_all_policies_are_those_of_the_last_iteratio
         assert found == {"a": (2, ["a", 2], None), "b": (2, ["b", 2], "at the end" if final else ["b", 2])}
 
 
+@pytest.mark.parametrize("names", ["a", "ab"])
+def test_what_an_end_run_changes_in_the_dict_of_contexts_is_kept(names):
+    class Changes:
+        def __init__(self, change):
+            self.change = change
+
+        def __call__(self, ctx):
+            ctx.parts = {name: OnlineRLContext(total_step=ctx.total_step, train_output=name) for name in names}
+
+        def end_run(self, ctx):
+            self.change(ctx.parts)
+
+    def after(change):
+        task = Task()
+        with task.start(ctx=MultiAgentContext()):
+            task.use(Changes(change)).run(max_step=3)
+        return {name: (own.total_step, own.train_output) for name, own in task.ctx.parts.items()}
+
+    unchanged = {name: (2, name) for name in names}
+    assert after(lambda parts: None) == unchanged
+    assert after(lambda parts: parts.clear()) == {}
+    assert after(lambda parts: parts.update(a=OnlineRLContext(total_step=9))) == {**unchanged, "a": (9, None)}
+    assert after(lambda parts: parts.update(c=parts["a"])) == {**unchanged, "c": (2, "a")}
+
+
 def test_what_is_not_in_the_contract_is_refused_at_the_end_of_a_run_as_well():
     class Counts:
         __name__ = "counts"

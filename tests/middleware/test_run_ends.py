@@ -5,6 +5,7 @@ import dataclasses
 import json
 import math
 import re
+import signal
 import warnings
 
 import gymnasium
@@ -219,6 +220,18 @@ def test_ctrl_c_ends_a_script_without_a_traceback_and_says_what_was_saved(tmp_pa
     assert "because SIGINT was received. The last evaluation found" in done.stdout
     assert "after 0 of 12 gradient steps; the final weights were not evaluated." in done.stdout
     assert load_checkpoint(tmp_path / "ckpt/final.pt")["counters"]["train_iter"] == 12
+
+
+@MODES
+def test_the_last_line_says_how_to_continue_a_run_that_began_at_a_later_iteration(tmp_path, mode, capsys):
+    @contract(stage="learn")
+    def interrupted(ctx):
+        if ctx.total_step == 7:
+            signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(SystemExit), Task().start(ctx=OnlineRLContext(total_step=5), **mode) as loop:
+        loop.use(interrupted).use(CkptSaver(torch.nn.Linear(1, 1), tmp_path, train_freq=1)).run(20)
+    assert f'final.pt; continue the run with task.start(resume="{tmp_path}")\n' in capsys.readouterr().err
 
 
 # The environment that is really used.

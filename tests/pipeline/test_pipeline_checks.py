@@ -467,6 +467,49 @@ def test_a_second_half_that_clears_a_field_or_leaves_it_is_not_named(value):
     assert logger.seen == [[1]] * 2
 
 
+@pytest.mark.parametrize("mode", [{}, {"max_lag": 1}, {"async_mode": True}])
+def test_a_second_half_that_changes_a_value_in_place_too_late_is_named_unless_it_empties_it(mode):
+    def adding(ctx):
+        ctx.rows = [1]
+        yield
+        ctx.rows.append(2)
+
+    def emptying(ctx):
+        ctx.rows = [1]
+        yield
+        ctx.rows.clear()
+
+    with pytest.warns(UserWarning, match=r"^adding .* sets ctx.rows after its yield, and is too late for log") as found:
+        run_of(adding, AtEnd("log", "rows"), max_step=3, **mode)
+    assert sum("too late" in str(it.message) for it in found) == 1
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        run_of(emptying, AtEnd("log", "rows"), max_step=3, **mode)
+    assert not [it for it in found if "too late" in str(it.message)]
+
+
+def test_the_check_of_second_halves_draws_no_numbers_of_the_run():
+    def noises(is_set):
+        numbers = iter(range(100))
+
+        @dataclasses.dataclass
+        class Noisy(Context):
+            noise: int = dataclasses.field(default_factory=lambda: next(numbers))
+
+        def scaling(ctx):
+            yield
+            if is_set:
+                ctx.noise = 10 * ctx.noise + 5
+
+        logger, loop = AtEnd("log", "noise"), Task()
+        with loop.start(ctx=Noisy()):
+            loop.use(scaling).use(logger).run(7)
+        return logger.seen
+
+    with pytest.warns(UserWarning, match=r"scaling .* is too late for log"):
+        assert noises(is_set=True) == noises(is_set=False)
+
+
 @pytest.mark.parametrize("field", ["data", "kept"])
 def test_what_a_second_half_without_a_contract_sets_in_time_is_not_named(field):
     def judging(ctx):
