@@ -239,7 +239,7 @@ class RunStateMixin:
         if self._iterating:
             raise RuntimeError("task.load_state_dict() during a run: call it before task.run().")
         require_sound(state)
-        state = with_new_names(state)
+        state = with_new_names(state, (*(entry.name for entry in self._entries), *self._parts()))
         self._note_start()
         self._require_fit(state)
         parts, without = self._parts(), state["without_state"]
@@ -442,6 +442,8 @@ def _require_lanes(lanes: Any) -> None:
         for key, names in (("edges", {"edge", "tokens"}), ("snapshots", {"leader", "state"})):
             for index, one in enumerate(lanes[key]):
                 _require(f"['lanes'][{key!r}][{index}]", names <= one.keys(), one, f"a dict with {sorted(names)}")
+        for index, one in enumerate(lanes["edges"]):
+            _require(f"['lanes']['edges'][{index}]['edge']", isinstance(one["edge"], str), one["edge"], "a text")
         _require("['lanes']['lanes']", len(lanes["lanes"]) == len(LANES), lanes["lanes"], f"a list of {len(LANES)} dicts")
         numbers, count = lanes.get("leaders", []), len(lanes["snapshots"])
         is_sound = _is_list_of(int, numbers) and all(0 <= number < count for number in numbers)

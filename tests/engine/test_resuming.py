@@ -324,6 +324,10 @@ class TestState:
                 r"\['lanes'\]\['edges'\]\[0\] is \{\}, expected a dict with \['edge', 'tokens'\]",
             ),
             (
+                lambda s: s.update(lanes={"edges": [{"edge": 3, "tokens": []}], "snapshots": [], "lanes": [{}] * 4}),
+                r"\['lanes'\]\['edges'\]\[0\]\['edge'\] is 3, expected a text",
+            ),
+            (
                 lambda s: s.update(lanes={"edges": [], "snapshots": [], "lanes": []}),
                 r"\['lanes'\]\['lanes'\] is \[\], expected a list of 4 dicts",
             ),
@@ -673,3 +677,27 @@ def test_a_state_from_before_a_middleware_was_renamed_is_loaded(mode):
     state = run(3)[1]
     assert old(state)["pipeline"] == ["AgentsCollector", "population_stepper"]
     assert run(5, old(state))[0] == run(5, state)[0] == run(5)[0]
+
+
+@pytest.mark.parametrize("mode", [{}, {"max_lag": 1}, {"async_mode": True}], ids=["plain", "lag", "async"])
+def test_middleware_and_objects_of_a_script_may_have_a_former_name_of_others(mode):
+    class AgentsCollector(Adder):
+        """An object that the second middleware uses."""
+
+    def run(count, state=None):
+        loop, collect, used = Task(), Adder("collect"), AgentsCollector()
+        collect.__name__ = "population_stepper"
+
+        @contract(reads=("count",), uses=(used,), stage="learn")
+        def learn(ctx):
+            used.seen += 1
+
+        with loop.start(ctx=Counts(), **mode):
+            loop.use(collect).use(learn)
+            if state is not None:
+                loop.load_state_dict(state)
+            loop.run(count)
+            return loop.ctx.count, loop.state_dict()["parts"]["AgentsCollector"], loop.state_dict()
+
+    state = run(3)[2]
+    assert run(5, state)[:2] == run(5)[:2]
