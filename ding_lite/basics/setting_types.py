@@ -172,8 +172,10 @@ def _option(hint: Any, value: Any, where: str) -> Any:
     read = json.loads(written, parse_constant=lambda it: it if it in _INFINITE else math.nan)
     try:
         again, back = _first_option(hint, read, where)
-    except ConfigError:  # of a section of a derived class, which is read as in a field of one type
-        return found
+    except ConfigError as error:
+        if isinstance(found, Section):  # of a derived class, or with one inside, which is read as in a field of one type
+            return found
+        raise ConfigError(f"{where} = {value!r:.60} could not be read from config.json: {error}") from None
     # Within one option, it comes back as in a field of this type. Otherwise by repr, because NaN, for which there is an error
     # later, differs from itself.
     if again is not option and repr(_with_lists(back)) != repr(_with_lists(found)):
