@@ -176,21 +176,15 @@ def _option(hint: Any, value: Any, where: str) -> Any:
         if isinstance(found, Section):  # of a derived class, or with one inside, which is read as in a field of one type
             return found
         raise ConfigError(f"{where} = {value!r:.60} could not be read from config.json: {error}") from None
-    # Within one option, it comes back as in a field of this type. Otherwise by repr, because NaN, for which there is an error
-    # later, differs from itself.
-    if again is not option and repr(_with_lists(back)) != repr(_with_lists(found)):
+    # Within one option, it comes back as in a field of this type. Otherwise a tuple may come back as a list, as there. By repr,
+    # because NaN, for which there is an error later, differs from itself.
+    same = tuple(back) if isinstance(found, tuple) and isinstance(back, list) else back
+    if again is not option and repr(same) != repr(found):
         raise ConfigError(
             f"{where} = {value!r:.60} comes back from config.json as {back!r:.60}, because it is declared {_spelt(hint)}: "
             f"declare it without {type(back).__name__}, or set it to {_type_of(back)}."
         )
     return found
-
-
-def _with_lists(value: Any) -> Any:
-    """The value with lists instead of tuples."""
-    if isinstance(value, (list, tuple)):
-        return [_with_lists(item) for item in value]
-    return {key: _with_lists(item) for key, item in value.items()} if type(value) is dict else value
 
 
 def _first_option(hint: Any, value: Any, where: str) -> tuple[Any, Any]:
