@@ -5,6 +5,7 @@ import importlib
 import pytest
 
 from ding_lite.config import RunConfig
+from ding_lite.engine.renamed_middleware import with_new_names
 
 OLD_NAMES = [
     ("contexts", "AgentsContext", "MultiAgentContext"),
@@ -55,6 +56,14 @@ def test_an_old_name_is_the_same_object_at_the_same_address(room, old, new):
     assert getattr(module, old) is getattr(module, new)
     assert new in module.__all__
     assert old not in module.__all__, "lists of names, such as those of editors and help(), show the new one alone"
+
+
+def test_states_of_runs_know_the_new_names_of_middleware():
+    # States of the time of "part" have an earlier format, which is refused.
+    names = {old: new for room, old, new in OLD_NAMES if room == "middleware" and old != "part"}
+    changed = with_new_names({"pipeline": [*names], "without_state": []}, own_names=())
+
+    assert changed["pipeline"] == [*names.values()]
 
 
 def test_a_run_still_gives_its_verdict():

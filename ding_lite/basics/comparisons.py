@@ -14,8 +14,9 @@ def same_values(one: Any, other: Any, *, dtypes: bool = False) -> bool:
     """Whether two nested values are equal.
 
     Mappings are equal if they have the same keys and values; lists, tuples and arrays if they have the same items. A tensor is
-    equal to a tensor on another device, or to an array, of the same shape with the same numbers. NaN is equal to NaN. Objects
-    of a dataclass are equal if their fields are.
+    equal to a tensor on another device, or to an array, of the same shape with the same numbers; a nested tensor only to a
+    nested one, and one on the meta device only to one there. NaN is equal to NaN. Objects of a dataclass are equal if their
+    fields are.
 
     Args:
         one, other: the values.
@@ -32,20 +33,29 @@ def same_values(one: Any, other: Any, *, dtypes: bool = False) -> bool:
     if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
         return len(one) == len(other) and all(same_values(*pair, dtypes=dtypes) for pair in zip(one, other))
     if _is_tensor(one) and _is_tensor(other):
-        if dtypes and one.dtype != other.dtype:
-            return False
-        if one.is_nested or other.is_nested:
-            return one.is_nested and other.is_nested and same_values(one.unbind(), other.unbind(), dtypes=dtypes)
-        return one.shape == other.shape and _same_numbers(_dense(one), _dense(other).to(one.device))
+        return _same_tensors(one, other, dtypes)
     if has_attribute(one, "__array__") or has_attribute(other, "__array__"):
         return _same_arrays(one, other, dtypes)
     if dataclasses.is_dataclass(one) and not isinstance(one, type) and type(one) is type(other):
         names = [field.name for field in dataclasses.fields(one) if field.compare]
-        return all(same_values(getattr(one, name), getattr(other, name), dtypes=dtypes) for name in names)
+        fields = [[getattr(it, name, dataclasses.MISSING) for name in names] for it in (one, other)]  # some may be unset
+        return same_values(*fields, dtypes=dtypes)
     return bool(one == other) or bool(one != one and other != other)
 
 
+def _same_tensors(one: Any, other: Any, dtypes: bool) -> bool:
+    if dtypes and one.dtype != other.dtype:
+        return False
+    if one.is_nested or other.is_nested:
+        return one.is_nested and other.is_nested and same_values(one.unbind(), other.unbind(), dtypes=dtypes)
+    if one.is_meta or other.is_meta:
+        return one.is_meta and other.is_meta and (one.shape, one.dtype) == (other.shape, other.dtype)
+    return one.shape == other.shape and _same_numbers(_dense(one), _dense(other).to(one.device))
+
+
 def _same_arrays(one: Any, other: Any, dtypes: bool) -> bool:
+    if any(_is_tensor(it) and (it.is_nested or it.is_meta) for it in (one, other)):
+        return False
     if isinstance(one, (list, tuple)):
         return len(getattr(other, "shape", ())) > 0 and same_values(one, list(other), dtypes=dtypes)
     if isinstance(other, (list, tuple)):
@@ -71,9 +81,10 @@ def _array(value: Any) -> Any:
     import numpy as np
 
     if _is_tensor(value):
-        value = _dense(value).cpu()
-        is_known = str(value.dtype) != "torch.bfloat16" and not str(value.dtype).startswith("torch.float8")  # to numpy
-        value = value if is_known else value.float()
+        value, kind = _dense(value).cpu(), str(value.dtype)
+        if kind == "torch.bfloat16" or kind.startswith("torch.float8"):  # unknown to numpy
+            value = value.float()
+        value = value.cfloat() if kind == "torch.complex32" else value
     return np.asarray(value)
 
 

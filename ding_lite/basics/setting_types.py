@@ -110,8 +110,12 @@ def converted(hint: Any, value: Any, where: str) -> Any:
     if origin is Literal:
         if isinstance(value, bool) and {"on", "off"} <= set(arguments):  # YAML reads on and off as bools
             return "on" if value else "off"
-        if any(value == it and isinstance(value, bool) == isinstance(it, bool) for it in arguments):
-            return value
+        with suppress(ConfigError):  # what config.json cannot hold, such as bytes
+            plain = json_copy(plain_setting(value), where)
+            for it in arguments:
+                its = plain_setting(it)
+                if its == plain and isinstance(its, bool) == isinstance(plain, bool):
+                    return it
     elif kind in _CONTAINERS and isinstance(value, _CONTAINERS[kind]):
         return _container(kind, hint, value, where)
     elif isinstance(kind, type) and issubclass(kind, Mapping) and not typing.is_typeddict(kind):
@@ -163,15 +167,19 @@ def _option(hint: Any, value: Any, where: str) -> Any:
     Raises:
         ConfigError: it has none of them; or it would have another one after it was read from config.json.
     """
-    found = _as_first_option(hint, value, where)
-    sections = [one for one in typing.get_args(hint) if isinstance(one, type) and issubclass(one, Section)]
-    if isinstance(found, Section) and (len(sections) == 1 or type(found) not in sections):
-        return found  # of a derived class, or with one inside, as in a field of one type
+    option, found = _first_option(hint, value, where)
     written = json.dumps(plain_setting(found))
-    back = _as_first_option(hint, json.loads(written, parse_constant=lambda it: it if it in _INFINITE else math.nan), where)
-    # A tuple may come back as a list, as in a field of one type. By repr, because NaN, for which there is an error later,
-    # differs from itself.
-    if repr(_with_lists(back)) != repr(_with_lists(found)) and (type(back) is not type(found) or back != found):
+    read = json.loads(written, parse_constant=lambda it: it if it in _INFINITE else math.nan)
+    try:
+        again, back = _first_option(hint, read, where)
+    except ConfigError as error:
+        if isinstance(found, Section):  # of a derived class, or with one inside, which is read as in a field of one type
+            return found
+        raise ConfigError(f"{where} = {value!r:.60} could not be read from config.json: {error}") from None
+    # Within one option, it comes back as in a field of this type. Otherwise a tuple may come back as a list, as there. By repr,
+    # because NaN, for which there is an error later, differs from itself.
+    same = tuple(back) if isinstance(found, tuple) and isinstance(back, list) else back
+    if again is not option and repr(same) != repr(found):
         raise ConfigError(
             f"{where} = {value!r:.60} comes back from config.json as {back!r:.60}, because it is declared {_spelt(hint)}: "
             f"declare it without {type(back).__name__}, or set it to {_type_of(back)}."
@@ -179,22 +187,15 @@ def _option(hint: Any, value: Any, where: str) -> Any:
     return found
 
 
-def _with_lists(value: Any) -> Any:
-    """The value with lists instead of tuples."""
-    if isinstance(value, (list, tuple)):
-        return [_with_lists(item) for item in value]
-    return {key: _with_lists(item) for key, item in value.items()} if type(value) is dict else value
-
-
-def _as_first_option(hint: Any, value: Any, where: str) -> Any:
-    """A value as its own type, if that is among the options, or else as the first one that fits."""
+def _first_option(hint: Any, value: Any, where: str) -> tuple[Any, Any]:
+    """The type of the value, if that is among the options, or else the first one that fits; and the value as this type."""
     options = typing.get_args(hint)
     for option in (*(option for option in options if option is type(value)), *options):
         with suppress(ConfigError):
-            return converted(option, value, where)
+            return option, converted(option, value, where)
     for option in options:
         if option is not int and _is_instance(value, option):  # so that the error says what is wrong in it
-            return converted(option, value, where)
+            return option, converted(option, value, where)
     raise _misfit(hint, value, where)
 
 

@@ -353,9 +353,12 @@ class DatasetWriter:
         joined, lengths = _joined(self._rollouts), [length for part in self._episodes for length in part.lengths.tolist()]
         rows = [part.rows() for part in self._episodes]
         whole = map_leaves(lambda *parts: np.concatenate(parts), *rows) if rows else {}
+        chunks, sources = [dataclasses.asdict(chunk) for chunk in self._index.chunks], self._index.sources
+        if self._saved is not None:  # until `begin`, the index is that of a loaded state
+            chunks, sources = self._saved["chunks"], self._saved["sources"]
         return {
-            "chunks": [dataclasses.asdict(chunk) for chunk in self._index.chunks],
-            "sources": self._index.sources,
+            "chunks": chunks,
+            "sources": sources,
             "columns": None if joined is None else _to_plain(joined.columns),
             "valid": None if joined is None else plain(_valid(joined)),
             "rows": _to_plain(whole),

@@ -11,30 +11,30 @@ _NAMES = {
     "agents_evaluator": "multi_agent_evaluator",
     "population_stepper": "population_trainer",
 }
+_WORD = re.compile(r"\w+")
 
 
-def with_new_names(state: Mapping[str, Any], in_use: Iterable[str]) -> dict[str, Any]:
+def with_new_names(state: Mapping[str, Any], own_names: Iterable[str]) -> dict[str, Any]:
     """The state of a run, with the present names of its middleware.
 
     Args:
-        state: a sound state.
-        in_use: names of the present middleware and objects. An old name among them is that of something of the script.
+        state: the state.
+        own_names: the names of the middleware and objects that load it. Those of a script may be former names of others.
     """
-    mine = " ".join(in_use)
-    names = {old: new for old, new in _NAMES.items() if not re.search(rf"\b{old}\b", mine)}
-    old = re.compile(rf"\b({'|'.join(names)})\b")
+    own = {word for name in own_names for word in _WORD.findall(name)}
+    names = {old: name for old, name in _NAMES.items() if old not in own}
 
-    def new(name: Any) -> Any:
-        is_name = isinstance(name, str) and names  # in a damaged state it may be none, and is refused later
-        return old.sub(lambda found: names[found[0]], name) if is_name else name
+    def new(text: Any) -> Any:
+        # What is no text is refused later, by name.
+        return _WORD.sub(lambda found: names.get(found[0], found[0]), text) if isinstance(text, str) else text
 
     changed = dict(state)
     for entry in ("pipeline", "without_state"):
         changed[entry] = [new(name) for name in state[entry]]
     for entry in ("parts", "settings", "networks"):
-        if isinstance(state.get(entry), Mapping):  # otherwise it is refused later, by name
+        if isinstance(state.get(entry), Mapping):
             changed[entry] = {new(name): part for name, part in state[entry].items()}
-    if state["lanes"]:
+    if state.get("lanes"):
         edges = [{**edge, "edge": new(edge["edge"])} for edge in state["lanes"]["edges"]]
         changed["lanes"] = {**state["lanes"], "edges": edges}
     return changed

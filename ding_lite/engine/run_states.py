@@ -240,7 +240,7 @@ class RunStateMixin:
         if self._iterating:
             raise RuntimeError("task.load_state_dict() during a run: call it before task.run().")
         require_sound(state)
-        state = with_new_names(state, [*(entry.name for entry in self._entries), *self._parts()])
+        state = with_new_names(state, (*(entry.name for entry in self._entries), *self._parts()))
         self._note_start()
         self._require_fit(state)
         parts, without = self._parts(), state["without_state"]

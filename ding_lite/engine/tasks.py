@@ -165,7 +165,8 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
 
         Raises:
             RuntimeError: the task is open already.
-            TypeError: `ctx` is not a Context, or is a class; `n_async_workers` is not a whole number.
+            TypeError: `ctx` is not a Context, or is a class; or a context is passed as another argument; or `n_async_workers`
+                is not a whole number.
             ValueError: `n_async_workers` < 1, `max_lag` < 0, `watchdog_s` is not above 0, or `memory_share` is not in (0, 1].
             CheckpointError: a ValueError; there is no run to resume.
             StorageError: an OSError; the storage cannot be opened, or the run there cannot be read.
@@ -178,6 +179,8 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
         if ctx is not None and not isinstance(ctx, Context):
             fix = f"write ctx={ctx.__name__}()" if isinstance(ctx, type) else "pass an instance of a Context subclass"
             raise TypeError(f"task.start(ctx=...) wants a context, got {ctx!r}: {fix}.")
+        if isinstance(async_mode, (Context, type)):
+            raise TypeError(f"task.start(async_mode={async_mode!r:.80}) wants True or False: write ctx=.")
         if isinstance(n_async_workers, bool) or not isinstance(n_async_workers, SupportsIndex):
             fix = ": write ctx=." if isinstance(n_async_workers, Context) else "."
             raise TypeError(f"task.start(n_async_workers={n_async_workers!r:.80}) wants a whole number, 1 or more{fix}")

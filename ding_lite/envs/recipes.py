@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib
+import math
 import sys
 import weakref
 from collections.abc import Callable, Mapping, MutableMapping
@@ -12,6 +13,8 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from gymnasium.envs.registration import EnvSpec
+
+from ding_lite.basics.json_numbers import SPELT, json_number
 
 
 class _NoRecipeError(Exception):
@@ -46,6 +49,8 @@ def made_from(recipe: Any) -> Any:
         return functools.partial(made_from(value), *made_from(recipe["args"]), **made_from(recipe["kwargs"]))
     if kind == "spec":
         return EnvSpec(**made_from(value))
+    if kind == "number":
+        return SPELT[value]
     if kind == "dict":
         return {name: made_from(part) for name, part in value.items()}
     parts = [made_from(part) for part in value]
@@ -53,6 +58,8 @@ def made_from(recipe: Any) -> Any:
 
 
 def _described(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):  # JSON has no such number
+        return {"number": json_number(value)}
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, functools.partial):

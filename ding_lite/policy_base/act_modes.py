@@ -159,8 +159,10 @@ class ActMode:
         self._held: WeightsSnapshot | None = None
         """The weights of a block of `acting_with`."""
         self._copied: ActingPolicy | WeightsSnapshot | None = policy
-        self._has_acted = False
         """What the weights of the acting copy are from; None if it is to be copied again."""
+        self._acted_elsewhere: WeightsSnapshot | None = None
+        """The weights with which worker copies acted last, if the acting copy has not acted or been renewed since."""
+        self._has_acted = False
         self._remote: Any = None
         self._loaded: list[Any] = []  # random states of worker copies that do not exist yet
         self.env_action = clipper(policy.action_space)
@@ -227,7 +229,7 @@ class ActMode:
         if actor.version != weights.version or weights is not self._copied:
             actor.copy_weights(weights)
             self._copied = weights
-        self._has_acted = True
+        self._has_acted, self._acted_elsewhere = True, None
         return actor
 
     def _require_fitting(self, obs: Any, error: Exception | None) -> None:
@@ -302,7 +304,7 @@ class ActMode:
     def renew(self) -> None:
         """Copy the weights of the policy to the acting copy, also if the version is the same."""
         self.actor.copy_weights(self._policy)
-        self._copied = self._policy
+        self._copied, self._acted_elsewhere = self._policy, None
 
     def snapshot(self) -> WeightsSnapshot:
         """The weights of this iteration, also in a block of `acting_with`."""
@@ -396,7 +398,8 @@ class ActMode:
         return self._policy.cfg
 
     def get_weights(self) -> dict[str, Any]:
-        """A copy of the weights with which it acted last. Warns if it has never acted, and the policy has learned since."""
+        """A copy of the weights with which it acted last, here or in workers. Warns if it has never acted, and the policy has
+        learned since."""
         if not self._has_acted and self.actor.version != (self._held or self._given or self._policy).version:
             warnings.warn(
                 f"{self.usual_name}.get_weights() gives the weights with which this mode acted last, but it has never acted, "
@@ -404,7 +407,14 @@ class ActMode:
                 "policy.get_weights().",
                 stacklevel=2,
             )
+        if self._acted_elsewhere is not None:
+            self.actor.copy_weights(self._acted_elsewhere)
+            self._copied = self._acted_elsewhere = None
         return self.actor.get_weights()
+
+    def note_acting(self, weights: WeightsSnapshot) -> None:
+        """Note that worker copies act with these weights."""
+        self._has_acted, self._acted_elsewhere = True, weights
 
     def bind_remote(
         self,

@@ -7,7 +7,7 @@ import functools
 import math
 import operator
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,8 @@ from ding_lite.policy_state import networks_of, tensors_in
 _CHANGES = operator.attrgetter("_version")  # torch's counter of changes in place
 _MOST_NAMES = 3
 _MOST_COPIED = 10_000  # numbers
-_PLAIN = (int, float, complex, str, np.generic)
+_OF_PYTHON: Mapping[type, Callable[[Any], Any]] = {str: str.__str__, int: int, float: float, complex: complex}
+_PLAIN = (*_OF_PYTHON, np.generic)
 _COUNTERS = ("train_iter", "version")  # which are part of the state
 
 
@@ -110,8 +111,8 @@ class ScriptAttributes:
     def __init__(self, policy: Any) -> None:
         self._policy = type(policy)
         self._private: set[str] = {name for name in vars(policy) if name.startswith("_")}
-        self._made = self._known = self._plain(policy)
         self._named = set[str]()  # one warning of each is enough
+        self._made = self._known = self._plain(policy)
 
     def since_made(self, policy: Any) -> dict[str, Any]:
         """Those that are not as at the end of the constructor, by name. The learners may have them from a loaded state."""
@@ -126,8 +127,8 @@ class ScriptAttributes:
         self.warn(self._since(self._known, policy))
 
     def warn(self, names: Iterable[str]) -> None:
-        """Warn of those with these names, once of each."""
-        new = [name for name in names if name not in self._named]
+        """Warn of those with these names. They are left out from then on."""
+        new = list(names)
         self._named.update(new)
         if new:
             verb, values = ("were", "these values") if len(new) > 1 else ("was", "this value")
@@ -144,23 +145,26 @@ class ScriptAttributes:
 
     def _plain(self, policy: Any) -> dict[str, Any]:
         return {
-            name: _copied(value)
-            for name, value in vars(policy).items()
-            if _is_plain(value) and name not in _COUNTERS and name not in self._private and not self._is_cached(name)
+            name: _copied(value) for name, value in vars(policy).items() if _is_plain(value) and not self._is_left_out(name)
         }
 
-    def _is_cached(self, name: str) -> bool:
-        return isinstance(getattr(self._policy, name, None), functools.cached_property)
+    def _is_left_out(self, name: str) -> bool:
+        is_cached = isinstance(getattr(self._policy, name, None), functools.cached_property)
+        return is_cached or name in _COUNTERS or name in self._private or name in self._named
 
 
 def _is_plain(value: Any) -> bool:
     if isinstance(value, Tensor):
-        return not value.requires_grad and not value.is_meta  # those with gradients are weights
+        # Those with gradients are weights; a nested one has no shape.
+        return not (value.requires_grad or value.is_meta or value.is_nested)
     return not value.dtype.hasobject if isinstance(value, np.ndarray) else isinstance(value, _PLAIN)
 
 
 def _copied(value: Any) -> Any:
-    if not isinstance(value, (Tensor, np.ndarray)) or math.prod(value.shape) > _MOST_COPIED:
+    """A copy that can be sent: a number or text of a class of its own as one of Python; a large array or tensor itself."""
+    if not isinstance(value, (Tensor, np.ndarray)):
+        return next((make(value) for kind, make in _OF_PYTHON.items() if isinstance(value, kind)), value)
+    if math.prod(value.shape) > _MOST_COPIED:
         return value
     return value.detach().clone() if isinstance(value, Tensor) else value.copy()
 

@@ -132,6 +132,8 @@ class PieceWorkers:
             for name, one in weights.items()
         }
         self._acted_with, arrays = weights, self._arrays
+        for name, policy in self._modes.items():
+            policy.note_acting(weights[name])
         requests: list[Any] = []
         for host, last, args in zip(self._pieces.hosts, self._sent, each):
             there = last[1] if last is not None and last[0] == host.starts else {}
@@ -162,10 +164,9 @@ class PieceWorkers:
 
     def _weights_of(self, name: str) -> dict[str, Any]:
         """A copy of the weights with which this policy acted last."""
-        policy = self._modes[name]
-        if name in self._acted_with:
-            policy.actor.copy_weights(self._acted_with[name])
-        return policy.actor.get_weights()
+        if name in self._acted_with:  # another worker may have acted for the same mode since
+            self._modes[name].note_acting(self._acted_with[name])
+        return self._modes[name].get_weights()
 
     def state_dict(self) -> dict[str, Any]:
         """The state of the worker of each piece, such as recurrent states in each environment.

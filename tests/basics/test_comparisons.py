@@ -21,6 +21,11 @@ class Rows:
     note: str = dataclasses.field(default="", compare=False)
 
 
+@dataclasses.dataclass
+class Unset(Rows):
+    unset: object = dataclasses.field(init=False)
+
+
 NUMBERS = st.sampled_from([0, 1, 2, 0.5, -1.0, NAN, math.inf, True])
 SHAPES = st.sampled_from([(), (1,), (2,), (2, 1), (0,), (0, 2)])
 
@@ -142,6 +147,13 @@ def test_a_change_of_one_number_is_seen(data):
         (torch.tensor([1 + 2j]).conj(), torch.tensor([1 - 2j]), True),
         (torch.nested.nested_tensor([torch.ones(1), EYE[0]]), torch.nested.nested_tensor([torch.ones(1), EYE[0]]), True),
         (torch.nested.nested_tensor([torch.ones(1)]), torch.ones(1, 1), False),
+        (torch.nested.nested_tensor([torch.ones(1)]), np.ones((1, 1)), False),
+        (None, torch.nested.nested_tensor([torch.ones(1)], layout=torch.jagged), False),
+        (torch.ones(2, device="meta"), torch.ones(2, device="meta"), True),
+        (torch.ones(2, device="meta"), torch.ones(3, device="meta"), False),
+        (torch.ones(2, device="meta"), torch.ones(2), False),
+        (np.ones(2), torch.ones(2, device="meta"), False),
+        (torch.tensor([1 + 2j], dtype=torch.complex32), np.array([1 + 2j]), True),
         (np.zeros(2, [("a", "f4"), ("b", "i4")]), np.zeros(2, [("a", "f4"), ("b", "i4")]), True),
         (np.full(2, NAN, [("a", "f4")]), np.full(2, NAN, [("a", "f8")]), True),
         (np.zeros(2, [("a", "f4"), ("b", "i4")]), np.zeros(2, [("a", "f4")]), False),
@@ -149,6 +161,8 @@ def test_a_change_of_one_number_is_seen(data):
         (Rows(np.ones(2)), Rows(np.ones(2), "other"), True),
         (Rows(np.ones(2)), Rows(np.zeros(2)), False),
         (Rows(1), 1, False),
+        (Unset(1), Unset(1), True),
+        (Unset(1), Unset(2), False),
     ],
 )
 def test_values_of_several_kinds(one, other, expected):

@@ -365,6 +365,12 @@ class Wider(Learn):
     width: int = 1
 
 
+@dataclasses.dataclass
+class Some(Config):
+    rates: Sequence[float] = (0.9, 0.99)
+    sizes: Sequence[int] | None = (1, 2)
+
+
 def one_field(annotation, value):
     """A configuration with one field, x."""
     field = dataclasses.field(default_factory=lambda: value)
@@ -450,6 +456,8 @@ class TestValuesInFiles:
             (complex, 1j),
             (bytes, b"a"),
             (bytes | None, b"a"),
+            (Literal[b"a"], b"a"),
+            (Literal["a"], np.ones(2)),
             (datetime.date, datetime.date(2020, 1, 1)),
             (Callable, print),
             (Callable[[int], int] | None, abs),
@@ -527,6 +535,8 @@ class TestValuesInFiles:
             (Colour | str | int, Colour.RED, "int"),
             (Level | int, Level.LOW, "int"),
             (Wider | Learn, Learn(), "Wider"),
+            (Learn | dict, Learn(), "dict"),
+            (Learn | dict[str, Any] | None, Wider(), "dict"),
         ],
     )
     def test_of_several_types_the_value_has_the_one_that_it_has_in_a_file(self, annotation, value, other):
@@ -553,7 +563,33 @@ class TestValuesInFiles:
             learn: Learn = dataclasses.field(default_factory=Learn)
 
         given = Main(learn=Bigger())
-        assert one_field(Main | None, given).x is given
+        assert one_field(Main | None, given).x is one_field(Main | Learn | None, given).x is given
+        with pytest.raises(ConfigError, match=r"Made\.x = \[.* could not be read from config.json: .*Learn has no 'more'"):
+            one_field(list[Learn] | None, [Bigger()])
+
+    @pytest.mark.parametrize(
+        ("annotation", "make"),
+        [
+            (list[Some] | None, lambda some: [some]),
+            (Sequence[Some] | None, lambda some: (some,)),
+            (dict[str, Some] | int, lambda some: {"a": some}),
+            (Learn | Some, lambda some: some),
+            (OrderedDict[str, Sequence[float]] | None, lambda some: OrderedDict(a=some.rates)),
+            (Sequence[set[int]] | None, lambda some: ({8, 0}, set(range(9)))),
+        ],
+    )
+    def test_what_a_field_of_one_type_may_have_an_optional_one_may_have_too(self, annotation, make):
+        value = make(Some())
+        config = one_field(annotation, value)
+
+        assert config.x == value
+        assert through_json(config).to_dict() == config.to_dict()
+
+    @pytest.mark.parametrize("annotation", [Literal[Colour.RED, "low", 2], Literal[Colour.RED, "low", 2] | None])
+    def test_a_literal_may_be_a_member_of_an_enum(self, annotation):
+        for value in (Colour.RED, "low", 2):
+            config = one_field(annotation, value)
+            assert (config.x, through_json(config).x) == (value, value)
 
     @pytest.mark.parametrize("value", [Level.LOW, Learn(), [Learn()], {"a": Side.LEFT}], ids=repr)
     def test_a_value_whose_type_a_file_does_not_have_needs_a_declared_type(self, value):

@@ -174,6 +174,7 @@ def test_a_resumed_writer_goes_on_and_drops_what_was_written_later(tmp_path, sma
     writer.close()
     resumed = DatasetWriter(tmp_path / "resumed")
     resumed.load_state_dict(state)
+    assert same(through_a_file(resumed.state_dict()), state)  # also before it is open
     for _ in range(5):
         unbroken.add(whole.rollout(5))
         resumed.add(part.rollout(5))

@@ -700,3 +700,27 @@ def test_a_middleware_of_the_script_may_have_the_old_name_of_another(mode, name)
             return loop.ctx.count, loop.state_dict()
 
     assert run(5, run(3)[1])[0] == run(5)[0]
+
+
+@pytest.mark.parametrize("mode", [{}, {"max_lag": 1}, {"async_mode": True}], ids=["plain", "lag", "async"])
+def test_middleware_and_objects_of_a_script_may_have_a_former_name_of_others(mode):
+    class AgentsCollector(Adder):
+        """An object that the second middleware uses."""
+
+    def run(count, state=None):
+        loop, collect, used = Task(), Adder("collect"), AgentsCollector()
+        collect.__name__ = "population_stepper"
+
+        @contract(reads=("count",), uses=(used,), stage="learn")
+        def learn(ctx):
+            used.seen += 1
+
+        with loop.start(ctx=Counts(), **mode):
+            loop.use(collect).use(learn)
+            if state is not None:
+                loop.load_state_dict(state)
+            loop.run(count)
+            return loop.ctx.count, loop.state_dict()["parts"]["AgentsCollector"], loop.state_dict()
+
+    state = run(3)[2]
+    assert run(5, state)[:2] == run(5)[:2]

@@ -235,6 +235,11 @@ class TestStart:
             Task().start(False, given)
         assert str(caught.value).endswith(f"1 or more{end}")
 
+    @pytest.mark.parametrize("given", [Trace(), Trace])
+    def test_a_context_as_the_first_argument_is_refused(self, given):
+        with pytest.raises(TypeError, match=r"task\.start\(async_mode=.*\) wants True or False: write ctx=\.$"):
+            Task().start(given)
+
     def test_after_the_with_block_the_error_says_that_the_task_is_closed(self):
         loop = Task()
         with pytest.raises(RuntimeError, match=r"^task\.run\(\) before task\.start\(\): .*OnlineRLContext\(\)\):`\.$"):

@@ -156,6 +156,28 @@ def test_large_attributes_are_named_when_they_are_replaced(no_other_warning):
     checked.warn_of_changes(policy)
 
 
+class Word(str):
+    """A text that cannot be pickled."""
+
+    def __reduce__(self):
+        raise TypeError("this text stays here")
+
+
+def test_attributes_of_any_class_neither_end_the_run_nor_are_sent_again(no_other_warning):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of torch, which calls them a prototype
+        nested = torch.nested.nested_tensor([torch.ones(1), torch.ones(2)])
+    policy = dqn(1, Scaled)
+    policy.dry_run()
+    policy.nested, policy.word, policy.table = nested, Word("a"), torch.ones(3)
+    with pytest.warns(UserWarning, match=r"^table, word of Scaled were set in the script"):
+        learned(policy)
+    policy.set_weights(policy.get_weights())
+    sent = policy.learners._attributes.since_made(policy)
+    learned(policy)
+    assert sent.keys() == {"carried"}  # which its state has
+
+
 def test_attributes_that_are_part_of_the_state_or_that_the_library_changes_are_not_named(no_other_warning):
     policy = dqn(1, Scaled, **{"learn.on_nonfinite": "restore"})
     policy.carried = 3

@@ -7,6 +7,7 @@ import gymnasium
 import numpy as np
 import pytest
 from slow_cases import mostly_slow
+from states import same
 
 from ding_lite.config import DQNConfig
 from ding_lite.engine import WorkCancelled, load_checkpoint, save_checkpoint
@@ -116,6 +117,32 @@ def test_held_and_adopted_weights_are_acted_with_and_then_the_newest_again(case,
         policy.set_weights(policy.get_weights())
         assert versions(worker) == 2
     assert (versions(worker), mode.is_led) == (3, False)
+
+
+@both
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_mode_has_the_weights_with_which_its_workers_acted_last(dqn_case, backend, workers, recwarn):
+    policy = dqn_case.policy()
+    mode, newest, rollout = policy.eval_mode, policy.get_weights, LocalWorker(dqn_case.envs(), policy.collect_mode).collect(8)
+    worker, obs = (
+        make_worker(dqn_case.envs(workers, backend), mode),
+        {"at": np.zeros((1, 3), np.float32), "lamp": np.zeros(1, int)},
+    )
+    for act in (
+        lambda: worker.play_episodes(5),
+        lambda: worker.play_episodes(5),
+        lambda: mode.forward(obs),
+        lambda: worker.collect(1),
+    ):
+        dqn_case.change(policy, rollout)
+        act()
+        acted_with = newest()
+        dqn_case.change(policy, rollout)
+        assert same(mode.get_weights(), acted_with)
+        assert not same(newest(), acted_with)
+    mode.forward(obs)
+    assert same(mode.actor.get_weights(), newest())
+    assert not len(recwarn)
 
 
 @pytest.mark.few
