@@ -46,6 +46,7 @@ OLD_NAMES = [
     ("middleware", "part", "for_policy"),
     ("policy", "GreedyActing", "EpsilonGreedyMixin"),
     ("rollout", "EpisodeRecorder", "VideoRecorder"),
+    ("rollout", "action_error", "negative_action_error"),
 ]
 
 

@@ -8,12 +8,13 @@ from ding_lite.rollout.fitted_q import FittedQ, FittedQConfig
 from ding_lite.rollout.multi_agent import AgentRollout, AgentWorker
 from ding_lite.rollout.off_policy_metrics import (
     action_agreement,
-    action_error,
     action_log_prob,
     doubly_robust,
     fitted_q_evaluation,
     importance_sampling,
+    negative_action_error,
 )
+from ding_lite.rollout.off_policy_metrics import action_error as action_error
 from ding_lite.rollout.recorded_runs import record_run
 from ding_lite.rollout.rollout_results import EpisodeRollout, Rollout
 from ding_lite.rollout.run_evaluations import RunEvaluation, evaluate_run, play_run
@@ -37,7 +38,6 @@ __all__ = [
     "SplitWorker",
     "VideoRecorder",
     "action_agreement",
-    "action_error",
     "action_log_prob",
     "doubly_robust",
     "evaluate_run",
@@ -46,6 +46,7 @@ __all__ = [
     "log_prob_of",
     "make_agent_worker",
     "make_worker",
+    "negative_action_error",
     "play_episodes",
     "play_run",
     "record_run",

@@ -165,7 +165,7 @@ class _Deterministic(EvaluatedPolicy):
     def _log_prob(self, obs: Any, action: Any) -> Tensor:
         raise ValueError(
             f"{type(self.actor).__name__} has no probabilities of actions, evaluations choose one action: use "
-            "fitted_q_evaluation, or compare its actions with action_error."
+            "fitted_q_evaluation, or compare its actions with negative_action_error."
         )
 
 

@@ -197,7 +197,7 @@ def action_agreement(policy: EvalMode, dataset: OfflineDataset) -> float:
     require_dataset(policy, dataset, "action_agreement")
     require_no_memory(policy, "action_agreement")
     if any(isinstance(box, spaces.Box) for box in _leaves(policy.current().action_space)):
-        raise ValueError("action_agreement compares actions for equality, and these have a Box: use action_error.")
+        raise ValueError("action_agreement compares actions for equality, and these have a Box: use negative_action_error.")
 
     def agree(rows: Any) -> Tensor:
         recorded, chosen = _both_actions(policy, dataset, rows)
@@ -207,18 +207,18 @@ def action_agreement(policy: EvalMode, dataset: OfflineDataset) -> float:
     return float(_in_chunks(dataset, agree).double().mean())
 
 
-def action_error(policy: EvalMode, dataset: OfflineDataset) -> float:
+def negative_action_error(policy: EvalMode, dataset: OfflineDataset) -> float:
     """A metric: minus the mean squared error of the policy's actions, so at most 0, and larger is better. For actions in a Box,
     scaled to [-1, 1].
 
     Raises:
         ValueError: actions are not in a Box with finite bounds, or there are none; or the policy is recurrent.
     """
-    require_dataset(policy, dataset, "action_error")
-    require_no_memory(policy, "action_error")
+    require_dataset(policy, dataset, "negative_action_error")
+    require_no_memory(policy, "negative_action_error")
     space = policy.current().action_space
     if not isinstance(space, spaces.Box) or not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
-        raise ValueError(f"action_error wants actions in a Box with finite bounds, got {space}: use action_agreement.")
+        raise ValueError(f"negative_action_error wants actions in a Box with finite bounds, got {space}: use action_agreement.")
     bounds = ActionBounds(space)
 
     def square(rows: Any) -> Tensor:
@@ -388,3 +388,6 @@ def _summary(terms: Tensor, log_ratio: Tensor, reward: Tensor, valid: Tensor, ga
     if count > 1:
         found["std_error"] = float(terms.std() / count**0.5)  # of the plain estimates
     return found
+
+
+action_error = negative_action_error  # its name in earlier versions

@@ -38,12 +38,12 @@ from ding_lite.rollout import (
     FittedQ,
     FittedQConfig,
     action_agreement,
-    action_error,
     action_log_prob,
     doubly_robust,
     fitted_q_evaluation,
     importance_sampling,
     log_prob_of,
+    negative_action_error,
 )
 
 STATES, ACTIONS = spaces.Discrete(3), spaces.Discrete(2, start=5)
@@ -301,7 +301,7 @@ class TestEpisodes:
 
     def test_what_is_no_eval_mode_is_named_by_every_metric(self, process):
         policy, dataset = policy_of(PPOPolicy), self.ends(process, True, False)
-        for metric in (*METRICS, action_agreement, action_error, action_log_prob):
+        for metric in (*METRICS, action_agreement, negative_action_error, action_log_prob):
             for other in (policy, policy.collect_mode, policy.learn_mode):
                 words = rf"wants policy.eval_mode, got .*{type(other).__name__}: pass that mode"
                 with pytest.raises(TypeError, match=words):
@@ -397,8 +397,8 @@ class TestRefused:
         with pytest.raises(ValueError, match="action_agreement wants .* and PPOPolicy is recurrent"):
             action_agreement(policy.eval_mode, recorded)
         transformer = DecisionTransformerPolicy(None, BOX_OBS, BOX)
-        with pytest.raises(ValueError, match="action_error wants .* and DecisionTransformerPolicy is recurrent"):
-            action_error(transformer.eval_mode, box_dataset())
+        with pytest.raises(ValueError, match="negative_action_error wants .* and DecisionTransformerPolicy is recurrent"):
+            negative_action_error(transformer.eval_mode, box_dataset())
 
     def test_noise_that_depends_on_earlier_steps_is_named(self):
         batch = {"obs": np.zeros((2, 3), np.float32), "action": np.ones((2, 2), np.float32)}
@@ -540,8 +540,8 @@ class TestOtherActions:
         found = fitted_q_evaluation(GAMMA, cfg=ONE_STEP)(policy.eval_mode, dataset)
         assert found == fitted_q_evaluation(GAMMA, cfg=ONE_STEP)(policy.eval_mode, dataset)
         assert all(np.isfinite(number) for number in found.values())
-        assert -4 <= action_error(policy.eval_mode, dataset) < 0
-        with pytest.raises(ValueError, match="these have a Box: use action_error"):
+        assert -4 <= negative_action_error(policy.eval_mode, dataset) < 0
+        with pytest.raises(ValueError, match="these have a Box: use negative_action_error"):
             action_agreement(policy.eval_mode, dataset)
 
     @pytest.mark.parametrize("space", [spaces.MultiDiscrete([2, 3]), spaces.MultiBinary(3)])
@@ -550,7 +550,7 @@ class TestOtherActions:
         assert np.isfinite(doubly_robust(GAMMA, cfg=ONE_STEP)(policy.eval_mode, dataset)["value"])
         assert action_log_prob(policy.eval_mode, dataset) < 0
         with pytest.raises(ValueError, match="wants actions in a Box with finite bounds, got Multi"):
-            action_error(policy.eval_mode, dataset)
+            negative_action_error(policy.eval_mode, dataset)
         chosen = policy.eval_mode.forward(nested(dataset.take(range(24)).obs))[0]
         expected = (np.stack(chosen) == dataset.rows()["action"]).all(-1).mean()
         assert action_agreement(policy.eval_mode, dataset) == pytest.approx(expected)
@@ -636,7 +636,13 @@ class TestPipelines:
 
 @pytest.mark.parametrize(
     "metric",
-    [action_error, action_log_prob, fitted_q_evaluation(GAMMA, cfg=ONE_STEP), importance_sampling(GAMMA), doubly_robust(GAMMA)],
+    [
+        negative_action_error,
+        action_log_prob,
+        fitted_q_evaluation(GAMMA, cfg=ONE_STEP),
+        importance_sampling(GAMMA),
+        doubly_robust(GAMMA),
+    ],
 )
 def test_a_dataset_that_does_not_fit_the_policy_is_refused(metric):
     box = spaces.Box(-1, 1, (1,), np.float32)
