@@ -47,6 +47,7 @@ OLD_NAMES = [
     ("policy", "GreedyActing", "EpsilonGreedyMixin"),
     ("rollout", "EpisodeRecorder", "VideoRecorder"),
     ("rollout", "action_error", "negative_action_error"),
+    ("nn", "ActionCritic", "QCritic"),
 ]
 
 

@@ -7,10 +7,11 @@ from ding_lite.nn.action_distributions import ActionDistribution, GaussianMixtur
 from ding_lite.nn.action_masks import get_action_mask, masked
 from ding_lite.nn.actor_critics import ActorCritic, make_actor_critic
 from ding_lite.nn.attention import AttentionBlock, AttentionFeatures, SetEncoder
+from ding_lite.nn.box_actor_critics import ActionCritic as ActionCritic
 from ding_lite.nn.box_actor_critics import (
-    ActionCritic,
     BoundedActorCritic,
     GaussianActor,
+    QCritic,
     SquashedGaussianActor,
     TanhActor,
     ValueCritic,
@@ -44,7 +45,6 @@ __all__ = [
     "ACTIVATIONS",
     "MLP",
     "ActionBounds",
-    "ActionCritic",
     "ActionDistribution",
     "ActorCritic",
     "Adam",
@@ -65,6 +65,7 @@ __all__ = [
     "NoisyMLP",
     "Normalized",
     "ParametrizedDistribution",
+    "QCritic",
     "QEnsemble",
     "RMSprop",
     "RecurrentActorCritic",

@@ -118,7 +118,7 @@ class ValueCritic(nn.Module):
         return self.network(obs).squeeze(-1)  # type: ignore[no-any-return]
 
 
-class ActionCritic(nn.Module):
+class QCritic(nn.Module):
     """K critics Q_k(s, a) with a shared encoder.
 
     Args:
@@ -155,13 +155,13 @@ class BoundedActorCritic(nn.Module):
     """
 
     actor: TanhActor | SquashedGaussianActor | GaussianActor
-    critic: ActionCritic
+    critic: QCritic
     bounds: ActionBounds
 
     def __init__(
         self,
         actor: TanhActor | SquashedGaussianActor | GaussianActor,
-        critic: ActionCritic,
+        critic: QCritic,
         bounds: ActionBounds,
         normalizer: nn.Module | None = None,
     ) -> None:
@@ -224,4 +224,7 @@ def make_bounded_actor_critic(
     if stochastic:
         actor = SquashedGaussianActor(network) if squashed else GaussianActor(network, bounds.width)
     critics = EnsembleMLP(num_critics, [features + bounds.width, *hidden_sizes, 1], activation, layer_norm)
-    return BoundedActorCritic(actor, ActionCritic(encoder, critics), bounds, normalizer)
+    return BoundedActorCritic(actor, QCritic(encoder, critics), bounds, normalizer)
+
+
+ActionCritic = QCritic  # its name in earlier versions

@@ -169,7 +169,7 @@ class BoxActionMixin(ParamGroupsMixin):
             raise HookError(
                 f"the model of {type(self).__name__}, a {type(self.model).__name__}, does not block the gradients to the "
                 "weights of the critic in critic(obs, scaled_action, frozen=True), so the loss of the actor would train the "
-                "critic: detach them there, as ding_lite.nn.ActionCritic does."
+                "critic: detach them there, as ding_lite.nn.QCritic does."
             )
 
     def param_groups(self) -> Mapping[str, tuple[Iterable[nn.Parameter], float]]:

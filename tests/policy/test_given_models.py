@@ -11,9 +11,9 @@ from torch import nn
 from ding_lite import policy as policies
 from ding_lite.basics import save_checkpoint
 from ding_lite.nn import (
-    ActionCritic,
     EnsembleMLP,
     NoisyLinear,
+    QCritic,
     QEnsemble,
     RecurrentFeatures,
     RecurrentQNetwork,
@@ -227,7 +227,7 @@ def test_an_output_of_the_wrong_shape_is_named_with_the_right_one_in_the_dry_run
 
 def test_a_critic_that_lets_gradients_through_is_refused():
     model = Acting(2)
-    model.critic = ActionCritic(nn.Identity(), EnsembleMLP(2, [5, 4, 1]))
+    model.critic = QCritic(nn.Identity(), EnsembleMLP(2, [5, 4, 1]))
     made(TD3Policy, model).dry_run()
     forward = model.critic.forward
     model.critic.forward = lambda obs, scaled_action, frozen=False: forward(obs, scaled_action)
