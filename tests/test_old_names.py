@@ -48,6 +48,9 @@ OLD_NAMES = [
     ("rollout", "EpisodeRecorder", "VideoRecorder"),
     ("rollout", "action_error", "negative_action_error"),
     ("nn", "ActionCritic", "QCritic"),
+    ("rollout", "importance_sampling", "importance_sampling_metric"),
+    ("rollout", "doubly_robust", "doubly_robust_metric"),
+    ("rollout", "fitted_q_evaluation", "fitted_q_evaluation_metric"),
 ]
 
 

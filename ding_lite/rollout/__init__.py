@@ -9,12 +9,15 @@ from ding_lite.rollout.multi_agent import AgentRollout, AgentWorker
 from ding_lite.rollout.off_policy_metrics import (
     action_agreement,
     action_log_prob,
-    doubly_robust,
-    fitted_q_evaluation,
-    importance_sampling,
+    doubly_robust_metric,
+    fitted_q_evaluation_metric,
+    importance_sampling_metric,
     negative_action_error,
 )
 from ding_lite.rollout.off_policy_metrics import action_error as action_error
+from ding_lite.rollout.off_policy_metrics import doubly_robust as doubly_robust
+from ding_lite.rollout.off_policy_metrics import fitted_q_evaluation as fitted_q_evaluation
+from ding_lite.rollout.off_policy_metrics import importance_sampling as importance_sampling
 from ding_lite.rollout.recorded_runs import record_run
 from ding_lite.rollout.rollout_results import EpisodeRollout, Rollout
 from ding_lite.rollout.run_evaluations import RunEvaluation, evaluate_run, play_run
@@ -39,10 +42,10 @@ __all__ = [
     "VideoRecorder",
     "action_agreement",
     "action_log_prob",
-    "doubly_robust",
+    "doubly_robust_metric",
     "evaluate_run",
-    "fitted_q_evaluation",
-    "importance_sampling",
+    "fitted_q_evaluation_metric",
+    "importance_sampling_metric",
     "log_prob_of",
     "make_agent_worker",
     "make_worker",

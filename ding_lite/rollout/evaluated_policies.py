@@ -48,7 +48,7 @@ def log_prob_of(policy: EvalMode, batch: Tree | Mapping[str, Any], eps: float | 
         warnings.warn(
             f"log_prob_of takes actions as independent, and {type(evaluated.actor).__name__} collects with "
             f"collect.noise_correlation = {correlation}: for the actions that it collected, for example as `behaviour`, the "
-            "result is wrong. Use fitted_q_evaluation for these.",
+            "result is wrong. Use fitted_q_evaluation_metric for these.",
             stacklevel=2,
         )
     if not isinstance(batch, Mapping) and not is_tree(batch):
@@ -165,7 +165,7 @@ class _Deterministic(EvaluatedPolicy):
     def _log_prob(self, obs: Any, action: Any) -> Tensor:
         raise ValueError(
             f"{type(self.actor).__name__} has no probabilities of actions, evaluations choose one action: use "
-            "fitted_q_evaluation, or compare its actions with negative_action_error."
+            "fitted_q_evaluation_metric, or compare its actions with negative_action_error."
         )
 
 

@@ -186,7 +186,7 @@ def require_ends(who: str, gamma: float, dataset: OfflineDataset) -> None:
         raise ValueError(
             f"{who} got gamma=1, and {count:,} of {dataset.num_episodes:,} episodes of the dataset {dataset.name} do not "
             "terminate, they are truncated or unfinished: with 1, the values of endless episodes are infinite. Use a gamma "
-            "below 1, or importance_sampling."
+            "below 1, or importance_sampling_metric."
         )
 
 

@@ -34,7 +34,7 @@ _FEWEST_STEPS = 100  # for a warning about the mean ratio
 _STD_ERRORS, _FAR, _LEAST_SHARE = 6.0, 0.2, 0.3
 
 
-def importance_sampling(
+def importance_sampling_metric(
     gamma: float,
     weighted: bool = False,
     per_decision: bool = True,
@@ -70,23 +70,23 @@ def importance_sampling(
     Reference:
         Precup et al. (2000), "Eligibility Traces for Off-Policy Policy Evaluation".
     """
-    _require_gamma("importance_sampling", gamma)
+    _require_gamma("importance_sampling_metric", gamma)
 
     def measure(policy: EvalMode, dataset: OfflineDataset) -> dict[str, float]:
-        episodes = _finished(policy, dataset, "importance_sampling")
-        log_ratio, reward, valid = _padded(policy, episodes, eps, behaviour, "importance_sampling")
+        episodes = _finished(policy, dataset, "importance_sampling_metric")
+        log_ratio, reward, valid = _padded(policy, episodes, eps, behaviour, "importance_sampling_metric")
         terms = importance_sampling_terms(log_ratio, reward, valid, gamma=gamma, weighted=weighted, per_decision=per_decision)
-        found = _summary(terms, log_ratio, reward, valid, gamma, "importance_sampling")
+        found = _summary(terms, log_ratio, reward, valid, gamma, "importance_sampling_metric")
         if weighted and len(terms) > 1:
             error = weighted_standard_error(log_ratio, reward, valid, gamma=gamma, per_decision=per_decision)
             found["std_error"] = float(error)
         return found
 
-    measure.__name__ = "importance_sampling"
+    measure.__name__ = "importance_sampling_metric"
     return measure
 
 
-def doubly_robust(
+def doubly_robust_metric(
     gamma: float,
     weighted: bool = False,
     eps: float | None = None,
@@ -98,26 +98,27 @@ def doubly_robust(
     The network is fitted anew in each evaluation, on all transitions. Its value of the observation after the last step stands
     for the rest of truncated and unfinished episodes, so that all episodes count, and the value is that without a time limit.
 
-    The metric returns what `importance_sampling` does, fitted_value, the value by the network alone, and td_error, its error.
+    The metric returns what that of `importance_sampling_metric` does, fitted_value, the value by the network alone, and
+    td_error, its error.
 
     Args:
         gamma: discount per step, in [0, 1]; 1 needs a dataset in which all episodes terminate.
-        weighted, eps, behaviour: as for `importance_sampling`.
+        weighted, eps, behaviour: as for `importance_sampling_metric`.
         cfg: settings of the network.
 
     Raises:
         ValueError: gamma is not in [0, 1]. In an evaluation: gamma is 1 and an episode does not terminate; or as by
-            `importance_sampling`.
+            `importance_sampling_metric`.
 
     Reference:
         Jiang and Li (2016), https://arxiv.org/abs/1511.03722; Thomas and Brunskill (2016), https://arxiv.org/abs/1604.00923.
     """
-    _require_gamma("doubly_robust", gamma)
+    _require_gamma("doubly_robust_metric", gamma)
 
     def measure(policy: EvalMode, dataset: OfflineDataset) -> dict[str, float]:
-        require_dataset(policy, dataset, "doubly_robust")
-        require_ends("doubly_robust", gamma, dataset)
-        log_ratio, reward, valid = _padded(policy, dataset, eps, behaviour, "doubly_robust")
+        require_dataset(policy, dataset, "doubly_robust_metric")
+        require_ends("doubly_robust_metric", gamma, dataset)
+        log_ratio, reward, valid = _padded(policy, dataset, eps, behaviour, "doubly_robust_metric")
         fitted = FittedQ(policy, dataset, gamma, eps, cfg).fit()
         q_value, value = (_in_chunks(dataset, fn) for fn in (fitted.q_values, fitted.values))
         last = np.cumsum(dataset.lengths) - 1
@@ -127,7 +128,7 @@ def doubly_robust(
         terms = doubly_robust_terms(log_ratio, reward, *values, valid, gamma=gamma, weighted=weighted)
         first = value[torch.from_numpy(last - dataset.lengths + 1)]
         fit = {"fitted_value": float(first.double().mean()), "td_error": fitted.error}
-        found = {**_summary(terms, log_ratio, reward, valid, gamma, "doubly_robust"), **fit}
+        found = {**_summary(terms, log_ratio, reward, valid, gamma, "doubly_robust_metric"), **fit}
         if weighted and len(terms) > 1:
             later = torch.cat((values[1][1:], torch.zeros_like(values[1][:1])))
             ends = torch.from_numpy(dataset.lengths)[None] - 1
@@ -136,11 +137,11 @@ def doubly_robust(
             found["std_error"] = float(weighted_standard_error(log_ratio, gained, valid, values[1][0], gamma=gamma))
         return found
 
-    measure.__name__ = "doubly_robust"
+    measure.__name__ = "doubly_robust_metric"
     return measure
 
 
-def fitted_q_evaluation(gamma: float, eps: float | None = None, cfg: FittedQConfig | None = None) -> Metric:
+def fitted_q_evaluation_metric(gamma: float, eps: float | None = None, cfg: FittedQConfig | None = None) -> Metric:
     """A metric: the discounted return of the policy, by a network that learns its values from a dataset; see `FittedQ`.
 
     It needs no log-probabilities of the policy that collected. Policies with a distribution are evaluated as they sample,
@@ -160,17 +161,17 @@ def fitted_q_evaluation(gamma: float, eps: float | None = None, cfg: FittedQConf
     Reference:
         Le et al. (2019), https://arxiv.org/abs/1903.08738, algorithm 3.
     """
-    _require_gamma("fitted_q_evaluation", gamma)
+    _require_gamma("fitted_q_evaluation_metric", gamma)
 
     def measure(policy: EvalMode, dataset: OfflineDataset) -> dict[str, float]:
-        require_dataset(policy, dataset, "fitted_q_evaluation")
-        require_ends("fitted_q_evaluation", gamma, dataset)
+        require_dataset(policy, dataset, "fitted_q_evaluation_metric")
+        require_ends("fitted_q_evaluation_metric", gamma, dataset)
         fitted = FittedQ(policy, dataset, gamma, eps, cfg).fit()
         first = np.cumsum(dataset.lengths) - dataset.lengths
         value = float(fitted.values(first).double().mean())
         return {"value": value, "td_error": fitted.error, "episodes": float(dataset.num_episodes)}
 
-    measure.__name__ = "fitted_q_evaluation"
+    measure.__name__ = "fitted_q_evaluation_metric"
     return measure
 
 
@@ -184,7 +185,7 @@ def _require_gamma(who: str, gamma: Any) -> None:
     require_discount(who, float(gamma))
 
 
-METRIC_FACTORIES = (importance_sampling, doubly_robust, fitted_q_evaluation)
+METRIC_FACTORIES = (importance_sampling_metric, doubly_robust_metric, fitted_q_evaluation_metric)
 """Functions that make a metric."""
 
 
@@ -260,7 +261,7 @@ def _finished(policy: EvalMode, dataset: OfflineDataset, who: str) -> OfflineDat
     if not len(chosen):
         raise ValueError(
             f"{who} got the dataset {dataset.name}, in which no episode is recorded up to its end: record longer, or use "
-            "doubly_robust or fitted_q_evaluation."
+            "doubly_robust_metric or fitted_q_evaluation_metric."
         )
     return dataset.select(chosen)
 
@@ -274,7 +275,7 @@ def _padded(
         raise ValueError(
             f"{who} found no log_prob in the dataset {dataset.name}, the log-probabilities of the policy that collected: "
             "offline_data_saver records them of policies that have them, such as PPO. Otherwise pass "
-            "behaviour=lambda batch: log_prob_of(collecting_policy.eval_mode, batch), or use fitted_q_evaluation."
+            "behaviour=lambda batch: log_prob_of(collecting_policy.eval_mode, batch), or use fitted_q_evaluation_metric."
         )
     if behaviour is None:
         recorded = dataset.take(range(len(dataset)), ("log_prob",)).log_prob
@@ -391,3 +392,6 @@ def _summary(terms: Tensor, log_ratio: Tensor, reward: Tensor, valid: Tensor, ga
 
 
 action_error = negative_action_error  # its name in earlier versions
+importance_sampling = importance_sampling_metric  # its name in earlier versions
+doubly_robust = doubly_robust_metric  # its name in earlier versions
+fitted_q_evaluation = fitted_q_evaluation_metric  # its name in earlier versions

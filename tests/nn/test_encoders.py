@@ -21,7 +21,7 @@ from ding_lite.rewards import (
     RNDRewardConfig,
     RNDRewardModel,
 )
-from ding_lite.rollout import FittedQConfig, fitted_q_evaluation
+from ding_lite.rollout import FittedQConfig, fitted_q_evaluation_metric
 
 N = 6
 AWKWARD = ("a.b", "keys", "shape", "0", "", "parts", "with space")
@@ -223,7 +223,7 @@ def made_for_small_images(name, data, **settings):
     space, actions = data.observation_space, data.action_space
     if name == "fitted Q":
         policy = BCPolicy({"model.conv_layers": [(4, 2, 1)]}, space, actions)
-        return fitted_q_evaluation(0.9, cfg=FittedQConfig(num_steps=3, **settings))(policy.eval_mode, data)
+        return fitted_q_evaluation_metric(0.9, cfg=FittedQConfig(num_steps=3, **settings))(policy.eval_mode, data)
     if name == "Decision Transformer":
         policy = DecisionTransformerPolicy({f"model.{name}": it for name, it in settings.items()}, space, actions)
         return policy.learn_mode.forward(data.windows(range(4), policy.cfg.context_length))

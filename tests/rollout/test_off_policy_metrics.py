@@ -39,9 +39,9 @@ from ding_lite.rollout import (
     FittedQConfig,
     action_agreement,
     action_log_prob,
-    doubly_robust,
-    fitted_q_evaluation,
-    importance_sampling,
+    doubly_robust_metric,
+    fitted_q_evaluation_metric,
+    importance_sampling_metric,
     log_prob_of,
     negative_action_error,
 )
@@ -52,7 +52,11 @@ QUICK = FittedQConfig(hidden_size_list=[16], num_steps=200, learning_rate=0.02, 
 ONE_STEP = FittedQConfig(hidden_size_list=[8], num_steps=1)
 
 
-METRICS = [importance_sampling(GAMMA), doubly_robust(GAMMA, cfg=ONE_STEP), fitted_q_evaluation(GAMMA, cfg=ONE_STEP)]
+METRICS = [
+    importance_sampling_metric(GAMMA),
+    doubly_robust_metric(GAMMA, cfg=ONE_STEP),
+    fitted_q_evaluation_metric(GAMMA, cfg=ONE_STEP),
+]
 
 
 def policy_of(kind, observation_space=STATES, action_space=ACTIONS, sharpen=1.0, **settings):
@@ -175,7 +179,7 @@ class TestTabular:
     @pytest.mark.parametrize("per_decision", [False, True])
     def test_importance_sampling_finds_the_exact_value(self, per_decision, weighted, kind, eps, process, recorded):
         policy = policy_of(kind, sharpen=3)
-        metric = importance_sampling(GAMMA, weighted, per_decision, eps)
+        metric = importance_sampling_metric(GAMMA, weighted, per_decision, eps)
         found = metric(policy.eval_mode, recorded)
         assert abs(found["value"] - process.exact(probabilities(policy, eps)).mean()) < 4 * found["std_error"] < 0.6
         assert abs(found["behaviour_value"] - process.exact(np.full((3, 2), 0.5)).mean()) < 0.15
@@ -186,13 +190,13 @@ class TestTabular:
     def test_doubly_robust_and_fitted_q_evaluation_find_it_too(self, kind, eps, process, recorded):
         policy = policy_of(kind, sharpen=3)
         exact = process.exact(probabilities(policy, eps)).mean()
-        fitted = fitted_q_evaluation(GAMMA, eps, QUICK)(policy.eval_mode, recorded)
+        fitted = fitted_q_evaluation_metric(GAMMA, eps, QUICK)(policy.eval_mode, recorded)
         assert fitted["value"] == pytest.approx(exact, abs=0.15)
-        plain = importance_sampling(GAMMA, eps=eps)(policy.eval_mode, recorded)
-        robust = doubly_robust(GAMMA, eps=eps, cfg=QUICK)(policy.eval_mode, recorded)
+        plain = importance_sampling_metric(GAMMA, eps=eps)(policy.eval_mode, recorded)
+        robust = doubly_robust_metric(GAMMA, eps=eps, cfg=QUICK)(policy.eval_mode, recorded)
         assert abs(robust["value"] - exact) < 4 * robust["std_error"]
         assert robust["std_error"] <= plain["std_error"]
-        weighted = doubly_robust(GAMMA, weighted=True, eps=eps, cfg=QUICK)(policy.eval_mode, recorded)
+        weighted = doubly_robust_metric(GAMMA, weighted=True, eps=eps, cfg=QUICK)(policy.eval_mode, recorded)
         assert abs(weighted["value"] - exact) < 4 * weighted["std_error"]
         assert weighted["std_error"] == pytest.approx(robust["std_error"], rel=0.2)
         assert (robust["fitted_value"], robust["td_error"]) == (fitted["value"], fitted["td_error"])
@@ -202,19 +206,19 @@ class TestTabular:
         """Episodes of at most two steps, without an end: importance sampling leaves them out, the others continue them."""
         policy, cut = policy_of(PPOPolicy, sharpen=3), process.collect(2000, longest=2)
         exact = process.exact(probabilities(policy, None)).mean()
-        found = importance_sampling(GAMMA)(policy.eval_mode, cut)
+        found = importance_sampling_metric(GAMMA)(policy.eval_mode, cut)
         assert found["episodes"] == cut.finished.sum() < 2000
         for weighted in (False, True):
-            robust = doubly_robust(GAMMA, weighted, cfg=QUICK)(policy.eval_mode, cut)
+            robust = doubly_robust_metric(GAMMA, weighted, cfg=QUICK)(policy.eval_mode, cut)
             assert robust["episodes"] == 2000
             assert robust["value"] == pytest.approx(exact, abs=0.15)
-        assert fitted_q_evaluation(GAMMA, cfg=QUICK)(policy.eval_mode, cut)["value"] == pytest.approx(exact, abs=0.15)
+        assert fitted_q_evaluation_metric(GAMMA, cfg=QUICK)(policy.eval_mode, cut)["value"] == pytest.approx(exact, abs=0.15)
 
     def test_behaviour_stands_for_the_column_log_prob(self, recorded):
         policy, rows = policy_of(PPOPolicy, sharpen=3), recorded.rows()
         del rows["log_prob"]
         bare = dataset_of(rows, recorded.lengths)
-        for metric in (importance_sampling, functools.partial(doubly_robust, cfg=ONE_STEP)):
+        for metric in (importance_sampling_metric, functools.partial(doubly_robust_metric, cfg=ONE_STEP)):
             with pytest.raises(ValueError, match=r"found no log_prob in the dataset .*Otherwise pass behaviour=lambda batch"):
                 metric(GAMMA)(policy.eval_mode, bare)
             found = metric(GAMMA, behaviour=lambda batch: torch.full((len(batch.action),), -np.log(2.0)))
@@ -235,10 +239,12 @@ class TestEpisodes:
 
     def test_rows_belong_to_their_episodes(self, process):
         dataset, policy = process.collect(20), policy_of(PPOPolicy, sharpen=3)
-        found = importance_sampling(GAMMA)(policy.eval_mode, dataset)
+        found = importance_sampling_metric(GAMMA)(policy.eval_mode, dataset)
         assert found["value"] == pytest.approx(by_hand(policy, dataset), rel=1e-5)
         chosen = dataset.select([3, 17, 4])
-        assert importance_sampling(GAMMA)(policy.eval_mode, chosen)["value"] == pytest.approx(by_hand(policy, chosen), rel=1e-5)
+        assert importance_sampling_metric(GAMMA)(policy.eval_mode, chosen)["value"] == pytest.approx(
+            by_hand(policy, chosen), rel=1e-5
+        )
 
     def ends(self, process, terminated, truncated):
         """Episodes of 1, 2 and 3 steps with these ends."""
@@ -253,19 +259,19 @@ class TestEpisodes:
     def test_truncated_ones_count_and_unfinished_ones_do_not(self, process):
         policy = policy_of(PPOPolicy, sharpen=3)
         dataset = self.ends(process, [True, False, False], [False, True, False])
-        found = importance_sampling(GAMMA)(policy.eval_mode, dataset)
+        found = importance_sampling_metric(GAMMA)(policy.eval_mode, dataset)
         assert found["episodes"] == 2
         assert found["value"] == pytest.approx(by_hand(policy, dataset.select([0, 1])), rel=1e-5)
         unfinished = self.ends(process, False, False)
         with pytest.raises(
-            ValueError, match="in which no episode is recorded up to its end: record longer, or use doubly_robust"
+            ValueError, match="in which no episode is recorded up to its end: record longer, or use doubly_robust_metric"
         ):
-            importance_sampling(GAMMA)(policy.eval_mode, unfinished)
+            importance_sampling_metric(GAMMA)(policy.eval_mode, unfinished)
 
     def test_doubly_robust_takes_all_and_continues_those_that_did_not_terminate(self, process):
         policy = policy_of(PPOPolicy, sharpen=3)
         dataset = self.ends(process, [True, False, False], [False, True, False])
-        found = doubly_robust(GAMMA, weighted=True, cfg=ONE_STEP)(policy.eval_mode, dataset)
+        found = doubly_robust_metric(GAMMA, weighted=True, cfg=ONE_STEP)(policy.eval_mode, dataset)
         fitted = FittedQ(policy.eval_mode, dataset, GAMMA, cfg=ONE_STEP).fit()
         log_ratio, reward, q_value, value = torch.zeros(4, 3, 3, dtype=torch.float64)
         for i, rows in enumerate(([0], [1, 2], [3, 4, 5])):
@@ -280,7 +286,7 @@ class TestEpisodes:
 
     def test_one_step_of_one_episode(self, process):
         policy, dataset = policy_of(PPOPolicy, sharpen=3), self.ends(process, True, False).select([0])
-        found = importance_sampling(GAMMA)(policy.eval_mode, dataset)
+        found = importance_sampling_metric(GAMMA)(policy.eval_mode, dataset)
         assert found["value"] == pytest.approx(by_hand(policy, dataset), rel=1e-5)
         assert "std_error" not in found
 
@@ -295,7 +301,7 @@ class TestEpisodes:
 
     def test_a_network_that_diverges_is_no_estimate(self, recorded):
         with pytest.raises(ValueError, match=r"the network of FittedQ has the error nan: .* lower FittedQConfig.learning_rate"):
-            fitted_q_evaluation(GAMMA, cfg=FittedQConfig(hidden_size_list=[8], num_steps=40, learning_rate=1e30))(
+            fitted_q_evaluation_metric(GAMMA, cfg=FittedQConfig(hidden_size_list=[8], num_steps=40, learning_rate=1e30))(
                 policy_of(PPOPolicy).eval_mode, recorded
             )
 
@@ -314,24 +320,24 @@ class TestEpisodes:
     def test_behaviour_is_a_function_of_log_probabilities(self, process):
         policy, dataset = policy_of(PPOPolicy), self.ends(process, True, False)
         with pytest.raises(TypeError, match="a function of a batch as behaviour, got a EvalMode: pass behaviour=lambda batch"):
-            importance_sampling(GAMMA, behaviour=policy.eval_mode)(policy.eval_mode, dataset)
+            importance_sampling_metric(GAMMA, behaviour=policy.eval_mode)(policy.eval_mode, dataset)
         rows = len(dataset)
         with pytest.raises(ValueError, match=rf"log-probabilities \[{rows}\] of a batch from behaviour, got \[{rows}, 1\]"):
-            importance_sampling(GAMMA, behaviour=lambda batch: torch.zeros(rows, 1))(policy.eval_mode, dataset)
-        found = importance_sampling(GAMMA, behaviour=lambda batch: np.full(rows, np.log(0.5)))(policy.eval_mode, dataset)
-        assert found["value"] == pytest.approx(importance_sampling(GAMMA)(policy.eval_mode, dataset)["value"])
+            importance_sampling_metric(GAMMA, behaviour=lambda batch: torch.zeros(rows, 1))(policy.eval_mode, dataset)
+        found = importance_sampling_metric(GAMMA, behaviour=lambda batch: np.full(rows, np.log(0.5)))(policy.eval_mode, dataset)
+        assert found["value"] == pytest.approx(importance_sampling_metric(GAMMA)(policy.eval_mode, dataset)["value"])
 
     def test_none(self):
         policy = policy_of(PPOPolicy)
         empty = Tabular().collect(3).select([])
-        metrics = importance_sampling(GAMMA), doubly_robust(GAMMA), fitted_q_evaluation(GAMMA)
+        metrics = importance_sampling_metric(GAMMA), doubly_robust_metric(GAMMA), fitted_q_evaluation_metric(GAMMA)
         for metric in (*metrics, action_agreement, action_log_prob):
             with pytest.raises(ValueError, match="which has no transitions"):
                 metric(policy.eval_mode, empty)
 
 
 class TestRefused:
-    @pytest.fixture(params=[importance_sampling, doubly_robust, fitted_q_evaluation])
+    @pytest.fixture(params=[importance_sampling_metric, doubly_robust_metric, fitted_q_evaluation_metric])
     def make(self, request):
         return request.param
 
@@ -363,7 +369,7 @@ class TestRefused:
 
     def test_endless_values(self, process):
         policy, cut = policy_of(PPOPolicy), process.collect(300, longest=2)
-        for make in (doubly_robust, fitted_q_evaluation):
+        for make in (doubly_robust_metric, fitted_q_evaluation_metric):
             words = (
                 rf"{make.__name__} got gamma=1, and .* of 300 episodes .* with 1, the values of endless episodes are infinite"
             )
@@ -378,22 +384,24 @@ class TestRefused:
         chances = probabilities(policy, None)
         kept = np.einsum("sa,san->sn", chances, process.step)
         exact = np.linalg.solve(np.eye(3) - kept, (chances * process.reward).sum(1)).mean()
-        for make in (doubly_robust, fitted_q_evaluation):
+        for make in (doubly_robust_metric, fitted_q_evaluation_metric):
             assert make(1.0, cfg=QUICK)(policy.eval_mode, recorded)["value"] == pytest.approx(exact, abs=0.2)
 
     @pytest.mark.parametrize("eps", [None, -0.1, 1.5])
     def test_a_greedy_policy_without_eps(self, eps, recorded):
-        with pytest.raises(ValueError, match=r"importance_sampling got eps=.*, and DQNPolicy chooses .* such as eps=0.05"):
-            importance_sampling(GAMMA, eps=eps)(policy_of(DQNPolicy).eval_mode, recorded)
+        with pytest.raises(
+            ValueError, match=r"importance_sampling_metric got eps=.*, and DQNPolicy chooses .* such as eps=0.05"
+        ):
+            importance_sampling_metric(GAMMA, eps=eps)(policy_of(DQNPolicy).eval_mode, recorded)
 
     def test_eps_of_others(self, recorded):
         with pytest.raises(ValueError, match="got eps=0.1, which has no effect on PPOPolicy"):
-            fitted_q_evaluation(GAMMA, eps=0.1)(policy_of(PPOPolicy).eval_mode, recorded)
+            fitted_q_evaluation_metric(GAMMA, eps=0.1)(policy_of(PPOPolicy).eval_mode, recorded)
 
     def test_a_recurrent_policy(self, recorded):
         policy = policy_of(PPOPolicy, **{"model.lstm_size": 8})
         with pytest.raises(ValueError, match="depend on the observation alone, and PPOPolicy is recurrent"):
-            importance_sampling(GAMMA)(policy.eval_mode, recorded)
+            importance_sampling_metric(GAMMA)(policy.eval_mode, recorded)
         with pytest.raises(ValueError, match="action_agreement wants .* and PPOPolicy is recurrent"):
             action_agreement(policy.eval_mode, recorded)
         transformer = DecisionTransformerPolicy(None, BOX_OBS, BOX)
@@ -410,7 +418,7 @@ class TestRefused:
         policy, batch = policy_of(PPOPolicy), recorded.rows()
         batch["log_prob"][3] = -np.inf
         with pytest.raises(ValueError, match="takes a recorded action with probability 0"):
-            importance_sampling(GAMMA)(policy.eval_mode, dataset_of(batch, recorded.lengths))
+            importance_sampling_metric(GAMMA)(policy.eval_mode, dataset_of(batch, recorded.lengths))
 
     @pytest.mark.parametrize("metric", METRICS[:2])
     def test_probabilities_instead_of_their_logarithms(self, metric, recorded):
@@ -422,28 +430,28 @@ class TestRefused:
 
     def test_probabilities_of_behaviour(self, recorded):
         policy = policy_of(PPOPolicy)
-        metric = importance_sampling(GAMMA, behaviour=lambda batch: torch.full((len(batch.action),), 0.5))
+        metric = importance_sampling_metric(GAMMA, behaviour=lambda batch: torch.full((len(batch.action),), 0.5))
         with pytest.raises(ValueError, match=r"got 0.5 from behaviour for row 0 of the dataset .*give np.log\(p\)"):
             metric(policy.eval_mode, recorded)
 
     def test_rounding_above_the_probability_1_is_accepted(self, recorded):
         policy, batch = policy_of(PPOPolicy), recorded.rows()
         batch["log_prob"][3] = 1e-6
-        importance_sampling(GAMMA)(policy.eval_mode, dataset_of(batch, recorded.lengths))
+        importance_sampling_metric(GAMMA)(policy.eval_mode, dataset_of(batch, recorded.lengths))
 
     @pytest.mark.parametrize(("number", "words"), [(np.nan, "nan .*is no number"), (np.inf, "inf .*at most 0")])
     def test_a_log_prob_that_is_not_finite_is_named_with_its_row(self, number, words, recorded):
         policy, batch = policy_of(PPOPolicy), recorded.rows()
         batch["log_prob"][7] = number
         with pytest.raises(ValueError, match=f"found log_prob = {words}") as error:
-            importance_sampling(GAMMA)(policy.eval_mode, dataset_of(batch, recorded.lengths))
+            importance_sampling_metric(GAMMA)(policy.eval_mode, dataset_of(batch, recorded.lengths))
         assert "in row 7 of the dataset" in str(error.value)
         assert "probability 0" not in str(error.value)
 
     def test_ratios_of_a_policy_with_one_action(self):
         policy = policy_of(TD3Policy, BOX_OBS, BOX, **{"model.encoder_hidden_size_list": [8]})
-        with pytest.raises(ValueError, match="TD3Policy has no probabilities of actions.*use fitted_q_evaluation"):
-            importance_sampling(GAMMA)(policy.eval_mode, box_dataset())
+        with pytest.raises(ValueError, match="TD3Policy has no probabilities of actions.*use fitted_q_evaluation_metric"):
+            importance_sampling_metric(GAMMA)(policy.eval_mode, box_dataset())
 
 
 class TestMeanRatio:
@@ -452,7 +460,7 @@ class TestMeanRatio:
     @pytest.mark.parametrize("sharpen", [1.0, 3.0, 30.0])
     def test_it_is_about_1_for_any_policy(self, sharpen, recorded, recwarn):
         policy = policy_of(PPOPolicy, sharpen=sharpen)
-        assert importance_sampling(GAMMA)(policy.eval_mode, recorded)["mean_ratio"] == pytest.approx(1, abs=0.1)
+        assert importance_sampling_metric(GAMMA)(policy.eval_mode, recorded)["mean_ratio"] == pytest.approx(1, abs=0.1)
         assert not recwarn.list
 
     @pytest.mark.parametrize("seed", range(3))
@@ -462,20 +470,20 @@ class TestMeanRatio:
             action = np.random.default_rng(seed).normal(distance, 1.0, size=(2000, 2))
             recorded_log_prob = -0.5 * ((action - distance) ** 2).sum(-1) - np.log(2 * np.pi)
             policy, dataset = normal_policy(), normal_dataset(action, recorded_log_prob)
-            importance_sampling(GAMMA)(policy.eval_mode, dataset)
+            importance_sampling_metric(GAMMA)(policy.eval_mode, dataset)
         assert not recwarn.list
 
     def test_densities_instead_of_their_logarithms_warn(self):
         action = np.random.default_rng(0).normal(size=(2000, 2))
         density = np.exp(-0.5 * (action**2).sum(-1)) / (2 * np.pi)
-        with pytest.warns(UserWarning, match=r"importance_sampling found .* over 2,000 steps, and 1 is expected"):
-            importance_sampling(GAMMA)(normal_policy().eval_mode, normal_dataset(action, density))
+        with pytest.warns(UserWarning, match=r"importance_sampling_metric found .* over 2,000 steps, and 1 is expected"):
+            importance_sampling_metric(GAMMA)(normal_policy().eval_mode, normal_dataset(action, density))
 
     def test_log_probs_that_are_too_small_warn(self, recorded):
         policy, batch = policy_of(PPOPolicy), recorded.rows()
         batch["log_prob"] = batch["log_prob"] - 0.7
         with pytest.warns(UserWarning, match=r"is 2.* on average .* do not trust the estimate.* dataset.split"):
-            found = importance_sampling(GAMMA)(policy.eval_mode, dataset_of(batch, recorded.lengths))
+            found = importance_sampling_metric(GAMMA)(policy.eval_mode, dataset_of(batch, recorded.lengths))
         assert found["mean_ratio"] == pytest.approx(2, abs=0.1)
 
 
@@ -537,8 +545,8 @@ class TestOtherActions:
     @pytest.mark.parametrize("kind", [SACPolicy, TD3Policy, PPOPolicy, BCPolicy])
     def test_all_kinds_have_values(self, kind):
         policy, dataset = policy_of(kind, BOX_OBS, BOX), box_dataset()
-        found = fitted_q_evaluation(GAMMA, cfg=ONE_STEP)(policy.eval_mode, dataset)
-        assert found == fitted_q_evaluation(GAMMA, cfg=ONE_STEP)(policy.eval_mode, dataset)
+        found = fitted_q_evaluation_metric(GAMMA, cfg=ONE_STEP)(policy.eval_mode, dataset)
+        assert found == fitted_q_evaluation_metric(GAMMA, cfg=ONE_STEP)(policy.eval_mode, dataset)
         assert all(np.isfinite(number) for number in found.values())
         assert -4 <= negative_action_error(policy.eval_mode, dataset) < 0
         with pytest.raises(ValueError, match="these have a Box: use negative_action_error"):
@@ -547,7 +555,7 @@ class TestOtherActions:
     @pytest.mark.parametrize("space", [spaces.MultiDiscrete([2, 3]), spaces.MultiBinary(3)])
     def test_actions_of_several_parts(self, space):
         policy, dataset = policy_of(BCPolicy, BOX_OBS, space), box_dataset(space)
-        assert np.isfinite(doubly_robust(GAMMA, cfg=ONE_STEP)(policy.eval_mode, dataset)["value"])
+        assert np.isfinite(doubly_robust_metric(GAMMA, cfg=ONE_STEP)(policy.eval_mode, dataset)["value"])
         assert action_log_prob(policy.eval_mode, dataset) < 0
         with pytest.raises(ValueError, match="wants actions in a Box with finite bounds, got Multi"):
             negative_action_error(policy.eval_mode, dataset)
@@ -559,7 +567,7 @@ class TestOtherActions:
         """Rewards of 1, and a quarter of the steps terminated: V is 1 / (1 - gamma * 0.75), although all returns are equal."""
         policy, rows = policy_of(TD3Policy, BOX_OBS, BOX), box_dataset(n=400).rows()
         rows["reward"], rows["terminated"] = np.ones(400), np.arange(400) % 4 == 3
-        found = fitted_q_evaluation(0.5, cfg=QUICK)(policy.eval_mode, dataset_of(rows, [1] * 400, BOX_OBS, BOX))
+        found = fitted_q_evaluation_metric(0.5, cfg=QUICK)(policy.eval_mode, dataset_of(rows, [1] * 400, BOX_OBS, BOX))
         assert found["value"] == pytest.approx(1 / (1 - 0.5 * 0.75), abs=0.25)
 
     def test_masked_actions_are_never_taken(self):
@@ -587,7 +595,7 @@ def test_the_policy_that_collected_has_the_mean_return_of_its_episodes(env, tmp_
     finished = dataset.select(dataset.finished)
     expected = np.mean([(0.99 ** np.arange(len(episode.reward)) * episode.reward.numpy()).sum() for episode in finished])
     for weighted in (False, True):
-        found = importance_sampling(0.99, weighted)(policy.eval_mode, dataset)
+        found = importance_sampling_metric(0.99, weighted)(policy.eval_mode, dataset)
         assert found["value"] == pytest.approx(expected, rel=1e-4)
         assert found["behaviour_value"] == pytest.approx(expected, rel=1e-6)
         assert found["effective_sample_size"] == pytest.approx(found["episodes"], rel=1e-4)
@@ -600,9 +608,9 @@ def small_run(folder):
 
 class TestPipelines:
     METRICS = {
-        "importance_sampling": importance_sampling(GAMMA, weighted=True, eps=0.2),
-        "doubly_robust": doubly_robust(GAMMA, eps=0.2, cfg=ONE_STEP),
-        "fitted_q_evaluation": fitted_q_evaluation(GAMMA, eps=0.2, cfg=ONE_STEP),
+        "importance_sampling_metric": importance_sampling_metric(GAMMA, weighted=True, eps=0.2),
+        "doubly_robust_metric": doubly_robust_metric(GAMMA, eps=0.2, cfg=ONE_STEP),
+        "fitted_q_evaluation_metric": fitted_q_evaluation_metric(GAMMA, eps=0.2, cfg=ONE_STEP),
         "action_agreement": action_agreement,
     }
 
@@ -639,9 +647,9 @@ class TestPipelines:
     [
         negative_action_error,
         action_log_prob,
-        fitted_q_evaluation(GAMMA, cfg=ONE_STEP),
-        importance_sampling(GAMMA),
-        doubly_robust(GAMMA),
+        fitted_q_evaluation_metric(GAMMA, cfg=ONE_STEP),
+        importance_sampling_metric(GAMMA),
+        doubly_robust_metric(GAMMA),
     ],
 )
 def test_a_dataset_that_does_not_fit_the_policy_is_refused(metric):
