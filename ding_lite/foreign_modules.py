@@ -77,7 +77,7 @@ MODULES = MappingProxyType(
             "offline": _DATASETS,
             "rllib": _NAMES,
             "tune": _TUNE,
-            "envs.multi_agent_env": "`from ding_lite.envs import make_agent_envs`.",
+            "envs.multi_agent_env": "`from ding_lite.envs import make_multi_agent_envs`.",
             "metrics.metrics_logger": _METRICS,
             **dict.fromkeys(("policy.policy", "policy.sample_batch", "policy.tf_policy", "policy.torch_policy"), _POLICY),
             "policy.rnn_sequencing": _POLICY,

@@ -102,8 +102,8 @@ _RLLIB = {
     "TD3Config": _CONFIG.format("TD3Config"),
     **dict.fromkeys(("ray", "tune", "Tuner", "air"), _TUNE),
     **dict.fromkeys(("Callbacks", "DefaultCallbacks", "RLlibCallback"), _CALLBACKS),
-    "MultiAgentEnv": "environments have PettingZoo's parallel API, and `make_agent_envs(fn, 8, seed=cfg.seed)` makes them, "
-    "`from ding_lite.envs import make_agent_envs`.",
+    "MultiAgentEnv": "environments have PettingZoo's parallel API, and `make_multi_agent_envs(fn, 8, seed=cfg.seed)` makes "
+    "them, `from ding_lite.envs import make_multi_agent_envs`.",
     "register_env": f"a function needs no registration, `make_envs(fn, 8, seed=cfg.seed)`; with an id {_MADE}",
     **dict.fromkeys(("ModelCatalog", "TFModelV2", "TorchModelV2", "RLModule"), _MODEL),
     **dict.fromkeys(("EnvRunner", "RolloutWorker", "WorkerSet"), _WORKERS),

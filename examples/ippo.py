@@ -15,7 +15,7 @@ from mpe2 import simple_spread_v3
 from ding_lite import task
 from ding_lite.config import PPOConfig, from_command_line
 from ding_lite.contexts import MultiAgentContext
-from ding_lite.envs import make_agent_envs
+from ding_lite.envs import make_multi_agent_envs
 from ding_lite.middleware import (
     CkptSaver,
     MultiAgentCollector,
@@ -50,8 +50,8 @@ def everybody(agent: str) -> str:
 def main(cfg: PPOConfig) -> float:
     env, factory = cfg.env, simple_spread_v3.parallel_env
     where = {"env_config": env.env_config, "info_columns": env.info_columns, **env.worker_options()}
-    collector_env = make_agent_envs(factory, env.collector_env_num, seed=cfg.seed, workers=env.workers, **where)
-    evaluator_env = make_agent_envs(factory, env.evaluator_env_num, seed=cfg.seed + 1, **where)
+    collector_env = make_multi_agent_envs(factory, env.collector_env_num, seed=cfg.seed, workers=env.workers, **where)
+    evaluator_env = make_multi_agent_envs(factory, env.evaluator_env_num, seed=cfg.seed + 1, **where)
     policy = PPOPolicy(cfg.policy, collector_env.observation_space("agent_0"), collector_env.action_space("agent_0"))
 
     with task.start(

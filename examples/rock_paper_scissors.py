@@ -16,7 +16,7 @@ from pettingzoo.classic import rps_v2
 from ding_lite import task
 from ding_lite.config import PPOConfig, from_command_line
 from ding_lite.contexts import MultiAgentContext
-from ding_lite.envs import make_agent_envs
+from ding_lite.envs import make_multi_agent_envs
 from ding_lite.middleware import (
     CkptSaver,
     MultiAgentCollector,
@@ -47,8 +47,8 @@ class BeatLast(Policy):
 def main(cfg: PPOConfig) -> float:
     env, factory = cfg.env, rps_v2.parallel_env
     where = {"env_config": env.env_config, "info_columns": env.info_columns, **env.worker_options()}
-    collector_env = make_agent_envs(factory, env.collector_env_num, seed=cfg.seed, workers=env.workers, **where)
-    evaluator_env = make_agent_envs(factory, env.evaluator_env_num, seed=cfg.seed + 1, **where)
+    collector_env = make_multi_agent_envs(factory, env.collector_env_num, seed=cfg.seed, workers=env.workers, **where)
+    evaluator_env = make_multi_agent_envs(factory, env.evaluator_env_num, seed=cfg.seed + 1, **where)
     spaces = collector_env.observation_space("player_0"), collector_env.action_space("player_0")
     learned, heuristic = PPOPolicy(cfg.policy, *spaces), BeatLast({}, *spaces)
     collecting = {"learned": learned.collect_mode, "heuristic": heuristic.collect_mode}

@@ -86,7 +86,7 @@ def require_info_columns(middleware: str, cfg: Any, env: object) -> None:
     if missing:
         raise ValueError(
             f"cfg.env.info_columns = {wanted}, but {middleware} got environments that do not record {missing[0]!r}: make them "
-            "with make_envs(..., **cfg.env.options()), or make_agent_envs(..., info_columns=cfg.env.info_columns)."
+            "with make_envs(..., **cfg.env.options()), or make_multi_agent_envs(..., info_columns=cfg.env.info_columns)."
         )
 
 

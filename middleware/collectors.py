@@ -31,13 +31,13 @@ from ding_lite.middleware.foreign_names import ARGUMENTS
 from ding_lite.policy import CollectMode
 from ding_lite.ranks import total
 from ding_lite.rollout import (
-    AgentRollout,
-    AgentWorker,
     EpisodeRollout,
     EpisodeUnit,
     LocalWorker,
+    MultiAgentRollout,
+    MultiAgentWorker,
     Rollout,
-    SplitAgentWorker,
+    SplitMultiAgentWorker,
     SplitWorker,
     make_worker,
 )
@@ -48,9 +48,9 @@ ROLLOUT_DATA = ("trajectories", "trajectory_end_idx", "finished_episodes", "poli
 _EPISODE_DATA = ("episodes", "trajectories", "finished_episodes", "policy_version", "env_step", "env_episode")
 _TIME = ("time", "collect")
 _HAS_COLLECTED = "has_collected"
-_Local = TypeVar("_Local", LocalWorker, AgentWorker)
-_Split = TypeVar("_Split", SplitWorker, SplitAgentWorker)
-_Rollout = TypeVar("_Rollout", Rollout, EpisodeRollout, AgentRollout)
+_Local = TypeVar("_Local", LocalWorker, MultiAgentWorker)
+_Split = TypeVar("_Split", SplitWorker, SplitMultiAgentWorker)
+_Rollout = TypeVar("_Rollout", Rollout, EpisodeRollout, MultiAgentRollout)
 
 
 class Acting(Generic[_Local, _Split]):
@@ -59,7 +59,7 @@ class Acting(Generic[_Local, _Split]):
     def __init__(self, worker: _Local | _Split) -> None:
         self.worker: _Local | _Split = worker
         self.elsewhere: _Split | None = (
-            worker if isinstance(worker, (SplitWorker, SplitAgentWorker)) and worker.works_in_background else None
+            worker if isinstance(worker, (SplitWorker, SplitMultiAgentWorker)) and worker.works_in_background else None
         )
         """The worker, if it uses worker processes, which run in the background."""
         self._metrics = MetricsLogger(owner="the collector")
@@ -99,7 +99,7 @@ class Acting(Generic[_Local, _Split]):
         pending: PendingWork = PendingWork(finish, lambda: worker.drop(asked))
         return pending
 
-    def _logged(self, rollout: Rollout | EpisodeRollout | AgentRollout, kwargs: dict[str, Any]) -> list[dict[Any, Any]]:
+    def _logged(self, rollout: Rollout | EpisodeRollout | MultiAgentRollout, kwargs: dict[str, Any]) -> list[dict[Any, Any]]:
         self._metrics.log_value("env_steps", rollout.env_steps, reduce="sum", with_throughput=True)
         for name, value in kwargs.items():
             if isinstance(value, (int, float)):

@@ -12,7 +12,7 @@ from ding_lite.config import RunConfig
 from ding_lite.contexts import MultiAgentContext, OnlineRLContext
 from ding_lite.engine import NestedContext, PendingWork, contract
 from ding_lite.envs import EpisodeResult
-from ding_lite.envs.agent_bases import AgentVectorBase
+from ding_lite.envs.agent_bases import MultiAgentVectorBase
 from ding_lite.metrics.sums import mean_of
 from ding_lite.middleware.acting_settings import ActingSettings
 from ding_lite.middleware.arguments import (
@@ -26,7 +26,7 @@ from ding_lite.middleware.collector_checks import CollectorChecks
 from ding_lite.middleware.collectors import Acting, total_steps
 from ding_lite.middleware.evaluators import InteractionEvaluator, mean_return
 from ding_lite.policy import CollectMode, EvalMode
-from ding_lite.rollout import AgentRollout, AgentWorker, SplitAgentWorker, make_agent_worker
+from ding_lite.rollout import MultiAgentRollout, MultiAgentWorker, SplitMultiAgentWorker, make_multi_agent_worker
 
 _ROLLOUT_DATA = ("parts", "finished_episodes", "env_episode")
 """Fields that a rollout sets, except env_step, which is known before."""
@@ -53,7 +53,7 @@ class MultiAgentCollector:
         cfg: uses policy.collect.n_sample: environment steps per call, rounded up to whole steps of all environments. Each step
             gives one transition per agent.
         policies: the collect_mode of each policy, by name.
-        env: from `make_agent_envs`.
+        env: from `make_multi_agent_envs`.
         policy_of: function or mapping from an agent to the name of its policy.
         collect_kwargs: for every policy, as for StepCollector.
 
@@ -66,7 +66,7 @@ class MultiAgentCollector:
         self,
         cfg: RunConfig,
         policies: Mapping[str, CollectMode],
-        env: AgentVectorBase,
+        env: MultiAgentVectorBase,
         policy_of: Callable[[Any], str] | Mapping[Any, str],
         collect_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
@@ -74,8 +74,10 @@ class MultiAgentCollector:
         require_modes("MultiAgentCollector", policies, "collect_mode")
         require_info_columns("MultiAgentCollector", cfg, env)
         self._settings = ActingSettings("MultiAgentCollector", policies.values(), collect_kwargs)
-        self._acting: Acting[AgentWorker, SplitAgentWorker] = Acting(make_agent_worker(env, policies, policy_of))
-        in_pieces = isinstance(self._acting.worker, SplitAgentWorker)
+        self._acting: Acting[MultiAgentWorker, SplitMultiAgentWorker] = Acting(
+            make_multi_agent_worker(env, policies, policy_of)
+        )
+        in_pieces = isinstance(self._acting.worker, SplitMultiAgentWorker)
         self.checks = CollectorChecks("MultiAgentCollector", cfg, "collect.n_sample", tuple(policies.values()), in_pieces)
         self._num_envs, self._names = env.num_envs, tuple(policies)
         self._num_steps = math.ceil(cfg.policy.collect.n_sample / env.num_envs)
@@ -125,7 +127,9 @@ def _made(name: str, policy: CollectMode) -> NestedContext:
     return NestedContext("parts", name, OnlineRLContext, _PART_DATA, f"for_policy({name!r}, ...)", modes)
 
 
-def _write(kwargs: Mapping[str, Any], total_step: int, env_step: int, rollout: AgentRollout, ctx: MultiAgentContext) -> None:
+def _write(
+    kwargs: Mapping[str, Any], total_step: int, env_step: int, rollout: MultiAgentRollout, ctx: MultiAgentContext
+) -> None:
     """Write the fields of `_ROLLOUT_DATA` to the context; the counters are those of the request."""
     ctx.env_episode += len(rollout.episodes)
     ctx.finished_episodes = rollout.episodes
@@ -146,7 +150,7 @@ def _write(kwargs: Mapping[str, Any], total_step: int, env_step: int, rollout: A
 def multi_agent_evaluator(
     cfg: RunConfig,
     policies: Mapping[str, EvalMode],
-    env: AgentVectorBase,
+    env: MultiAgentVectorBase,
     policy_of: Callable[[Any], str] | Mapping[Any, str],
     score: Callable[[dict[Any, float]], float] | None = None,
 ) -> InteractionEvaluator:
@@ -168,7 +172,7 @@ def multi_agent_evaluator(
     Args:
         cfg: uses policy.eval.evaluator, env.n_evaluator_episode and env.stop_value.
         policies: the eval_mode of each policy, by name.
-        env: from `make_agent_envs`, not the one used for collecting.
+        env: from `make_multi_agent_envs`, not the one used for collecting.
         policy_of: function or mapping from an agent to the name of its policy.
         score: function from the mean undiscounted return of each agent to the number that is compared with env.stop_value;
             None for the sum. The return of an agent is 0 in episodes in which it took no part.
@@ -182,7 +186,7 @@ def multi_agent_evaluator(
     require_modes("multi_agent_evaluator", policies, "eval_mode")
     if cfg.log.video_every:
         raise ValueError(f"cfg.log.video_every = {cfg.log.video_every}, and multi_agent_evaluator films nothing: set it to 0.")
-    worker = make_agent_worker(env, policies, policy_of)
+    worker = make_multi_agent_worker(env, policies, policy_of)
     value = mean_return if score is None else _scored(score, env.possible_agents)
     return InteractionEvaluator("multi_agent_evaluator", cfg, tuple(policies.values()), env, worker, value, measure=score)
 

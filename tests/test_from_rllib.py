@@ -17,7 +17,7 @@ import ding_lite.config
 from ding_lite import Task
 from ding_lite.contexts import MultiAgentContext
 from ding_lite.data import ReplayBuffer, nested
-from ding_lite.envs import make_agent_envs, make_envs
+from ding_lite.envs import make_envs, make_multi_agent_envs
 from ding_lite.middleware import (
     CkptSaver,
     MultiAgentCollector,
@@ -108,7 +108,7 @@ class Pair:
 
 def columns_of_agents(cfg):
     """The columns of a run with several agents."""
-    envs, rows, task = make_agent_envs(Pair, seed=0), Rows(), Task()
+    envs, rows, task = make_multi_agent_envs(Pair, seed=0), Rows(), Task()
     policy = PPOPolicy(cfg.policy, envs.observation_space("a"), envs.action_space("a"))
     with task.start(ctx=MultiAgentContext()):
         task.use(MultiAgentCollector(cfg, {"both": policy.collect_mode}, envs, lambda agent: "both"))

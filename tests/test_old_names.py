@@ -51,6 +51,12 @@ OLD_NAMES = [
     ("rollout", "importance_sampling", "importance_sampling_metric"),
     ("rollout", "doubly_robust", "doubly_robust_metric"),
     ("rollout", "fitted_q_evaluation", "fitted_q_evaluation_metric"),
+    ("envs", "AgentVectorEnv", "MultiAgentVectorEnv"),
+    ("envs", "make_agent_envs", "make_multi_agent_envs"),
+    ("rollout", "AgentRollout", "MultiAgentRollout"),
+    ("rollout", "AgentWorker", "MultiAgentWorker"),
+    ("rollout", "SplitAgentWorker", "SplitMultiAgentWorker"),
+    ("rollout", "make_agent_worker", "make_multi_agent_worker"),
 ]
 
 
@@ -69,6 +75,14 @@ def test_states_of_runs_know_the_new_names_of_middleware():
     changed = with_new_names({"pipeline": [*names], "without_state": []}, own_names=())
 
     assert changed["pipeline"] == [*names.values()]
+
+
+def test_states_of_runs_know_the_new_names_of_environments():
+    parts = {"AgentVectorEnv": {"run_seed": 1}, "AgentVectorEnv 2": {"run_seed": 2}}
+    state = {"pipeline": [], "without_state": [], "parts": parts}
+
+    assert [*with_new_names(state, own_names=())["parts"]] == ["MultiAgentVectorEnv", "MultiAgentVectorEnv 2"]
+    assert with_new_names(state, own_names=["AgentVectorEnv"])["parts"] == parts, "a class of a script"
 
 
 def test_a_run_still_gives_its_verdict():

@@ -1,4 +1,4 @@
-"""Renamed middleware: states of runs that were saved when some middleware had other names."""
+"""Renamed middleware: states of runs that were saved when some middleware, or environments, had other names."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 _NAMES = {
+    "AgentVectorEnv": "MultiAgentVectorEnv",
     "AgentsCollector": "MultiAgentCollector",
     "agents_evaluator": "multi_agent_evaluator",
     "population_stepper": "population_trainer",
@@ -15,7 +16,7 @@ _WORD = re.compile(r"\w+")
 
 
 def with_new_names(state: Mapping[str, Any], own_names: Iterable[str]) -> dict[str, Any]:
-    """The state of a run, with the present names of its middleware.
+    """The state of a run, with the present names of its middleware and objects.
 
     Args:
         state: the state.

@@ -3,7 +3,8 @@
 from typing import TYPE_CHECKING
 
 from ding_lite.envs.action_masks import ActionMask, ActionMaskError, action_masks
-from ding_lite.envs.agent_making import make_agent_envs
+from ding_lite.envs.agent_making import make_agent_envs as make_agent_envs
+from ding_lite.envs.agent_making import make_multi_agent_envs
 from ding_lite.envs.agent_slots import AgentSlots
 from ding_lite.envs.atari import AtariPreprocessing
 from ding_lite.envs.bit_flip import BitFlip
@@ -18,7 +19,8 @@ from ding_lite.envs.info_columns import INFO
 from ding_lite.envs.local_vectors import LocalVectorEnv
 from ding_lite.envs.making import env_factory, make_envs, stepper, with_render_mode
 from ding_lite.envs.making import rendering as rendering
-from ding_lite.envs.multi_agent import AgentVectorEnv
+from ding_lite.envs.multi_agent import AgentVectorEnv as AgentVectorEnv
+from ding_lite.envs.multi_agent import MultiAgentVectorEnv
 from ding_lite.envs.partial_observations import OnlyElements as OnlyElements
 from ding_lite.envs.partial_observations import PartialObservation
 from ding_lite.envs.replays import ReplayError, replay_error, save_env_error
@@ -35,7 +37,6 @@ __all__ = [
     "ActionMask",
     "ActionMaskError",
     "AgentSlots",
-    "AgentVectorEnv",
     "AtariPreprocessing",
     "BitFlip",
     "ChangeableEnvs",
@@ -43,6 +44,7 @@ __all__ = [
     "EnvLocation",
     "EpisodeResult",
     "LocalVectorEnv",
+    "MultiAgentVectorEnv",
     "PartialObservation",
     "ReplayError",
     "RunningEpisode",
@@ -55,8 +57,8 @@ __all__ = [
     "action_masks",
     "env_factory",
     "goal_rewards",
-    "make_agent_envs",
     "make_envs",
+    "make_multi_agent_envs",
     "replay_error",
     "save_env_error",
     "stepper",

@@ -39,7 +39,7 @@ class MultiAgentStep(NamedTuple):
     `info["policy_return"]` the mean return of the agents of each policy, and `info["info"]` the last info of each agent."""
 
 
-class AgentVectorBase(ChangeableEnvs):
+class MultiAgentVectorBase(ChangeableEnvs):
     """N copies of a multi-agent environment, whose agents are assigned to policies.
 
     Args:
@@ -108,7 +108,7 @@ class AgentVectorBase(ChangeableEnvs):
         before, now = ({name: slots.agents for name, slots in each.items()} for each in (self.slots_of, slots_of))
         if self.slots_of and before != now:
             raise ValueError(
-                f"these environments have the policies {before}, got {now}: make new environments with make_agent_envs()."
+                f"these environments have the policies {before}, got {now}: make new environments with make_multi_agent_envs()."
             )
         self.slots_of = self.slots_of or slots_of
         return self.slots_of
@@ -171,7 +171,7 @@ class AgentVectorBase(ChangeableEnvs):
 
 
 def require_agents_state(state: Any, num_envs: int, rows_of: Mapping[str, tuple[int, Spec]]) -> None:
-    """Raise an error if this is not a state of an `AgentVectorEnv` with these environments and rows.
+    """Raise an error if this is not a state of an `MultiAgentVectorEnv` with these environments and rows.
 
     Args:
         state: the state.

@@ -9,12 +9,12 @@ from typing import Any, SupportsIndex
 from ding_lite.basics import seed_of
 from ding_lite.envs.factories import TURNS, called, settings_of, takes_turns
 from ding_lite.envs.info_columns import names_of
-from ding_lite.envs.multi_agent import AgentEnvFactory, AgentVectorEnv
+from ding_lite.envs.multi_agent import AgentEnvFactory, MultiAgentVectorEnv
 from ding_lite.envs.pieces import Backend, WorkerSettings, sizes_and_hosts
-from ding_lite.envs.worker_agent_envs import SplitAgentVectorEnv
+from ding_lite.envs.worker_agent_envs import SplitMultiAgentVectorEnv
 
 
-def make_agent_envs(
+def make_multi_agent_envs(
     factory: AgentEnvFactory,
     num_envs: int = 1,
     *,
@@ -30,7 +30,7 @@ def make_agent_envs(
     num_cpus_per_worker: float | None = None,
     num_gpus_per_worker: float = 0.0,
     worker_resources: Mapping[str, float] | None = None,
-) -> AgentVectorEnv | SplitAgentVectorEnv:
+) -> MultiAgentVectorEnv | SplitMultiAgentVectorEnv:
     """N copies of a multi-agent environment, stepped in this process or in worker processes.
 
     A worker process owns its copies and, once a collector or an evaluator uses them, a copy of each acting policy. It returns
@@ -54,17 +54,18 @@ def make_agent_envs(
         SpaceError: the copies have different agents or spaces.
     """
     if not isinstance(num_envs, SupportsIndex) or num_envs < 1:
-        raise ValueError(f"make_agent_envs(num_envs={num_envs!r}): at least 1 environment is needed.")
+        raise ValueError(f"make_multi_agent_envs(num_envs={num_envs!r}): at least 1 environment is needed.")
     if not callable(factory) and takes_turns(factory):
-        raise TypeError(f"make_agent_envs() got a {type(factory).__name__}, {TURNS}")
+        raise TypeError(f"make_multi_agent_envs() got a {type(factory).__name__}, {TURNS}")
     if not callable(factory):
         raise TypeError(
-            f"make_agent_envs() wants a function that returns a new environment, such as rps_v2.parallel_env, got {factory!r}."
+            "make_multi_agent_envs() wants a function that returns a new environment, such as rps_v2.parallel_env, got "
+            f"{factory!r}."
         )
-    columns = names_of(info_columns, "make_agent_envs")
-    own = settings_of(env_config, "make_agent_envs")
+    columns = names_of(info_columns, "make_multi_agent_envs")
+    own = settings_of(env_config, "make_multi_agent_envs")
     factories = [partial(called, factory, **own) if own else factory] * num_envs
-    seed = seed_of(seed, "make_agent_envs(seed={})")
+    seed = seed_of(seed, "make_multi_agent_envs(seed={})")
     settings = WorkerSettings(
         workers,
         backend,
@@ -76,7 +77,10 @@ def make_agent_envs(
         num_gpus_per_worker,
         worker_resources,
     )
-    pieces = sizes_and_hosts("make_agent_envs", getattr(factory, "__name__", "make_agent_envs"), num_envs, settings)
+    pieces = sizes_and_hosts("make_multi_agent_envs", getattr(factory, "__name__", "make_multi_agent_envs"), num_envs, settings)
     if pieces is None:
-        return AgentVectorEnv(factories, seed, info_columns=columns)
-    return SplitAgentVectorEnv(factories, seed, *pieces, columns)
+        return MultiAgentVectorEnv(factories, seed, info_columns=columns)
+    return SplitMultiAgentVectorEnv(factories, seed, *pieces, columns)
+
+
+make_agent_envs = make_multi_agent_envs  # its name in earlier versions

@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 from ding_lite.basics.blocks import block
 from ding_lite.envs.agent_envs import AgentEnv
 from ding_lite.envs.agent_slots import AgentStepResult
-from ding_lite.envs.multi_agent import AgentEnvFactory, AgentVectorEnv
+from ding_lite.envs.multi_agent import AgentEnvFactory, MultiAgentVectorEnv
 from ding_lite.envs.progress import NOWHERE, REPLAYS, RESETS, STEPS, ProgressFields, write_action
 from ding_lite.envs.spaces import to_nested
 
 
-class ProgressAgentVectorEnv(AgentVectorEnv):
-    """An AgentVectorEnv that records in `progress` which environment it steps, when, and with which actions."""
+class ProgressMultiAgentVectorEnv(MultiAgentVectorEnv):
+    """A MultiAgentVectorEnv that records in `progress` which environment it steps, when, and with which actions."""
 
     def __init__(
         self,

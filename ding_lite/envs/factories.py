@@ -19,8 +19,8 @@ EnvFactory = Callable[[], gymnasium.Env[Any, Any]]
 
 TURNS = (
     "whose agents take turns (PettingZoo's AEC API), which is not supported: all agents of an environment act in each step. "
-    "Pass a function that makes a parallel environment to make_agent_envs: parallel_env of the same module if it has one; "
-    "otherwise pettingzoo.utils.conversions.aec_to_parallel(env) if all agents act at the same time, or "
+    "Pass a function that makes a parallel environment to make_multi_agent_envs: parallel_env of the same module if it has "
+    "one; otherwise pettingzoo.utils.conversions.aec_to_parallel(env) if all agents act at the same time, or "
     "turn_based_aec_to_parallel(env) if one acts at a time, where the actions of all others are ignored."
 )
 """The end of messages about environments whose agents take turns."""
@@ -41,7 +41,9 @@ def require_one_agent(env: Any, start: str) -> None:
     if takes_turns(env):
         raise TypeError(f"{start} a {type(env).__name__}, {TURNS}")
     if hasattr(env, "possible_agents"):
-        raise TypeError(f"{start} a {type(env).__name__}, which has several agents: make it with make_agent_envs(function, 8).")
+        raise TypeError(
+            f"{start} a {type(env).__name__}, which has several agents: make it with make_multi_agent_envs(function, 8)."
+        )
 
 
 def made_by(factory: EnvFactory, index: int) -> gymnasium.Env[Any, Any]:

@@ -52,7 +52,7 @@ _STABLE_BASELINES3 = {
     "Monitor": _RETURNS,
 }
 _TIANSHOU = {"DummyVectorEnv": _MADE, "SubprocVectorEnv": _PROCESSES, "ShmemVectorEnv": _PROCESSES}
-_AGENTS = "it is `make_agent_envs(fn, 8, seed=cfg.seed)`, with a function that makes one with PettingZoo's parallel API."
+_AGENTS = "it is `make_multi_agent_envs(fn, 8, seed=cfg.seed)`, with a function that makes one with PettingZoo's parallel API."
 _RLLIB = {
     **dict.fromkeys(("MultiAgentEnv", "ParallelPettingZooEnv", "make_multi_agent"), _AGENTS),
     "PettingZooEnv": f"agents cannot take turns, so make a parallel environment, by parallel_env of the same module: {_AGENTS}",

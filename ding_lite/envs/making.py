@@ -204,7 +204,7 @@ def with_render_mode(factory: Callable[..., Any], render_mode: str) -> Callable[
     """A factory of environments like those of this one, made with this `render_mode`.
 
     Args:
-        factory: of an environment, as `make_envs` or `make_agent_envs` passes it on, or a function with the argument
+        factory: of an environment, as `make_envs` or `make_multi_agent_envs` passes it on, or a function with the argument
             `render_mode`, or with **kwargs.
         render_mode: such as "rgb_array" or "human".
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from ding_lite.basics import add_note, arrays, base_state, plain, seed_of
 from ding_lite.basics.blocks import block
-from ding_lite.envs.agent_bases import AGENT_ENV_KEYS, AgentVectorBase, MultiAgentStep, require_agents_state
+from ding_lite.envs.agent_bases import AGENT_ENV_KEYS, MultiAgentStep, MultiAgentVectorBase, require_agents_state
 from ding_lite.envs.agent_envs import AgentEnv, require_own_envs, require_same_agents
 from ding_lite.envs.agent_slots import AgentSlots, AgentStepResult
 from ding_lite.envs.changes import Change
@@ -34,7 +34,7 @@ from ding_lite.metrics.sums import mean_of
 AgentEnvFactory = Callable[..., Any]
 
 
-class AgentVectorEnv(AgentVectorBase):
+class MultiAgentVectorEnv(MultiAgentVectorBase):
     """N copies of a multi-agent environment. Each is reset in the step that ends its episode.
 
     An episode ends when no agent is left. The row of an agent that leaves earlier does not change until the next episode; see
@@ -59,7 +59,7 @@ class AgentVectorEnv(AgentVectorBase):
             require_same_agents(self.agent_envs)
         except BaseException:
             with suppress(Exception):
-                AgentVectorEnv.close(self)  # those that were made
+                MultiAgentVectorEnv.close(self)  # those that were made
             raise
         super().__init__(len(self.agent_envs), seed, self.agent_envs[0].spaces, info_columns)
         self.made_as = made_as(self.agent_envs[0].env)
@@ -145,7 +145,7 @@ class AgentVectorEnv(AgentVectorBase):
             raise with_location(error, place or agent_env.place())  # noqa: B904  the same error
 
     def step_info(self, name: str) -> dict[str, np.ndarray[Any, Any]]:
-        """The columns of a policy's rows in the infos of the last step; see `AgentVectorBase.step_info`."""
+        """The columns of a policy's rows in the infos of the last step; see `MultiAgentVectorBase.step_info`."""
         slots, columns = self.slots_of[name], self._columns_of(name)
         played = [(self._played[index - self.first_env], agent) for index, agent in slots.rows]
         infos = [one.infos.get(agent, {}) if agent in one.acted else {} for one, agent in played]
@@ -274,3 +274,6 @@ def _kept(played: AgentStepResult) -> AgentStepResult:
         truncations=deepcopy(played.truncations),
         infos=own_info(played.infos),
     )
+
+
+AgentVectorEnv = MultiAgentVectorEnv  # its name in earlier versions

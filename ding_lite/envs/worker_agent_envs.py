@@ -13,12 +13,12 @@ from ding_lite.basics import base_state, seed_of
 from ding_lite.data import allocate, flatten
 from ding_lite.data.column_arrays import concatenate_flags
 from ding_lite.data.trees import map_leaves
-from ding_lite.envs.agent_bases import AGENT_ENV_KEYS, AgentVectorBase, MultiAgentStep, require_agents_state
+from ding_lite.envs.agent_bases import AGENT_ENV_KEYS, MultiAgentStep, MultiAgentVectorBase, require_agents_state
 from ding_lite.envs.agent_envs import AgentTraits, require_same_agents
-from ding_lite.envs.agent_progress import ProgressAgentVectorEnv
+from ding_lite.envs.agent_progress import ProgressMultiAgentVectorEnv
 from ding_lite.envs.agent_slots import AgentSlots
 from ding_lite.envs.info_columns import require_same_columns
-from ding_lite.envs.multi_agent import AgentEnvFactory, AgentVectorEnv
+from ding_lite.envs.multi_agent import AgentEnvFactory, MultiAgentVectorEnv
 from ding_lite.envs.pieces import ENV, MakeHost, Pieces, len_of
 from ding_lite.envs.recipes import recipe_of
 from ding_lite.envs.replay_checks import warn_of_other_envs
@@ -26,10 +26,10 @@ from ding_lite.envs.vector_steps import RunningEpisode, Step
 from ding_lite.processes import Copied, gather_results, release_hosts
 
 
-class SplitAgentVectorEnv(Pieces, AgentVectorBase):
+class SplitMultiAgentVectorEnv(Pieces, MultiAgentVectorBase):
     """N copies of a multi-agent environment in pieces, each with its own host. Rollouts run in the process of the environments.
 
-    With any host, the environments behave like those of an AgentVectorEnv with the same seed.
+    With any host, the environments behave like those of a MultiAgentVectorEnv with the same seed.
 
     Args:
         factories: one per copy, each returning a new environment.
@@ -43,7 +43,7 @@ class SplitAgentVectorEnv(Pieces, AgentVectorBase):
         SpaceError: the copies have different agents or spaces.
     """
 
-    state_name = AgentVectorEnv.__name__
+    state_name = MultiAgentVectorEnv.__name__
     """See `SplitVectorEnv.state_name`."""
 
     def __init__(
@@ -65,7 +65,7 @@ class SplitAgentVectorEnv(Pieces, AgentVectorBase):
         """How one of its environments is made, as plain data; or a text that says why another program cannot make it."""
 
     def assign_slots(self, policy_of: Callable[[Any], str] | Mapping[Any, str], names: Sequence[str]) -> dict[str, AgentSlots]:
-        """Assign each agent to a policy; see `AgentVectorBase.assign_slots`."""
+        """Assign each agent to a policy; see `MultiAgentVectorBase.assign_slots`."""
         is_first = not self.slots_of
         slots_of = super().assign_slots(policy_of, names)
         if is_first:
@@ -83,7 +83,7 @@ class SplitAgentVectorEnv(Pieces, AgentVectorBase):
         self._show(self.ask(_begin, [seed] * len(self.hosts)))
 
     def advance(self, actions: Mapping[str, Any], out: Mapping[str, Any]) -> MultiAgentStep:
-        """Step with the actions of each policy; see `AgentVectorBase.advance`."""
+        """Step with the actions of each policy; see `MultiAgentVectorBase.advance`."""
         self._require_begun()
         answers = self.ask(_advance, [self._actions_of(piece, actions) for piece in self.slices])
         played = [copied.value[0] for _, copied in answers]
@@ -129,7 +129,7 @@ class SplitAgentVectorEnv(Pieces, AgentVectorBase):
             slots.current, slots.last, slots.stepped_by = current, None, None
 
     def step_info(self, name: str) -> dict[str, np.ndarray[Any, Any]]:
-        """The columns of a policy's rows in the infos of the last step; see `AgentVectorBase.step_info`."""
+        """The columns of a policy's rows in the infos of the last step; see `MultiAgentVectorBase.step_info`."""
         parts = [columns[name] for columns in self._columns]
         require_same_columns(parts, lead=1)
         return {column: np.concatenate([part[column] for part in parts]) for column in self.info_columns}
@@ -184,9 +184,9 @@ def _make(
 ) -> Copied[AgentTraits]:
     progress = objects.get("progress")
     env = (
-        AgentVectorEnv(factories, seed, first_env, info_columns)
+        MultiAgentVectorEnv(factories, seed, first_env, info_columns)
         if progress is None
-        else ProgressAgentVectorEnv(factories, seed, first_env, progress, info_columns)
+        else ProgressMultiAgentVectorEnv(factories, seed, first_env, progress, info_columns)
     )
     objects[ENV] = env
     traits, env.made_as = AgentTraits.of(env.agent_envs[0]), None
@@ -207,7 +207,7 @@ def _begin(objects: dict[str, Any], seed: int | None) -> dict[str, Any]:
 
 
 def _advance(objects: dict[str, Any], actions: Mapping[str, Any]) -> tuple[dict[str, Any], Copied[Any]]:
-    env: AgentVectorEnv = objects[ENV]
+    env: MultiAgentVectorEnv = objects[ENV]
     out = {name: allocate(slots.obs_spec, slots.num_envs) for name, slots in env.slots_of.items()}
     step = env.advance(actions, out)
     columns = {name: env.step_info(name) for name in env.slots_of} if env.info_columns else {}
@@ -215,14 +215,14 @@ def _advance(objects: dict[str, Any], actions: Mapping[str, Any]) -> tuple[dict[
 
 
 def _current(objects: dict[str, Any]) -> dict[str, Any]:
-    env: AgentVectorEnv = objects[ENV]
+    env: MultiAgentVectorEnv = objects[ENV]
     if not env.is_begun:
         return {}
     return {name: (slots.current, slots.restarted, slots.idle) for name, slots in env.slots_of.items()}
 
 
 def _rows(objects: dict[str, Any], name: str) -> Copied[tuple[Any, ...]]:
-    env: AgentVectorEnv = objects[ENV]
+    env: MultiAgentVectorEnv = objects[ENV]
     slots = env.slots_of[name]
     env.describe_rows(slots)
     return Copied((slots.infos, [tuple(episode) for episode in slots.running_episodes]))

@@ -5,7 +5,9 @@ from ding_lite.rollout.episode_statistics import EpisodeHistory, summarize_episo
 from ding_lite.rollout.evaluated_policies import log_prob_of
 from ding_lite.rollout.evaluation import EpisodeUnit, play_episodes
 from ding_lite.rollout.fitted_q import FittedQ, FittedQConfig
-from ding_lite.rollout.multi_agent import AgentRollout, AgentWorker
+from ding_lite.rollout.multi_agent import AgentRollout as AgentRollout
+from ding_lite.rollout.multi_agent import AgentWorker as AgentWorker
+from ding_lite.rollout.multi_agent import MultiAgentRollout, MultiAgentWorker
 from ding_lite.rollout.off_policy_metrics import (
     action_agreement,
     action_log_prob,
@@ -23,21 +25,23 @@ from ding_lite.rollout.rollout_results import EpisodeRollout, Rollout
 from ding_lite.rollout.run_evaluations import RunEvaluation, evaluate_run, play_run
 from ding_lite.rollout.videos import EpisodeRecorder as EpisodeRecorder
 from ding_lite.rollout.videos import VideoRecorder
-from ding_lite.rollout.worker_agents import SplitAgentWorker, make_agent_worker
+from ding_lite.rollout.worker_agents import SplitAgentWorker as SplitAgentWorker
+from ding_lite.rollout.worker_agents import SplitMultiAgentWorker, make_multi_agent_worker
+from ding_lite.rollout.worker_agents import make_agent_worker as make_agent_worker
 from ding_lite.rollout.worker_rollouts import SplitWorker, make_worker
 
 __all__ = [
-    "AgentRollout",
-    "AgentWorker",
     "EpisodeHistory",
     "EpisodeRollout",
     "EpisodeUnit",
     "FittedQ",
     "FittedQConfig",
     "LocalWorker",
+    "MultiAgentRollout",
+    "MultiAgentWorker",
     "Rollout",
     "RunEvaluation",
-    "SplitAgentWorker",
+    "SplitMultiAgentWorker",
     "SplitWorker",
     "VideoRecorder",
     "action_agreement",
@@ -47,7 +51,7 @@ __all__ = [
     "fitted_q_evaluation_metric",
     "importance_sampling_metric",
     "log_prob_of",
-    "make_agent_worker",
+    "make_multi_agent_worker",
     "make_worker",
     "negative_action_error",
     "play_episodes",

@@ -15,7 +15,7 @@ from ding_lite.data import RolloutArrays, Trajectories, allocate
 from ding_lite.data.trees import map_leaves
 from ding_lite.engine import WorkCancelled
 from ding_lite.envs import INFO, AgentSlots, EpisodeResult, SpaceError, action_masks
-from ding_lite.envs.agent_bases import AgentVectorBase
+from ding_lite.envs.agent_bases import MultiAgentVectorBase
 from ding_lite.envs.saved_states import only_piece_of
 from ding_lite.envs.spaces import column_limits
 from ding_lite.envs.vector_steps import Step
@@ -27,7 +27,7 @@ from ding_lite.rollout.final_masks import FinalMasks, last_step
 from ding_lite.rollout.recurrent_states import RecurrentState
 
 
-class AgentRollout(NamedTuple):
+class MultiAgentRollout(NamedTuple):
     """A rollout of several policies."""
 
     trajectories: dict[str, Trajectories]
@@ -40,13 +40,13 @@ class AgentRollout(NamedTuple):
     """Number of environment steps; all agents act in the same step."""
 
 
-class AgentWorker:
+class MultiAgentWorker:
     """Several policies that act in multi-agent environments. Each rollout continues where the previous one ended.
 
     Each policy has its own random generator, derived from its name, even if seeds are equal.
 
     Args:
-        env: from `make_agent_envs`.
+        env: from `make_multi_agent_envs`.
         policies: the acting mode of each policy, by name.
         policy_of: function or mapping from an agent to the name of its policy.
 
@@ -57,7 +57,7 @@ class AgentWorker:
     """
 
     def __init__(
-        self, env: AgentVectorBase, policies: Mapping[str, ActMode], policy_of: Callable[[Any], str] | Mapping[Any, str]
+        self, env: MultiAgentVectorBase, policies: Mapping[str, ActMode], policy_of: Callable[[Any], str] | Mapping[Any, str]
     ) -> None:
         self.env, self.num_envs = env, env.num_envs
         self.actors = actors_for(env, policies, policy_of)
@@ -70,7 +70,7 @@ class AgentWorker:
                     "under this name: give the output another name."
                 )
 
-    def collect(self, num_steps: int, **kwargs: Any) -> AgentRollout:
+    def collect(self, num_steps: int, **kwargs: Any) -> MultiAgentRollout:
         """Act for `num_steps` steps in every environment.
 
         Args:
@@ -102,7 +102,7 @@ class AgentWorker:
             name: storage.trajectories(policy_version=np.full((num_steps, storage.num_envs), actors[name].policy.version))
             for name, storage in storages.items()
         }
-        return AgentRollout(trajectories, episodes, num_steps * self.num_envs)
+        return MultiAgentRollout(trajectories, episodes, num_steps * self.num_envs)
 
     def play_episodes(
         self, count: int | Sequence[int], is_stopping: Callable[[], bool] = lambda: False, **settings: Any
@@ -242,7 +242,7 @@ class Actor:
             add_note(error, f"raised by {self._described}")
             raise
 
-    def require_final_choice(self, step: Step, obs: Any, finished: Sequence[EpisodeResult], env: AgentVectorBase) -> None:
+    def require_final_choice(self, step: Step, obs: Any, finished: Sequence[EpisodeResult], env: MultiAgentVectorBase) -> None:
         """Raise an error if a truncated state allows no action, and the policy's targets need one.
 
         Args:
@@ -271,15 +271,15 @@ class Actor:
 
 
 def actors_for(
-    env: AgentVectorBase, policies: Mapping[str, ActMode], policy_of: Callable[[Any], str] | Mapping[Any, str]
+    env: MultiAgentVectorBase, policies: Mapping[str, ActMode], policy_of: Callable[[Any], str] | Mapping[Any, str]
 ) -> dict[str, Actor]:
     """An actor for each policy, by name. Several policies get generators that differ, even if their seeds are equal.
 
     Raises:
-        TypeError, ValueError, SpaceError: as for AgentWorker.
+        TypeError, ValueError, SpaceError: as for MultiAgentWorker.
     """
-    if not isinstance(env, AgentVectorBase):
-        raise TypeError(f"expected environments of several agents, got {env!r:.80}: make them with make_agent_envs(...).")
+    if not isinstance(env, MultiAgentVectorBase):
+        raise TypeError(f"expected environments of several agents, got {env!r:.80}: make them with make_multi_agent_envs(...).")
     for name, policy in policies.items():
         if not hasattr(policy, "require_spaces"):
             raise TypeError(
@@ -292,3 +292,7 @@ def actors_for(
         for name, policy in policies.items():
             policy.reseed_for(name)
     return actors
+
+
+AgentRollout = MultiAgentRollout  # its name in earlier versions
+AgentWorker = MultiAgentWorker  # its name in earlier versions

@@ -14,7 +14,7 @@ import gymnasium
 from gymnasium.wrappers import NormalizeObservation, NormalizeReward
 
 from ding_lite.basics.origins import is_of_ding_lite
-from ding_lite.envs import AgentVectorEnv, LocalVectorEnv, env_factory
+from ding_lite.envs import LocalVectorEnv, MultiAgentVectorEnv, env_factory
 from ding_lite.envs.recipes import made_from
 from ding_lite.envs.unsaved_env_state import layers_with_state
 from ding_lite.reports import ReportError
@@ -90,9 +90,9 @@ def _given_factory(env: str | Callable[..., Any]) -> Callable[..., Any]:
         raise ReportError(f"the environment {env} cannot be made: {error}") from None
 
 
-def new_envs(factory: Callable[[], Any], count: int, seed: int, players: SavedPlayers) -> LocalVectorEnv | AgentVectorEnv:
+def new_envs(factory: Callable[[], Any], count: int, seed: int, players: SavedPlayers) -> LocalVectorEnv | MultiAgentVectorEnv:
     try:
-        return (AgentVectorEnv if players.has_agents else LocalVectorEnv)([factory] * count, seed)
+        return (MultiAgentVectorEnv if players.has_agents else LocalVectorEnv)([factory] * count, seed)
     except gymnasium.error.Error as error:
         raise ReportError(f"the environment cannot be made: {error}") from None
 
@@ -102,7 +102,7 @@ def extend_search_path(record: Mapping[str, Any]) -> None:
     sys.path += [folder for folder in record.get("search_path", []) if folder not in sys.path]
 
 
-def warn_of_statistics(envs: LocalVectorEnv | AgentVectorEnv) -> None:
+def warn_of_statistics(envs: LocalVectorEnv | MultiAgentVectorEnv) -> None:
     """Warn if a wrapper has statistics of training, which new environments do not have."""
     layer: Any = envs.envs[0]
     while isinstance(layer, gymnasium.Wrapper):

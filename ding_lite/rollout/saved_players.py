@@ -11,13 +11,13 @@ from typing import Any
 
 from ding_lite.basics import did_you_mean
 from ding_lite.envs import LocalVectorEnv
-from ding_lite.envs.agent_bases import AgentVectorBase
+from ding_lite.envs.agent_bases import MultiAgentVectorBase
 from ding_lite.policy import Policy, load_policy
 from ding_lite.policy.saved_policies import checkpoint_path, saved_names
 from ding_lite.policy_base import ActMode
 from ding_lite.reports import ReportError
 from ding_lite.rollout.collection import LocalWorker
-from ding_lite.rollout.multi_agent import AgentWorker
+from ding_lite.rollout.multi_agent import MultiAgentWorker
 
 PolicyClass = str | type[Policy]
 
@@ -95,11 +95,11 @@ class SavedPlayers:
 
     def worker(
         self,
-        envs: LocalVectorEnv | AgentVectorBase,
+        envs: LocalVectorEnv | MultiAgentVectorBase,
         settings: Mapping[str, Any],
         deterministic: bool,
         greedy_mode: Callable[[Policy], ActMode] = lambda policy: policy.eval_mode,
-    ) -> LocalWorker | AgentWorker:
+    ) -> LocalWorker | MultiAgentWorker:
         """A worker in which the policies act in these environments. The first call loads the policies.
 
         Args:
@@ -128,13 +128,13 @@ class SavedPlayers:
         modes: dict[str, ActMode] = {
             name: greedy_mode(policy) if deterministic else policy.collect_mode for name, policy in self._policies.items()
         }
-        if isinstance(envs, AgentVectorBase):
+        if isinstance(envs, MultiAgentVectorBase):
             assert self._policy_of is not None
-            return AgentWorker(envs, modes, self._policy_of)
+            return MultiAgentWorker(envs, modes, self._policy_of)
         return LocalWorker(envs, *modes.values())
 
-    def _loaded(self, envs: LocalVectorEnv | AgentVectorBase) -> dict[str, Policy]:
-        if not isinstance(envs, AgentVectorBase):
+    def _loaded(self, envs: LocalVectorEnv | MultiAgentVectorBase) -> dict[str, Policy]:
+        if not isinstance(envs, MultiAgentVectorBase):
             self._require_known(("",) if self._name is None else (self._name,))
             kind = self._classes.get(self._name, self._classes.get(None))
             return {"": load_policy(self._run, self._which, name=self._name, policy_class=kind)}
@@ -165,7 +165,7 @@ class SavedPlayers:
         kind = self._classes.get(name, self._classes.get(None))
         return load_policy(self._run, self._which, name=saved_as, policy_class=kind)
 
-    def _made(self, name: str, agent: Any, envs: AgentVectorBase) -> Policy:
+    def _made(self, name: str, agent: Any, envs: MultiAgentVectorBase) -> Policy:
         """A policy that the run has not saved, which therefore must have no weights."""
         start = f"{checkpoint_path(self._run, self._which)} does not hold the policy {name!r}, which acts for {agent!r}"
         save = f"save it too, CkptSaver({{..., {name!r}: policy}}, ...)"

@@ -10,30 +10,30 @@ import numpy as np
 
 from ding_lite.data import Trajectories
 from ding_lite.data.column_arrays import concatenate_flags
-from ding_lite.envs.agent_bases import AgentVectorBase
+from ding_lite.envs.agent_bases import MultiAgentVectorBase
 from ding_lite.envs.pieces import ENV
-from ding_lite.envs.worker_agent_envs import SplitAgentVectorEnv
+from ding_lite.envs.worker_agent_envs import SplitMultiAgentVectorEnv
 from ding_lite.policy import ActMode
 from ding_lite.processes import Copied
-from ding_lite.rollout.multi_agent import AgentRollout, AgentWorker, actors_for
+from ding_lite.rollout.multi_agent import MultiAgentRollout, MultiAgentWorker, actors_for
 from ding_lite.rollout.piece_workers import PieceWorkers, episodes_of, rows_of
 from ding_lite.rollout.worker_rollouts import joined
 
 
-def make_agent_worker(
-    env: AgentVectorBase, policies: Mapping[str, ActMode], policy_of: Callable[[Any], str] | Mapping[Any, str]
-) -> AgentWorker | SplitAgentWorker:
+def make_multi_agent_worker(
+    env: MultiAgentVectorBase, policies: Mapping[str, ActMode], policy_of: Callable[[Any], str] | Mapping[Any, str]
+) -> MultiAgentWorker | SplitMultiAgentWorker:
     """A worker for these multi-agent environments: one per piece if they are split, else one in this process.
 
     Raises:
-        TypeError, ValueError, SpaceError: as for AgentWorker.
+        TypeError, ValueError, SpaceError: as for MultiAgentWorker.
     """
-    if isinstance(env, SplitAgentVectorEnv):
-        return SplitAgentWorker(env, policies, policy_of)
-    return AgentWorker(env, policies, policy_of)
+    if isinstance(env, SplitMultiAgentVectorEnv):
+        return SplitMultiAgentWorker(env, policies, policy_of)
+    return MultiAgentWorker(env, policies, policy_of)
 
 
-class SplitAgentWorker(PieceWorkers):
+class SplitMultiAgentWorker(PieceWorkers):
     """Acts in all pieces of the environments at the same time, with copies of all policies in each; see `PieceWorkers`.
 
     Args:
@@ -42,19 +42,22 @@ class SplitAgentWorker(PieceWorkers):
         policy_of: function or mapping from an agent to the name of its policy.
 
     Raises:
-        TypeError, ValueError, SpaceError: as for AgentWorker.
+        TypeError, ValueError, SpaceError: as for MultiAgentWorker.
     """
 
     def __init__(
-        self, env: SplitAgentVectorEnv, policies: Mapping[str, ActMode], policy_of: Callable[[Any], str] | Mapping[Any, str]
+        self,
+        env: SplitMultiAgentVectorEnv,
+        policies: Mapping[str, ActMode],
+        policy_of: Callable[[Any], str] | Mapping[Any, str],
     ) -> None:
         actors = actors_for(env, policies, policy_of)
         self.env = env
         self._limits = {name: one.limits for name, one in actors.items()}
         name_of = {agent: name for name, one in actors.items() for agent in one.slots.agents}
-        super().__init__(env, policies, partial(_made, name_of), AgentWorker.as_plain)
+        super().__init__(env, policies, partial(_made, name_of), MultiAgentWorker.as_plain)
 
-    def collect(self, num_steps: int, **kwargs: Any) -> AgentRollout:
+    def collect(self, num_steps: int, **kwargs: Any) -> MultiAgentRollout:
         """Act for `num_steps` steps in every environment.
 
         Args:
@@ -66,7 +69,7 @@ class SplitAgentWorker(PieceWorkers):
         """Begin `collect`. Returns the request, for `take` or `drop`; call these in the order of requests."""
         return self._submit(_collect, [(num_steps, kwargs)] * len(self.env.hosts))
 
-    def take(self, asked: list[Any]) -> AgentRollout:
+    def take(self, asked: list[Any]) -> MultiAgentRollout:
         """Wait for the requested rollout."""
         answers = self._taken(asked)
         parts = [columns for columns, _ in answers]
@@ -74,7 +77,7 @@ class SplitAgentWorker(PieceWorkers):
             name: _joined([part[name] for part in parts]).with_limits(limits) for name, limits in self._limits.items()
         }
         episodes = episodes_of([copied.value[0] for _, copied in answers])
-        return AgentRollout(trajectories, episodes, sum(copied.value[2] for _, copied in answers))
+        return MultiAgentRollout(trajectories, episodes, sum(copied.value[2] for _, copied in answers))
 
     def get_weights(self) -> dict[str, Any]:
         """A copy of the weights with which each policy acted last, by name."""
@@ -93,18 +96,22 @@ def _joined(parts: list[tuple[dict[str, Any], Any, Any]]) -> Trajectories:
 # Functions that run in the process of the environments.
 
 
-class _Piece(AgentWorker):
+class _Piece(MultiAgentWorker):
     """The worker of a piece. Its state is pickled, including objects in recurrent states."""
 
     def state_dict(self) -> dict[str, Any]:
         return self.raw_state()
 
 
-def _made(name_of: Mapping[Any, str], objects: dict[str, Any], modes: Mapping[str, ActMode]) -> AgentWorker:
+def _made(name_of: Mapping[Any, str], objects: dict[str, Any], modes: Mapping[str, ActMode]) -> MultiAgentWorker:
     return _Piece(objects[ENV], modes, name_of)
 
 
-def _collect(objects: dict[str, Any], worker: AgentWorker, num_steps: int, kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+def _collect(objects: dict[str, Any], worker: MultiAgentWorker, num_steps: int, kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
     rollout = worker.collect(num_steps, **kwargs)
     columns = {name: (part.columns, part.valid, part.begins) for name, part in rollout.trajectories.items()}
     return columns, Copied((rows_of(rollout.episodes), worker.reduce_metrics(), rollout.env_steps))
+
+
+SplitAgentWorker = SplitMultiAgentWorker  # its name in earlier versions
+make_agent_worker = make_multi_agent_worker  # its name in earlier versions

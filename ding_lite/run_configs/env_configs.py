@@ -152,7 +152,7 @@ class EnvConfig(Config):
         return {**self.worker_options(), **{name: copy.deepcopy(getattr(self, name)) for name in names}}
 
     def worker_options(self) -> dict[str, Any]:
-        """Keyword arguments of `make_envs` and `make_agent_envs` that say where environments are stepped.
+        """Keyword arguments of `make_envs` and `make_multi_agent_envs` that say where environments are stepped.
 
         They are backend and restart, and for "ray" ray_address, num_cpus_per_worker, num_gpus_per_worker and worker_resources.
         With another backend the latter have no effect, and are left out with a warning. Several workers without a backend cause

@@ -20,9 +20,9 @@ from ding_lite.data.mixtures import JoinedSampler, NamedSampler, Sampler
 from ding_lite.data.sequences import SequenceWindow
 from ding_lite.datasets import DatasetWriter, EpochSampler, open_dataset
 from ding_lite.engine import contract
-from ding_lite.envs import LocalVectorEnv, SplitVectorEnv, goal_rewards, make_agent_envs, make_envs
+from ding_lite.envs import LocalVectorEnv, SplitVectorEnv, goal_rewards, make_envs, make_multi_agent_envs
 from ding_lite.envs.bit_flip import BIT_FLIP
-from ding_lite.envs.multi_agent import AgentVectorEnv
+from ding_lite.envs.multi_agent import MultiAgentVectorEnv
 from ding_lite.middleware import (
     CkptSaver,
     EpisodeCollector,
@@ -103,7 +103,7 @@ def agent_envs(kind):
         def step(self, actions):
             return {"a": 1}, {"a": 1.0}, {"a": False}, {"a": False}, {"a": {}}
 
-    envs = make_agent_envs(Pair, 2, seed=0)
+    envs = make_multi_agent_envs(Pair, 2, seed=0)
     return envs if kind is None else made_by(lambda: envs)(kind)
 
 
@@ -211,7 +211,7 @@ CASES = {
     "MetricsAggregator": (MetricsAggregator, lambda kind: kind(), None),
     "LocalVectorEnv": (LocalVectorEnv, made_by(cart_poles), step_envs),
     "SplitVectorEnv": (SplitVectorEnv, made_by(lambda: cart_poles(2)), step_envs),
-    "AgentVectorEnv": (AgentVectorEnv, agent_envs, None),
+    "MultiAgentVectorEnv": (MultiAgentVectorEnv, agent_envs, None),
 }
 TORCHS = (torch.nn.Module, torch.optim.Optimizer)  # torch's own rules hold for them
 EXEMPT = {
@@ -226,8 +226,8 @@ EXEMPT = {
     "CollectMode": "a mode of a policy",
     "EvalMode": "a mode of a policy",
     "LearnMode": "a mode of a policy",
-    "AgentWorker": "as MultiAgentCollector, whose worker it is",
-    "SplitAgentWorker": "as MultiAgentCollector",
+    "MultiAgentWorker": "as MultiAgentCollector, whose worker it is",
+    "SplitMultiAgentWorker": "as MultiAgentCollector",
     "SplitWorker": "as StepCollector",
     "EpsilonGreedy": "the exploration of a policy",
 }

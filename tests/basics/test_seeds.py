@@ -6,7 +6,7 @@ import pytest
 from ding_lite.basics import ConfigError, seed_of
 from ding_lite.config import DQNConfig
 from ding_lite.data import PrioritizedReplayBuffer, ReplayBuffer
-from ding_lite.envs import make_agent_envs, make_envs
+from ding_lite.envs import make_envs, make_multi_agent_envs
 from ding_lite.policy import DQNPolicy
 
 RULE = r"a seed is an integer, it is at least 0 and less than 2\*\*63\."
@@ -67,7 +67,7 @@ PLACES = {
     "DQNConfig.seed = ": run_seed,
     "DQNPolicyConfig.seed = ": policy_seed,
     "make_envs(seed=": lambda seed: make_envs("CartPole-v1", 2, seed=seed).run_seed,
-    "make_agent_envs(seed=": lambda seed: make_agent_envs(Pair, 2, seed=seed).run_seed,
+    "make_multi_agent_envs(seed=": lambda seed: make_multi_agent_envs(Pair, 2, seed=seed).run_seed,
     "reset(seed=": lambda seed: reset(make_envs("CartPole-v1", 2), seed),
     "ReplayBuffer(seed=": lambda seed: [ReplayBuffer(9, seed=seed), seed_of(seed, "")][1],
     "PrioritizedReplayBuffer(seed=": lambda seed: [PrioritizedReplayBuffer(9, seed=seed), seed_of(seed, "")][1],

@@ -9,7 +9,7 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from ding_lite.envs import make_agent_envs, make_envs
+from ding_lite.envs import make_envs, make_multi_agent_envs
 from ding_lite.envs.vector_adapters import VectorEnvAdapter
 
 BOX = spaces.Box(-1, 1, (2,), np.float32)
@@ -141,7 +141,7 @@ def test_each_agent_is_held_to_them():
         def step(self, actions):
             return {}, {}, {}, {}, {}
 
-    env = make_agent_envs(Pair, 2)
+    env = make_multi_agent_envs(Pair, 2)
     env.assign_slots(str, ("x", "y"))
     with pytest.warns(UserWarning, match=r"^agent 'y' of environment 0 returned obs\[0\] = 4.0, its Box allows -1.0 to 1.0"):
         env.begin()

@@ -16,7 +16,7 @@ import torch
 from gymnasium import spaces
 
 from ding_lite.engine import load_checkpoint, save_checkpoint
-from ding_lite.envs import EnvDataError, make_agent_envs, replay_error, save_env_error, stepper
+from ding_lite.envs import EnvDataError, make_multi_agent_envs, replay_error, save_env_error, stepper
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 pytestmark = pytest.mark.timeout(60)
@@ -372,7 +372,7 @@ class Pair:
 
 
 def pairs(seed=0, **options):
-    envs = make_agent_envs(Pair, 2, seed=seed, **options)
+    envs = make_multi_agent_envs(Pair, 2, seed=seed, **options)
     envs.assign_slots({"a": "p", "b": "p"}, ("p",))
     return envs
 

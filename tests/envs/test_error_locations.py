@@ -12,7 +12,7 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from ding_lite.envs import EnvDataError, SpaceError, make_agent_envs, make_envs
+from ding_lite.envs import EnvDataError, SpaceError, make_envs, make_multi_agent_envs
 from ding_lite.envs.vector_adapters import VectorEnvAdapter
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -258,7 +258,7 @@ class Pair:
 @pytest.mark.parametrize("name", [name for name in STEPS if name != "four parts"])
 def test_an_environment_of_several_agents_is_told_with_its_place(name):
     _, kind, words = STEPS[name]
-    env = make_agent_envs(partial(Pair, name), 2)
+    env = make_multi_agent_envs(partial(Pair, name), 2)
     out = {name: slots.obs_spec for name, slots in env.assign_slots(str, ("x", "y")).items()}
     env.begin()
 
@@ -284,7 +284,7 @@ def test_a_factory_that_calls_sys_exit_is_refused_by_name():
     with pytest.raises(RuntimeError, match=r"^the factory of environment 0, called sys.exit\(3\). An environment must not"):
         make_envs(exits, 2)
     with pytest.raises(RuntimeError, match=r"^the factory of environment 0, called sys.exit\(3\)"):
-        make_agent_envs(exits, 2)
+        make_multi_agent_envs(exits, 2)
 
 
 def test_a_signal_that_ends_the_program_ends_it_also_amid_a_step(made):
@@ -329,4 +329,4 @@ def test_an_agents_space_without_numbers_is_refused_by_name():
             return EMPTY if agent == "y" else BOX
 
     with pytest.raises(SpaceError, match=r"^environment 0, observation_space of agent 'y' is Box.*hold no numbers"):
-        make_agent_envs(partial(Blind, "raises"), 1)
+        make_multi_agent_envs(partial(Blind, "raises"), 1)

@@ -10,7 +10,7 @@ from gymnasium.error import ResetNeeded
 
 from ding_lite.data import allocate
 from ding_lite.engine import load_checkpoint, save_checkpoint
-from ding_lite.envs import EnvDataError, SpaceError, make_agent_envs, make_envs
+from ding_lite.envs import EnvDataError, SpaceError, make_envs, make_multi_agent_envs
 from ding_lite.envs.episode_seeds import episode_seed
 
 BOX, MOVES = spaces.Box(-9, 9, (2,), np.float32), spaces.Box(-1, 1, (2,), np.float32)
@@ -74,7 +74,7 @@ class Drifting:
 
 def drifting(count=2, seed=0, fault=None, seated=True):
     made = iter([None] * (count - 1) + [fault])
-    env = make_agent_envs(lambda: Drifting(next(made)), count, seed=seed)
+    env = make_multi_agent_envs(lambda: Drifting(next(made)), count, seed=seed)
     if seated:
         env.assign_slots(str, ("x", "y"))
     return env
@@ -159,7 +159,7 @@ def test_an_environment_that_is_no_function_of_its_seed_cannot_be_restored():
             return super().reset(seed=next(resets))
 
     def make():
-        env = make_agent_envs(Free, 2)
+        env = make_multi_agent_envs(Free, 2)
         env.assign_slots(str, ("x", "y"))
         return env
 
@@ -177,7 +177,7 @@ def test_a_dtype_that_numpy_would_widen_keeps_its_space():
         def see(self):
             return {agent: self.at["x"].clip(-9, 9) if agent == "x" else np.array(3) for agent in self.agents}
 
-    env = make_agent_envs(Wide, 2)
+    env = make_multi_agent_envs(Wide, 2)
     env.assign_slots(str, ("x", "y"))
     out = play(env, 12)[-1][0]
 
@@ -205,18 +205,18 @@ def test_what_makes_no_environments_of_agents_is_refused():
             pass
 
     shared = Drifting()
-    with pytest.raises(ValueError, match=r"make_agent_envs\(num_envs=0\): at least 1"):
-        make_agent_envs(Drifting, 0)
+    with pytest.raises(ValueError, match=r"make_multi_agent_envs\(num_envs=0\): at least 1"):
+        make_multi_agent_envs(Drifting, 0)
     with pytest.raises(TypeError, match="wants a function that returns a new environment, such as rps_v2.parallel_env, got"):
-        make_agent_envs("rps_v2")
+        make_multi_agent_envs("rps_v2")
     with pytest.raises(TypeError, match=r"environment 0 returned .* of type Turns, whose agents take turns .*not supported"):
-        make_agent_envs(Turns)
+        make_multi_agent_envs(Turns)
     with pytest.raises(TypeError, match="returned a Nameless, which has no 'possible_agents'"):
-        make_agent_envs(Nameless)
+        make_multi_agent_envs(Nameless)
     with pytest.raises(ValueError, match="environment 1 returned an environment that is in use"):
-        make_agent_envs(lambda: shared, 2)
+        make_multi_agent_envs(lambda: shared, 2)
     with pytest.raises(OSError, match="no display") as caught:
-        make_agent_envs(raises(OSError("no display")))
+        make_multi_agent_envs(raises(OSError("no display")))
     assert caught.value.__notes__ == ["raised while environment 0 was made"]
 
 
@@ -250,19 +250,25 @@ class Iterated(ByTurns):
 
 
 @pytest.mark.parametrize("kind", [ByTurns, Iterated])
-@pytest.mark.parametrize("make", [make_agent_envs, make_envs])
+@pytest.mark.parametrize("make", [make_multi_agent_envs, make_envs])
 @pytest.mark.parametrize("is_made", [False, True])
 def test_agents_that_take_turns_are_refused_by_name_with_what_to_do(kind, make, is_made):
     given = kind() if is_made else lambda: kind()
     with pytest.raises(TypeError, match=rf"{kind.__name__}, whose agents take turns \(PettingZoo's AEC API\)") as caught:
         make(given, 2)
-    for name in ("not supported", "make_agent_envs", "parallel_env", "aec_to_parallel(env)", "turn_based_aec_to_parallel(env)"):
+    for name in (
+        "not supported",
+        "make_multi_agent_envs",
+        "parallel_env",
+        "aec_to_parallel(env)",
+        "turn_based_aec_to_parallel(env)",
+    ):
         assert name in str(caught.value)
 
 
 def test_a_parallel_environment_is_sent_to_the_function_for_several_agents():
     for given in (Drifting, Drifting()):
-        with pytest.raises(TypeError, match=r"Drifting, which has several agents: make it with make_agent_envs\("):
+        with pytest.raises(TypeError, match=r"Drifting, which has several agents: make it with make_multi_agent_envs\("):
             make_envs(given, 2)
 
 
@@ -270,8 +276,11 @@ def test_the_conversion_that_the_message_names_makes_environments():
     conversions = pytest.importorskip("pettingzoo.utils.conversions")
     classic = pytest.importorskip("pettingzoo.classic.rps_v2")
     with pytest.raises(TypeError, match="whose agents take turns"):
-        make_agent_envs(classic.env)
-    assert make_agent_envs(lambda: conversions.aec_to_parallel(classic.env()), 2).possible_agents == ("player_0", "player_1")
+        make_multi_agent_envs(classic.env)
+    assert make_multi_agent_envs(lambda: conversions.aec_to_parallel(classic.env()), 2).possible_agents == (
+        "player_0",
+        "player_1",
+    )
 
 
 def raises(error):
@@ -295,11 +304,11 @@ def test_copies_that_differ_are_refused():
         return make
 
     with pytest.raises(SpaceError, match=r"environment 1 has the agents \('x',\), environment 0 has \('x', 'y'\)"):
-        make_agent_envs(differing("possible_agents", ("x",)), 2)
+        make_multi_agent_envs(differing("possible_agents", ("x",)), 2)
     with pytest.raises(SpaceError, match=r"agent 'x' has the spaces .*Discrete\(2\) in environment 1, and .* in environment 0"):
-        make_agent_envs(differing("action_space", lambda agent: spaces.Discrete(2)), 2)
+        make_multi_agent_envs(differing("action_space", lambda agent: spaces.Discrete(2)), 2)
     with pytest.raises(SpaceError, match="has no fixed layout"):
-        make_agent_envs(differing("observation_space", lambda agent: spaces.Text(4)), 2)
+        make_multi_agent_envs(differing("observation_space", lambda agent: spaces.Text(4)), 2)
 
 
 def test_agents_have_their_policies_once_and_for_all():
@@ -399,7 +408,7 @@ def test_the_last_observation_of_an_episode_is_checked_too():
                 result[0]["y"] = 9
             return result
 
-    env = make_agent_envs(Ends, 2)
+    env = make_multi_agent_envs(Ends, 2)
     env.assign_slots(str, ("x", "y"))
     with pytest.raises(EnvDataError, match="environment 0 returned obs of agent 'y' 9, its space allows 0 to 4"):
         play(env, 9)
@@ -420,7 +429,7 @@ def test_a_wrong_beginning_is_refused(result, message):
             self.agents = self.agents if result != ({}, {}) else []
             return result
 
-    env = make_agent_envs(Begins, 1)
+    env = make_multi_agent_envs(Begins, 1)
     env.assign_slots(str, ("x", "y"))
     with pytest.raises(EnvDataError, match=message) as caught:
         env.begin()
@@ -464,7 +473,7 @@ def test_an_agent_that_has_left_may_stay_listed_until_all_have():
             self.agents = acted if self.agents else []
             return result
 
-    env = make_agent_envs(Lists, 2)
+    env = make_multi_agent_envs(Lists, 2)
     env.assign_slots(str, ("x", "y"))
     expected, found = play(drifting(), 30), play(env, 30)
 
@@ -489,5 +498,5 @@ def test_one_that_fails_leaves_no_other_open(fault):
             super().close()
 
     with pytest.raises(OSError, match="no such level|cannot close"):
-        make_agent_envs(Failing, 3).close()
+        make_multi_agent_envs(Failing, 3).close()
     assert [one.closed for one in made] == ([1, 1] if fault == "make" else [0, 1, 1])

@@ -8,7 +8,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from ding_lite.envs import EnvDataError, make_agent_envs, make_envs
+from ding_lite.envs import EnvDataError, make_envs, make_multi_agent_envs
 
 NORMALIZED = partial(lambda: gymnasium.wrappers.NormalizeReward(gymnasium.make("CartPole-v1", max_episode_steps=5)))
 REFUSED = [
@@ -138,7 +138,7 @@ class Scaled:
 
 
 def agents(shrinks=False):
-    envs = make_agent_envs(partial(Scaled, shrinks), 2)
+    envs = make_multi_agent_envs(partial(Scaled, shrinks), 2)
     envs.assign_slots(str, ("a", "b"))
     envs.begin()
     return envs
@@ -160,7 +160,7 @@ class OtherScaled(Scaled):
 
 @pytest.mark.parametrize("place", [{}, {"workers": 2, "backend": "local"}], ids=["one", "split"])
 def test_other_environments_of_several_agents_cause_one_warning(place):
-    saved, other, same = (make_agent_envs(fn, 2, **place) for fn in (Scaled, OtherScaled, Scaled))
+    saved, other, same = (make_multi_agent_envs(fn, 2, **place) for fn in (Scaled, OtherScaled, Scaled))
     for envs in (saved, other, same):
         envs.assign_slots(str, ("a", "b"))
     saved.begin()

@@ -16,7 +16,7 @@ from ding_lite.config import DQNConfig, PPOConfig, R2D2Config, RainbowConfig, SA
 from ding_lite.contexts import MultiAgentContext, OfflineRLContext, OnlineRLContext
 from ding_lite.data import PrioritizedReplayBuffer, ReplayBuffer
 from ding_lite.engine import contract_of
-from ding_lite.envs import make_agent_envs, make_envs
+from ding_lite.envs import make_envs, make_multi_agent_envs
 from ding_lite.middleware import (
     CkptSaver,
     EpisodeCollector,
@@ -436,7 +436,7 @@ class Meet:
 class TestSeveralAgents:
     def pipeline(self, kind=PPOPolicy, config=PPOConfig):
         cfg, _, policy = made(kind, config)
-        env = make_agent_envs(Meet, 2, seed=0)
+        env = make_multi_agent_envs(Meet, 2, seed=0)
         policies = {"left": policy, "right": kind(cfg.policy, *policy_spaces(policy))}
         modes = {name: it.collect_mode for name, it in policies.items()}
         return cfg, policies, MultiAgentCollector(cfg, modes, env, lambda agent: agent)

@@ -13,7 +13,7 @@ from ding_lite import Task, contract
 from ding_lite.config import DQNConfig
 from ding_lite.contexts import OnlineRLContext
 from ding_lite.engine import WorkCancelled
-from ding_lite.envs import make_agent_envs, make_envs
+from ding_lite.envs import make_envs, make_multi_agent_envs
 from ding_lite.middleware import interaction_evaluator, metric_evaluator, multi_agent_evaluator
 from ding_lite.middleware.evaluation_turns import EvaluationTurn
 from ding_lite.policy import PolicyConfig
@@ -79,7 +79,7 @@ def on_envs(cfg, mode):
 
 
 def on_agents(cfg, mode):
-    return multi_agent_evaluator(cfg, {"p": mode}, make_agent_envs(PaidAgents, 1), lambda agent: "p")
+    return multi_agent_evaluator(cfg, {"p": mode}, make_multi_agent_envs(PaidAgents, 1), lambda agent: "p")
 
 
 def on_a_dataset(cfg, mode):

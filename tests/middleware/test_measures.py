@@ -10,7 +10,7 @@ from ding_lite import Task, contract
 from ding_lite.config import DQNConfig
 from ding_lite.contexts import OnlineRLContext
 from ding_lite.datasets import open_dataset
-from ding_lite.envs import make_agent_envs, make_envs
+from ding_lite.envs import make_envs, make_multi_agent_envs
 from ding_lite.middleware import CkptSaver, interaction_evaluator, metric_evaluator, multi_agent_evaluator
 from ding_lite.policy import DQNPolicy
 
@@ -103,7 +103,7 @@ def of_score(cfg, policy, measure):
 
 def of_agents(cfg, policy, measure):
     return multi_agent_evaluator(
-        cfg, {"one": policy.eval_mode}, make_agent_envs(ShortForTwo, 1), lambda agent: "one", score=measure
+        cfg, {"one": policy.eval_mode}, make_multi_agent_envs(ShortForTwo, 1), lambda agent: "one", score=measure
     )
 
 

@@ -19,7 +19,7 @@ from ding_lite.config import DQNConfig, PPOConfig
 from ding_lite.contexts import MultiAgentContext, OnlineRLContext
 from ding_lite.data import ReplayBuffer
 from ding_lite.engine import contract_of, load_checkpoint
-from ding_lite.envs import make_agent_envs, make_envs
+from ding_lite.envs import make_envs, make_multi_agent_envs
 from ding_lite.middleware import (
     CkptSaver,
     MultiAgentCollector,
@@ -93,7 +93,7 @@ def role(agent):
 
 
 def chase(seed=0, count=3, **settings):
-    return make_agent_envs(Chase, count, seed=seed, **settings)
+    return make_multi_agent_envs(Chase, count, seed=seed, **settings)
 
 
 def config(folder, make=PPOConfig, **changes):
@@ -277,8 +277,8 @@ def test_one_agent_alone_is_evaluated_as_by_the_ordinary_evaluator(tmp_path):
 
     def run(several):
         cfg = config(tmp_path / str(several))
-        env = make_agent_envs(Alone, 3, seed=3) if several else make_envs("CartPole-v1", 3, seed=3)
-        evaluated = make_agent_envs(Alone, 2, seed=4) if several else make_envs("CartPole-v1", 2, seed=4)
+        env = make_multi_agent_envs(Alone, 3, seed=3) if several else make_envs("CartPole-v1", 3, seed=3)
+        evaluated = make_multi_agent_envs(Alone, 2, seed=4) if several else make_envs("CartPole-v1", 2, seed=4)
         own = env.envs[0].env if several else env.envs[0]
         policy = PPOPolicy(cfg.policy, own.observation_space, own.action_space)
         task, seen = Task(), []
@@ -482,7 +482,7 @@ class Lead(Policy):
 def test_in_rock_paper_scissors_the_best_response_to_who_beats_the_last_move_wins_every_round(tmp_path):
     pytest.importorskip("pygame")
     rps_v2 = pytest.importorskip("pettingzoo.classic.rps_v2")
-    env, cfg = make_agent_envs(rps_v2.parallel_env, 2), config(tmp_path)
+    env, cfg = make_multi_agent_envs(rps_v2.parallel_env, 2), config(tmp_path)
     spaces_of = env.observation_space("player_0"), env.action_space("player_0")
     policies = {"leads": Lead({}, *spaces_of), "follows": BeatLast({}, *spaces_of)}
     policy_of = {"player_0": "leads", "player_1": "follows"}.get

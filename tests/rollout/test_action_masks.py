@@ -10,9 +10,9 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from masked_envs import MaskedEnv
 
 from ding_lite.data import ReplayBuffer
-from ding_lite.envs import ActionMaskError, make_agent_envs, make_envs
+from ding_lite.envs import ActionMaskError, make_envs, make_multi_agent_envs
 from ding_lite.policy import C51Policy, DQNPolicy, IQNPolicy, PPOPolicy, QRDQNPolicy, R2D2Policy, RainbowPolicy
-from ding_lite.rollout import AgentWorker, LocalWorker, make_agent_worker, make_worker
+from ding_lite.rollout import LocalWorker, MultiAgentWorker, make_multi_agent_worker, make_worker
 
 SMALL = {"seed": 0, "model.encoder_hidden_size_list": [8]}
 
@@ -111,10 +111,10 @@ class Leaving:
         return obs, dict.fromkeys(agents, 1.0), ends, dict.fromkeys(agents, False), {agent: {} for agent in agents}
 
 
-@pytest.mark.parametrize("make", [AgentWorker, make_agent_worker])
+@pytest.mark.parametrize("make", [MultiAgentWorker, make_multi_agent_worker])
 @pytest.mark.parametrize("workers", [1, 2])
 def test_agents_that_have_left_need_no_allowed_action(workers, make):
-    envs = make_agent_envs(Leaving, 2, seed=0, workers=workers)
+    envs = make_multi_agent_envs(Leaving, 2, seed=0, workers=workers)
     spaces_of = envs.observation_space("a"), envs.action_space("a")
     cfg = PPOPolicy.config_type().override(SMALL)
     worker = make(envs, {"all": PPOPolicy(cfg, *spaces_of).collect_mode}, lambda agent: "all")
@@ -132,11 +132,11 @@ def test_acting_where_an_agent_takes_part_and_has_no_choice_is_an_error():
                 obs["b"]["action_mask"] = np.zeros(3, np.int8)
             return obs
 
-    envs = make_agent_envs(Stuck, 2, seed=0, workers=2)
+    envs = make_multi_agent_envs(Stuck, 2, seed=0, workers=2)
     cfg = PPOPolicy.config_type().override(SMALL)
     policy = PPOPolicy(cfg, envs.observation_space("a"), envs.action_space("a"))
     with pytest.raises(ActionMaskError, match="agent 'b' of environment 0 has"):
-        AgentWorker(envs, {"all": policy.collect_mode}, lambda agent: "all").collect(5)
+        MultiAgentWorker(envs, {"all": policy.collect_mode}, lambda agent: "all").collect(5)
 
 
 def test_the_taxi_only_moves_where_it_can():
@@ -256,8 +256,8 @@ def test_an_agent_that_is_truncated_without_an_allowed_action_is_named_with_its_
             self.agents = [agent for agent in self.agents if not ended[agent]]
             return self.see(), dict.fromkeys(actions, 0.0), dict.fromkeys(actions, False), ended, {}
 
-    env = make_agent_envs(Two, 2)
+    env = make_multi_agent_envs(Two, 2)
     policy = DQNPolicy(DQNPolicy.config_type().override(SMALL), env.observation_space("first"), env.action_space("first"))
-    worker = AgentWorker(env, {"all": policy.collect_mode}, lambda agent: "all")
+    worker = MultiAgentWorker(env, {"all": policy.collect_mode}, lambda agent: "all")
     with pytest.raises(ActionMaskError, match="agent 'second' of environment 0 in step 1 of its episode 0 was truncated"):
         worker.collect(4, eps=0.5)

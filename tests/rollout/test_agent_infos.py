@@ -13,10 +13,10 @@ from ding_lite.config import RunConfig
 from ding_lite.contexts import MultiAgentContext
 from ding_lite.data import flatten
 from ding_lite.engine import Task
-from ding_lite.envs import EnvDataError, make_agent_envs
+from ding_lite.envs import EnvDataError, make_multi_agent_envs
 from ding_lite.middleware import MultiAgentCollector
 from ding_lite.policy import Policy
-from ding_lite.rollout import AgentWorker, make_agent_worker
+from ding_lite.rollout import MultiAgentWorker, make_multi_agent_worker
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 NAMES = ("place", "grid")
@@ -70,7 +70,7 @@ def kind_of(agent):
 
 
 def made(names=NAMES, count=2, odd=None, kind=Early, **settings):
-    return make_agent_envs(partial(kind, odd), count, info_columns=names, **settings)
+    return make_multi_agent_envs(partial(kind, odd), count, info_columns=names, **settings)
 
 
 def modes_for(env):
@@ -80,7 +80,7 @@ def modes_for(env):
 def test_each_row_has_the_values_of_its_own_agent():
     env = made()
     with pytest.warns(UserWarning, match=r"names 'grid', which is in no info .* of Early for the policy 'fish'"):
-        rollout = AgentWorker(env, modes_for(env), kind_of).collect(9).trajectories
+        rollout = MultiAgentWorker(env, modes_for(env), kind_of).collect(9).trajectories
     cats = rollout["cat"]
     seen, place = np.asarray(cats.batch.next_obs), np.asarray(cats.batch.info.place)
     valid = np.asarray(cats.valid)
@@ -98,9 +98,9 @@ def test_each_row_has_the_values_of_its_own_agent():
 @pytest.mark.parametrize("settings", [{"workers": 2}, {"workers": 2, "backend": "process"}])
 def test_they_are_the_same_in_pieces_and_in_processes(settings):
     env, split = made(), made(**settings)
-    rollout = AgentWorker(env, modes_for(env), kind_of).collect(9).trajectories
-    parts = make_agent_worker(split, modes_for(split), kind_of).collect(9).trajectories
-    by_steps = AgentWorker(split, modes_for(split), kind_of).collect(3).trajectories
+    rollout = MultiAgentWorker(env, modes_for(env), kind_of).collect(9).trajectories
+    parts = make_multi_agent_worker(split, modes_for(split), kind_of).collect(9).trajectories
+    by_steps = MultiAgentWorker(split, modes_for(split), kind_of).collect(3).trajectories
     split.close()
 
     for name in ("cat", "fish"):
@@ -111,13 +111,13 @@ def test_they_are_the_same_in_pieces_and_in_processes(settings):
 
 def test_without_names_there_is_no_column():
     env = made(())
-    assert "info" not in AgentWorker(env, modes_for(env), kind_of).collect(3).trajectories["cat"].columns
+    assert "info" not in MultiAgentWorker(env, modes_for(env), kind_of).collect(3).trajectories["cat"].columns
 
 
 @pytest.mark.filterwarnings("ignore:info_columns names 'grid'")
 def test_restored_environments_continue_with_the_same_columns():
     env, restored = made(), made()
-    worker, other = (AgentWorker(one, modes_for(one), kind_of) for one in (env, restored))
+    worker, other = (MultiAgentWorker(one, modes_for(one), kind_of) for one in (env, restored))
     worker.collect(2)
     restored.load_state_dict(env.state_dict())
     rest, again = worker.collect(4).trajectories["cat"], other.collect(4).trajectories["cat"]
@@ -140,7 +140,7 @@ def test_a_value_that_does_not_fit_is_refused_with_its_agent_and_place(odd, word
     with pytest.raises(
         EnvDataError, match=rf"agent 'cat_0' of environment 0 got an info in which {words}.*step 1 of its episode 0"
     ):
-        AgentWorker(env, modes_for(env), kind_of).collect(4)
+        MultiAgentWorker(env, modes_for(env), kind_of).collect(4)
 
 
 def test_an_output_of_the_same_name_is_refused():
@@ -151,7 +151,7 @@ def test_an_output_of_the_same_name_is_refused():
     env = made()
     modes = {**modes_for(env), "cat": Info({}, env.observation_space("fish"), env.action_space("fish")).collect_mode}
     with pytest.raises(ValueError, match="the policy 'cat' returns the extra output 'info'"):
-        AgentWorker(env, modes, kind_of)
+        MultiAgentWorker(env, modes, kind_of)
 
 
 def test_the_collector_records_the_names_in_the_configuration():
@@ -163,8 +163,8 @@ def test_the_collector_records_the_names_in_the_configuration():
 
 
 def test_one_string_is_refused():
-    with pytest.raises(TypeError, match="make_agent_envs.* wants several names"):
-        make_agent_envs(Early, 2, info_columns="place")
+    with pytest.raises(TypeError, match="make_multi_agent_envs.* wants several names"):
+        make_multi_agent_envs(Early, 2, info_columns="place")
 
 
 class InPlace(Early):
@@ -196,7 +196,7 @@ class InPlace(Early):
 @pytest.mark.parametrize("settings", [{}, {"workers": 2}])
 def test_an_environment_may_change_what_it_returned_in_place(settings):
     env = made(("place",), **settings, kind=InPlace)
-    rollout = make_agent_worker(env, modes_for(env), kind_of).collect(9)
+    rollout = make_multi_agent_worker(env, modes_for(env), kind_of).collect(9)
     fish, cats = (rollout.trajectories[name].batch for name in ("fish", "cat"))
 
     assert fish.reward[:, 0].tolist() == [1, 2, 3, 4, 1, 2, 3, 4, 1]

@@ -185,7 +185,7 @@ def test_a_setting_that_the_environments_do_not_follow_is_refused(collector):
     envs = make_envs(Telling, 2)
     with pytest.raises(ValueError, match=rf"{collector.__name__} got environments that do not record 'speed'.*env.options\(\)"):
         collector(cfg, policy_for(envs).collect_mode, envs)
-    with pytest.raises(ValueError, match=r"MultiAgentCollector got .* make_agent_envs\(\.\.\., info_columns="):
+    with pytest.raises(ValueError, match=r"MultiAgentCollector got .* make_multi_agent_envs\(\.\.\., info_columns="):
         MultiAgentCollector(cfg, {"a": policy_for(envs).collect_mode}, envs, {})
     collector(cfg, policy_for(envs).collect_mode, made_envs(), collect_kwargs={"eps": 0.1})
 

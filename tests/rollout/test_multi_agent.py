@@ -1,4 +1,4 @@
-"""AgentWorker: each row holds what its agent saw, did and earned, whoever leaves early, comes late, or shares a policy."""
+"""MultiAgentWorker: each row holds what its agent saw, did and earned, whoever leaves early, comes late, or shares a policy."""
 
 import copy
 
@@ -10,9 +10,9 @@ from gymnasium import spaces
 
 from ding_lite.data import flatten
 from ding_lite.engine import WorkCancelled
-from ding_lite.envs import SpaceError, make_agent_envs, make_envs
+from ding_lite.envs import SpaceError, make_envs, make_multi_agent_envs
 from ding_lite.policy import Policy, PPOPolicy, PPOPolicyConfig
-from ding_lite.rollout import AgentWorker, LocalWorker
+from ding_lite.rollout import LocalWorker, MultiAgentWorker
 
 FLAGS = {"terminated": (True, False), "truncated": (False, True), "both": (True, True)}
 EARLY = [
@@ -98,7 +98,7 @@ class Rule(Policy):
 
 def counting(count=2, **settings):
     made = iter(range(count))
-    return make_agent_envs(lambda: Counting(next(made), **settings), count)
+    return make_multi_agent_envs(lambda: Counting(next(made), **settings), count)
 
 
 def rules(env, names):
@@ -162,7 +162,7 @@ def test_each_row_holds_what_its_agent_saw_did_and_earned(names, settings):
         }
     env, count = counting(3, **settings), 3
     modes, policy_of = rules(env, names)
-    worker = AgentWorker(env, modes, policy_of)
+    worker = MultiAgentWorker(env, modes, policy_of)
     found = [[{} for _ in range(23)] for _ in range(count)]
     for begun, num_steps in ((0, 9), (9, 1), (10, 13)):
         rollout = worker.collect(num_steps)
@@ -179,14 +179,14 @@ def test_each_row_holds_what_its_agent_saw_did_and_earned(names, settings):
 
 def test_where_all_leave_together_every_step_is_valid():
     env = counting(endings=TOGETHER)
-    rollout = AgentWorker(env, *rules(env, ("a", "b"))).collect(10)
+    rollout = MultiAgentWorker(env, *rules(env, ("a", "b"))).collect(10)
 
     assert [part.valid for part in rollout.trajectories.values()] == [None, None]
 
 
 def test_an_agent_that_left_stands_still_until_its_environment_begins_anew():
     env = counting(1)
-    part = AgentWorker(env, *rules(env, ("a", "b"))).collect(8).trajectories["a"]
+    part = MultiAgentWorker(env, *rules(env, ("a", "b"))).collect(8).trajectories["a"]
 
     assert part.valid[:, 0].tolist() == [True, True, False, False, False, True, True, True]
     assert place_of(part.columns["obs"])[:, 0, 1:3].tolist() == [[0, 0], [0, 1], [0, 2], [0, 2], [0, 2], [1, 0], [2, 0], [2, 1]]
@@ -196,7 +196,7 @@ def test_an_agent_that_left_stands_still_until_its_environment_begins_anew():
 def test_an_episode_tells_what_each_agent_earned_and_its_return_is_their_sum():
     env = counting(2)
     modes, policy_of = rules(env, ("a", "b"))
-    episodes = AgentWorker(env, modes, policy_of).collect(10).episodes
+    episodes = MultiAgentWorker(env, modes, policy_of).collect(10).episodes
     earned: dict = {}
     for index in range(2):
         for step in alone(index, 10):
@@ -226,10 +226,10 @@ class CountingPolicy(Policy):
 
 
 def test_a_recurrent_state_begins_with_each_agents_episode_and_so_do_the_last_action_and_reward():
-    env = make_agent_envs(lambda: Counting(joins={"a1": 1}, endings=EARLY[::2]), 1)
+    env = make_multi_agent_envs(lambda: Counting(joins={"a1": 1}, endings=EARLY[::2]), 1)
     spaces_of = {name: (env.observation_space(name + "0"), env.action_space(name + "0")) for name in "ab"}
     modes = {"a": CountingPolicy({}, *spaces_of["a"]).collect_mode, "b": Rule({}, *spaces_of["b"]).collect_mode}
-    part = AgentWorker(env, modes, lambda agent: agent[0]).collect(30).trajectories["a"]
+    part = MultiAgentWorker(env, modes, lambda agent: agent[0]).collect(30).trajectories["a"]
     columns, seen = part.columns, 0
     for row in range(2):
         expected = None
@@ -276,7 +276,7 @@ def test_one_agent_alone_is_the_run_of_an_ordinary_vector_environment(env_id, di
     def make():
         return gymnasium.make(env_id, max_episode_steps=20, disable_env_checker=True)
 
-    ordinary, agents = make_envs(make, 3, seed=5), make_agent_envs(lambda: Alone(make()), 3, seed=5)
+    ordinary, agents = make_envs(make, 3, seed=5), make_multi_agent_envs(lambda: Alone(make()), 3, seed=5)
 
     def policy():
         return PPOPolicy(PPOPolicyConfig(seed=1), ordinary.single_observation_space, ordinary.single_action_space)
@@ -285,7 +285,7 @@ def test_one_agent_alone_is_the_run_of_an_ordinary_vector_environment(env_id, di
         return [(it.env, it.number, it.seed, it.length, pytest.approx(it.return_, rel=1e-6)) for it in episodes]
 
     one = LocalWorker(ordinary, policy().collect_mode)
-    several = AgentWorker(agents, {"p": policy().collect_mode}, lambda agent: "p")
+    several = MultiAgentWorker(agents, {"p": policy().collect_mode}, lambda agent: "p")
     for num_steps in (30, 17):
         expected, found = one.collect(num_steps), several.collect(num_steps)
         assert digest(found.trajectories["p"].columns, found.trajectories["p"].valid) == digest(
@@ -297,7 +297,7 @@ def test_one_agent_alone_is_the_run_of_an_ordinary_vector_environment(env_id, di
 
 def test_played_episodes_are_whole_and_equally_many_in_each_environment():
     env = counting(2)
-    worker = AgentWorker(env, *rules(env, ("a", "b")))
+    worker = MultiAgentWorker(env, *rules(env, ("a", "b")))
     worker.collect(3)
     episodes = worker.play_episodes(5)
 
@@ -306,9 +306,9 @@ def test_played_episodes_are_whole_and_equally_many_in_each_environment():
 
 
 def test_a_policy_with_the_name_pieces_has_a_state_that_loads(digest):
-    env = make_agent_envs(lambda: Alone(gymnasium.make("CartPole-v1", disable_env_checker=True)), 3, seed=2)
+    env = make_multi_agent_envs(lambda: Alone(gymnasium.make("CartPole-v1", disable_env_checker=True)), 3, seed=2)
     policy = CountingCart({"seed": 4}, env.observation_space("it"), env.action_space("it"))
-    worker = AgentWorker(env, {"pieces": policy.collect_mode}, lambda agent: "pieces")
+    worker = MultiAgentWorker(env, {"pieces": policy.collect_mode}, lambda agent: "pieces")
     worker.collect(3)
     state = copy.deepcopy(worker.state_dict())
     worker.collect(3)
@@ -322,14 +322,14 @@ def test_a_policy_with_the_name_pieces_has_a_state_that_loads(digest):
 def test_played_episodes_are_broken_off_when_the_run_ends():
     env = counting(2)
     with pytest.raises(WorkCancelled):
-        AgentWorker(env, *rules(env, ("a", "b"))).play_episodes(5, lambda: True)
+        MultiAgentWorker(env, *rules(env, ("a", "b"))).play_episodes(5, lambda: True)
 
 
 def test_a_restored_worker_goes_on_where_the_saved_one_was(digest):
     def made():
-        env = make_agent_envs(lambda: Alone(gymnasium.make("CartPole-v1", disable_env_checker=True)), 3, seed=2)
+        env = make_multi_agent_envs(lambda: Alone(gymnasium.make("CartPole-v1", disable_env_checker=True)), 3, seed=2)
         policy = CountingCart({"seed": 4}, env.observation_space("it"), env.action_space("it"))
-        return env, policy, AgentWorker(env, {"p": policy.collect_mode}, lambda agent: "p")
+        return env, policy, MultiAgentWorker(env, {"p": policy.collect_mode}, lambda agent: "p")
 
     env, policy, worker = made()
     worker.collect(41)
@@ -359,12 +359,12 @@ class CountingCart(Policy):
 
 def test_a_state_with_agents_that_have_left_is_restored(digest):
     env = counting(2)
-    worker = AgentWorker(env, *rules(env, ("a", "b")))
+    worker = MultiAgentWorker(env, *rules(env, ("a", "b")))
     worker.collect(4)
     state = env.state_dict()
     expected = worker.collect(9)
     env = counting(2, endings=EARLY)
-    worker = AgentWorker(env, *rules(env, ("a", "b")))
+    worker = MultiAgentWorker(env, *rules(env, ("a", "b")))
     for one in env.envs:
         one.episode = -1
     env.load_state_dict(state)
@@ -384,7 +384,7 @@ def test_what_a_policy_logs_while_acting_stands_under_its_name():
     env = counting(2)
     modes, policy_of = rules(env, ("a", "b"))
     modes["a"] = Logs({}, env.observation_space("a0"), env.action_space("a0")).collect_mode
-    worker = AgentWorker(env, modes, policy_of)
+    worker = MultiAgentWorker(env, modes, policy_of)
     worker.collect(3)
     logged = worker.reduce_metrics()
 
@@ -421,8 +421,8 @@ PAIR = [dict.fromkeys(("a0", "a1"), (9, "truncated"))]
 
 
 def pair(policies, role="collect_mode"):
-    env = make_agent_envs(lambda: Pair(endings=PAIR), 4)
-    return env, AgentWorker(env, {name: getattr(policy, role) for name, policy in policies(env).items()}, str)
+    env = make_multi_agent_envs(lambda: Pair(endings=PAIR), 4)
+    return env, MultiAgentWorker(env, {name: getattr(policy, role) for name, policy in policies(env).items()}, str)
 
 
 @pytest.mark.parametrize("role", ["collect_mode", "eval_mode"])
@@ -435,10 +435,13 @@ def test_policies_of_one_seed_act_by_random_numbers_of_their_own_and_in_the_same
 
 
 def test_a_policy_alone_acts_by_the_numbers_that_it_always_had():
-    env = make_agent_envs(lambda: Pair(endings=PAIR), 4)
+    env = make_multi_agent_envs(lambda: Pair(endings=PAIR), 4)
     policy, alone = (by_chance(env, ("all",))["all"] for _ in range(2))
     found = (
-        AgentWorker(env, {"all": policy.collect_mode}, lambda agent: "all").collect(1).trajectories["all"].columns["action"][0]
+        MultiAgentWorker(env, {"all": policy.collect_mode}, lambda agent: "all")
+        .collect(1)
+        .trajectories["all"]
+        .columns["action"][0]
     )
 
     np.testing.assert_array_equal(found, alone.collect_mode.forward(np.zeros((8, 4), np.float32))[0])
@@ -477,7 +480,7 @@ def test_a_second_worker_goes_on_with_the_random_numbers_of_the_first():
     modes = {name: one.policy for name, one in worker.actors.items()}
     worker.collect(3)
     expected = {name: mode.actor.generator_state()["generator"].clone() for name, mode in modes.items()}
-    AgentWorker(env, modes, str)
+    MultiAgentWorker(env, modes, str)
     for name, mode in modes.items():
         assert torch.equal(mode.actor.generator_state()["generator"], expected[name])
 
@@ -489,7 +492,7 @@ def test_a_policy_made_for_other_spaces_is_named_with_its_agents():
     env = counting()
     modes, policy_of = rules(env, ("a", "b"))
     with pytest.raises(SpaceError) as caught:
-        AgentWorker(env, {"a": modes["b"], "b": modes["b"]}, policy_of)
+        MultiAgentWorker(env, {"a": modes["b"], "b": modes["b"]}, policy_of)
 
     assert any("raised for the policy 'a', which acts for a0, a1" in note for note in caught.value.__notes__)
 
@@ -505,7 +508,7 @@ def test_an_error_of_a_policy_that_acts_names_it_with_its_agents():
     modes, policy_of = rules(env, ("a", "b"))
     modes["b"] = Stuck({}, env.observation_space("b0"), env.action_space("b0")).collect_mode
     with pytest.raises(KeyError, match="stuck") as caught:
-        AgentWorker(env, modes, policy_of).collect(3)
+        MultiAgentWorker(env, modes, policy_of).collect(3)
 
     assert caught.value.__notes__ == ["raised by the policy 'b', which acts for b0"]
 
@@ -514,24 +517,24 @@ def test_what_does_not_act_by_itself_and_what_is_no_environment_of_agents_is_ref
     env = counting()
     modes, policy_of = rules(env, ("a", "b"))
     with pytest.raises(TypeError, match=r"the policy 'a', a Rule, is not an acting mode: pass policy.collect_mode"):
-        AgentWorker(env, {**modes, "a": Rule({}, env.observation_space("a0"), env.action_space("a0"))}, policy_of)
+        MultiAgentWorker(env, {**modes, "a": Rule({}, env.observation_space("a0"), env.action_space("a0"))}, policy_of)
     with pytest.raises(TypeError, match="expected environments of several agents, got"):
-        AgentWorker(make_envs("CartPole-v1", 1), modes, policy_of)
+        MultiAgentWorker(make_envs("CartPole-v1", 1), modes, policy_of)
 
 
 def test_an_agent_without_a_policy_and_a_policy_without_an_agent_are_refused():
     env = counting()
     modes, policy_of = rules(env, ("a", "b"))
     with pytest.raises(ValueError, match=r"policy_of\('b0'\) returned 'bb', but the policies are a, b: did you mean 'b'\?"):
-        AgentWorker(env, modes, lambda agent: "a" if agent.startswith("a") else "bb")
+        MultiAgentWorker(env, modes, lambda agent: "a" if agent.startswith("a") else "bb")
     with pytest.raises(ValueError, match=r"policy_of\('b0'\) returned None, but the policies are a, b"):
-        AgentWorker(env, modes, {"a0": "a", "a1": "a"})
+        MultiAgentWorker(env, modes, {"a0": "a", "a1": "a"})
     with pytest.raises(ValueError, match=r"assigns no agent to the policy 'c': remove the policy. The agents are a0, a1, b0"):
-        AgentWorker(env, {**modes, "c": modes["a"]}, policy_of)
+        MultiAgentWorker(env, {**modes, "c": modes["a"]}, policy_of)
     with pytest.raises(
         TypeError, match=r"policy_of wants a function from an agent .* or a dict of these names by agent, got 'a'"
     ):
-        AgentWorker(env, modes, "a")
+        MultiAgentWorker(env, modes, "a")
 
 
 def test_policy_of_may_be_a_mapping():
@@ -540,7 +543,7 @@ def test_policy_of_may_be_a_mapping():
         env = counting()
         modes, policy_of = rules(env, ("a", "b"))
         given = {agent: policy_of(agent) for agent in env.possible_agents} if mapping else policy_of
-        runs.append(AgentWorker(env, modes, given).collect(9).trajectories)
+        runs.append(MultiAgentWorker(env, modes, given).collect(9).trajectories)
     for name in ("a", "b"):
         np.testing.assert_array_equal(runs[0][name].columns["action"], runs[1][name].columns["action"])
 
@@ -549,4 +552,4 @@ def test_agents_of_different_spaces_cannot_share_a_policy():
     env = counting()
     modes, _ = rules(env, ("a", "b"))
     with pytest.raises(SpaceError, match=r"the agents 'a0' and 'b0' of the policy 'a' have the spaces"):
-        AgentWorker(env, {"a": modes["a"]}, lambda agent: "a")
+        MultiAgentWorker(env, {"a": modes["a"]}, lambda agent: "a")

@@ -9,10 +9,10 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from ding_lite.envs import make_agent_envs, make_envs
+from ding_lite.envs import make_envs, make_multi_agent_envs
 from ding_lite.policy import Policy, Postprocessing, PPOPolicy, SampleBatch, build_policy, compute_advantages
 from ding_lite.policy_check import HookError
-from ding_lite.rollout import AgentWorker, LocalWorker, SplitAgentWorker, make_agent_worker, make_worker
+from ding_lite.rollout import LocalWorker, MultiAgentWorker, SplitMultiAgentWorker, make_multi_agent_worker, make_worker
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 pytestmark = pytest.mark.timeout(60)
@@ -117,17 +117,17 @@ class Pair:
         return obs, {agent: {"place": place} for agent, place in places.items()}
 
 
-@pytest.mark.parametrize("make", [AgentWorker, make_agent_worker])
+@pytest.mark.parametrize("make", [MultiAgentWorker, make_multi_agent_worker])
 @pytest.mark.parametrize("options", [{}, {"workers": 2}])
 def test_each_agent_has_its_own(options, make):
-    envs = make_agent_envs(Pair, 2, **options)
+    envs = make_multi_agent_envs(Pair, 2, **options)
     policy = Telling(None, envs.observation_space("a"), envs.action_space("a"))
     worker = make(envs, {"p": policy.collect_mode}, {"a": "p", "b": "p"})
     batch = worker.collect(7).trajectories["p"].batch
 
     assert (batch.action == batch.obs[..., 0]).all()
     assert batch.rows[:, 3].tolist() == [[1, t // 3, t % 3, 2.0 * (t % 3)] for t in range(7)]
-    if isinstance(worker, SplitAgentWorker):
+    if isinstance(worker, SplitMultiAgentWorker):
         return
     assert [episode.agent_id for episode in envs.slots_of["p"].running_episodes] == ["a", "b", "a", "b"]
     assert envs.slots_of["p"].running_episodes[2].episode_id == (1, 2)

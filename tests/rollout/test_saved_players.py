@@ -11,7 +11,7 @@ from ding_lite import task
 from ding_lite.commands import main
 from ding_lite.config import DQNConfig, PPOConfig
 from ding_lite.contexts import MultiAgentContext
-from ding_lite.envs import make_agent_envs
+from ding_lite.envs import make_multi_agent_envs
 from ding_lite.envs.episode_seeds import episode_seed
 from ding_lite.middleware import (
     CkptSaver,
@@ -110,8 +110,8 @@ def train(factory, make, saved=None, workers=1, **settings):
         saved: what CkptSaver gets of the policies; None for all of them.
     """
     cfg = PPOConfig(exp_name="run").override({"env.n_evaluator_episode": 2, "policy.collect.n_sample": 8})
-    envs = make_agent_envs(factory, 2, workers=workers, **settings)
-    evaluator_envs = make_agent_envs(factory, 2, seed=1, **settings)
+    envs = make_multi_agent_envs(factory, 2, workers=workers, **settings)
+    evaluator_envs = make_multi_agent_envs(factory, 2, seed=1, **settings)
     spaces = envs.observation_space("fast"), envs.action_space("fast")
     policies = {name: one(*spaces) for name, one in make.items()}
     policy_of = str if len(policies) > 1 else dict.fromkeys(envs.possible_agents, *policies)
@@ -243,7 +243,7 @@ def test_each_episode_is_filmed(races, tmp_path, capsys):
 
 def test_exploring_wants_its_setting_for_each_policy(races):
     cfg = DQNConfig(exp_name="run")
-    envs = make_agent_envs(races.Race, 2)
+    envs = make_multi_agent_envs(races.Race, 2)
     policy = DQNPolicy(cfg.policy, envs.observation_space("fast"), envs.action_space("fast"))
     with task.start(ctx=MultiAgentContext()):
         task.use(MultiAgentCollector(cfg, {"all": policy.collect_mode}, envs, lambda agent: "all", {"eps": 0.5}))

@@ -1,4 +1,4 @@
-"""SplitAgentWorker: the same rollouts of all policies with every backend, even if processes are killed, hang or raise."""
+"""SplitMultiAgentWorker: the same rollouts of all policies with every backend, even if processes are killed, hang or raise."""
 
 import copy
 import os
@@ -17,10 +17,10 @@ from slow_cases import mostly_slow
 
 from ding_lite.data import flatten
 from ding_lite.engine import WorkCancelled
-from ding_lite.envs import EnvDataError, SpaceError, make_agent_envs
+from ding_lite.envs import EnvDataError, SpaceError, make_multi_agent_envs
 from ding_lite.policy import Policy, PPOPolicy, PPOPolicyConfig
 from ding_lite.processes import WorkerDied, WorkerHangs
-from ding_lite.rollout import AgentWorker, SplitAgentWorker, make_agent_worker
+from ding_lite.rollout import MultiAgentWorker, SplitMultiAgentWorker, make_multi_agent_worker
 
 pytestmark = pytest.mark.timeout(60)
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -101,7 +101,7 @@ class Recurrent(Policy):
 
 
 def made(workers=1, backend="local", faults=None, **settings):
-    return make_agent_envs(partial(Drifting, faults), 5, seed=3, workers=workers, backend=backend, **settings)
+    return make_multi_agent_envs(partial(Drifting, faults), 5, seed=3, workers=workers, backend=backend, **settings)
 
 
 def policies_for(env):
@@ -117,7 +117,7 @@ def policies_for(env):
 
 
 def workers_for(env, policies, mode="collect_mode"):
-    return make_agent_worker(env, {name: getattr(one, mode) for name, one in policies.items()}, lambda agent: agent[0])
+    return make_multi_agent_worker(env, {name: getattr(one, mode) for name, one in policies.items()}, lambda agent: agent[0])
 
 
 def contents(rollout):
@@ -171,7 +171,7 @@ def test_each_row_of_several_workers_begins_like_that_of_one(digest):
     for workers in (1, 2, 3):
         env = made(workers)
         worker = workers_for(env, policies_for(env))
-        assert type(worker) is (AgentWorker if workers == 1 else SplitAgentWorker)
+        assert type(worker) is (MultiAgentWorker if workers == 1 else SplitMultiAgentWorker)
         rollouts.append(worker.collect(3))
     for rollout in rollouts[1:]:
         for name, part in rollout.trajectories.items():
@@ -205,7 +205,7 @@ class ByChance(Policy):
 def test_the_environments_can_be_stepped_from_this_process_as_well(backend, digest):
     runs = []
     for env in (made(), made(2, backend)):
-        worker = AgentWorker(env, {name: one.eval_mode for name, one in policies_for(env).items()}, lambda agent: agent[0])
+        worker = MultiAgentWorker(env, {name: one.eval_mode for name, one in policies_for(env).items()}, lambda agent: agent[0])
         runs.append([contents(worker.collect(9)), worker.play_episodes([1, 0, 2, 0, 1])])
         env.begin(seed=8)
         runs[-1] += [contents(worker.collect(4)), env.run_seed]
@@ -319,16 +319,16 @@ def test_data_that_does_not_fit_is_located_by_its_index_among_all_environments()
             self.wrong = self.index == 3
             return result
 
-    env = make_agent_envs(Last, 4, workers=2)
+    env = make_multi_agent_envs(Last, 4, workers=2)
     worker = workers_for(env, policies_for(env))
     with pytest.raises(EnvDataError, match=r"^agent 'a0' of environment 3 .*reward"):
         worker.collect(3)
 
 
 def test_what_does_not_fit_is_refused():
-    with pytest.raises(ValueError, match=r"make_agent_envs\(workers=6\) for 5 environments: .* expected 1 to 5"):
+    with pytest.raises(ValueError, match=r"make_multi_agent_envs\(workers=6\) for 5 environments: .* expected 1 to 5"):
         made(6)
-    with pytest.raises(ValueError, match=r"make_agent_envs\(backend='threads'\): unknown backend"):
+    with pytest.raises(ValueError, match=r"make_multi_agent_envs\(backend='threads'\): unknown backend"):
         made(2, "threads")
     two, three = made(2), made(3)
     workers = [workers_for(env, policies_for(env)) for env in (two, three)]
@@ -354,10 +354,10 @@ def test_pieces_with_other_spaces_are_refused_and_no_process_is_left(census):
         def action_space(self, agent):
             return spaces.Discrete(os.getpid())
 
-    make_agent_envs(Drifting, 1, backend="process").close()  # the fork server stays
+    make_multi_agent_envs(Drifting, 1, backend="process").close()  # the fork server stays
     before = census()
     with pytest.raises(SpaceError, match=r"agent 'a0' has the spaces .* in environment 2, and .* in environment 0"):
-        make_agent_envs(Odd, 4, workers=2, backend="process")
+        make_multi_agent_envs(Odd, 4, workers=2, backend="process")
     assert census() == before
 
 
