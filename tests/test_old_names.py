@@ -57,6 +57,8 @@ OLD_NAMES = [
     ("rollout", "AgentWorker", "MultiAgentWorker"),
     ("rollout", "SplitAgentWorker", "SplitMultiAgentWorker"),
     ("rollout", "make_agent_worker", "make_multi_agent_worker"),
+    ("envs", "ReplayError", "NotReproducibleError"),
+    ("envs", "replay_error", "reproduce_env_error"),
 ]
 
 

@@ -6,7 +6,7 @@ import traceback
 from pathlib import Path
 
 from ding_lite.basics import CheckpointError, printable
-from ding_lite.envs import ReplayError, replay_error
+from ding_lite.envs import NotReproducibleError, reproduce_env_error
 from ding_lite.reports import ReportError
 
 
@@ -18,8 +18,8 @@ def show_replay(file: Path) -> None:
         SystemExit: the error was raised again.
     """
     try:
-        where = replay_error(file)
-    except (CheckpointError, ReplayError) as error:
+        where = reproduce_env_error(file)
+    except (CheckpointError, NotReproducibleError) as error:
         raise ReportError(str(error)) from None
     except Exception as error:
         if not hasattr(error, "env_location"):

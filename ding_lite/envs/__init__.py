@@ -14,6 +14,9 @@ from ding_lite.envs.env_data_checks import EnvDataError
 from ding_lite.envs.episode_starts import Episode as Episode
 from ding_lite.envs.episode_starts import EpisodeResult
 from ding_lite.envs.error_locations import EnvLocation
+from ding_lite.envs.error_reproduction import NotReproducibleError, reproduce_env_error, save_env_error
+from ding_lite.envs.error_reproduction import ReplayError as ReplayError
+from ding_lite.envs.error_reproduction import replay_error as replay_error
 from ding_lite.envs.goals import goal_rewards
 from ding_lite.envs.info_columns import INFO
 from ding_lite.envs.local_vectors import LocalVectorEnv
@@ -23,7 +26,6 @@ from ding_lite.envs.multi_agent import AgentVectorEnv as AgentVectorEnv
 from ding_lite.envs.multi_agent import MultiAgentVectorEnv
 from ding_lite.envs.partial_observations import OnlyElements as OnlyElements
 from ding_lite.envs.partial_observations import PartialObservation
-from ding_lite.envs.replays import ReplayError, replay_error, save_env_error
 from ding_lite.envs.spaces import SpaceError
 from ding_lite.envs.vector_steps import RunningEpisode, Step
 from ding_lite.envs.worker_envs import SplitVectorEnv
@@ -45,8 +47,8 @@ __all__ = [
     "EpisodeResult",
     "LocalVectorEnv",
     "MultiAgentVectorEnv",
+    "NotReproducibleError",
     "PartialObservation",
-    "ReplayError",
     "RunningEpisode",
     "SpaceError",
     "SplitVectorEnv",
@@ -59,7 +61,7 @@ __all__ = [
     "goal_rewards",
     "make_envs",
     "make_multi_agent_envs",
-    "replay_error",
+    "reproduce_env_error",
     "save_env_error",
     "stepper",
     "with_render_mode",

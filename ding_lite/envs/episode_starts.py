@@ -15,7 +15,7 @@ import numpy as np
 from ding_lite.envs.carried_state import CarriedState
 from ding_lite.envs.changes import Change, EnvChanges, apply, read, repeat, require_possible
 from ding_lite.envs.episode_seeds import SEEDS_PER_HASH, seeds_of_block
-from ding_lite.envs.replay_checks import require_running
+from ding_lite.envs.reproducibility_checks import require_running
 from ding_lite.envs.unsaved_env_state import (
     attributes_of,
     layers_of,

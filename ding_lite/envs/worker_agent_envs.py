@@ -21,7 +21,7 @@ from ding_lite.envs.info_columns import require_same_columns
 from ding_lite.envs.multi_agent import AgentEnvFactory, MultiAgentVectorEnv
 from ding_lite.envs.pieces import ENV, MakeHost, Pieces, len_of
 from ding_lite.envs.recipes import recipe_of
-from ding_lite.envs.replay_checks import warn_of_other_envs
+from ding_lite.envs.reproducibility_checks import warn_of_other_envs
 from ding_lite.envs.vector_steps import RunningEpisode, Step
 from ding_lite.processes import Copied, gather_results, release_hosts
 

@@ -19,7 +19,7 @@ from ding_lite.envs.local_vectors import LocalVectorEnv
 from ding_lite.envs.pieces import ENV, MakeHost, Pieces, len_of
 from ding_lite.envs.progress import ProgressVectorEnv
 from ding_lite.envs.recipes import recipe_of
-from ding_lite.envs.replay_checks import warn_of_other_envs
+from ding_lite.envs.reproducibility_checks import warn_of_other_envs
 from ding_lite.envs.saved_states import ENV_KEYS, require_env_state
 from ding_lite.envs.spaces import SpaceError, hidden_difference, same_layout
 from ding_lite.envs.vector_bases import SameStepVectorEnv, Traits

@@ -7,7 +7,7 @@ from gymnasium import spaces
 from masked_envs import MaskedEnv
 
 from ding_lite.config import DQNConfig
-from ding_lite.envs import ActionMask, ActionMaskError, SpaceError, action_masks, make_envs, replay_error, save_env_error
+from ding_lite.envs import ActionMask, ActionMaskError, SpaceError, action_masks, make_envs, reproduce_env_error, save_env_error
 from ding_lite.envs.action_masks import choose_allowed, without_mask
 
 OBS = spaces.Box(-1, 1, (2,))
@@ -183,7 +183,7 @@ class TestWrapper:
         path = save_env_error(caught.value, tmp_path)
 
         with pytest.raises(RuntimeError, match="is allowed"):
-            replay_error(path)
+            reproduce_env_error(path)
 
     def test_saved_environments_continue_with_the_same_masks(self):
         def played(envs, steps):

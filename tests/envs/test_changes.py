@@ -16,7 +16,7 @@ import torch
 from gymnasium import spaces
 
 from ding_lite.engine import load_checkpoint, save_checkpoint
-from ding_lite.envs import EnvDataError, make_multi_agent_envs, replay_error, save_env_error, stepper
+from ding_lite.envs import EnvDataError, make_multi_agent_envs, reproduce_env_error, save_env_error, stepper
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 pytestmark = pytest.mark.timeout(60)
@@ -330,7 +330,7 @@ def test_the_episode_up_to_an_error_is_replayed_with_its_changes(made, tmp_path)
         steps(envs, 3)
     path = save_env_error(caught.value, tmp_path)
     with pytest.raises(OSError, match="too steep") as again:
-        replay_error(Path(path), Breaking)
+        reproduce_env_error(Path(path), Breaking)
 
     assert again.value.env_location.step == caught.value.env_location.step == 2
 

@@ -13,7 +13,7 @@ from ding_lite import Context, PipelineError, Task, contract
 from ding_lite.basics import CheckpointError, FolderInUseError, RunFiles, StorageError
 from ding_lite.config import DQNConfig, from_command_line
 from ding_lite.contexts import OnlineRLContext
-from ding_lite.envs import make_envs, replay_error
+from ding_lite.envs import make_envs, reproduce_env_error
 from ding_lite.middleware import CkptSaver, StepCollector, online_logger
 from ding_lite.policy import DQNPolicy
 
@@ -230,9 +230,9 @@ class TestNewRuns:
         for number, seed in ((".1", Failing.seeds[0]), ("", Failing.seeds[-1])):
             text = (tmp_path / f"error{number}.txt").read_text()
             assert text.startswith(f"OSError: seed {seed}\n")
-            assert set(re.findall(r"env_error\S*?\.pt", text)) == {f"env_error{number}.pt"}
+            assert set(re.findall(r"\benv_error\S*?\.pt", text)) == {f"env_error{number}.pt"}
             with pytest.raises(OSError, match=f"seed {seed}"):
-                replay_error(tmp_path / f"env_error{number}.pt", lambda: Failing(gymnasium.make("CartPole-v1")))
+                reproduce_env_error(tmp_path / f"env_error{number}.pt", lambda: Failing(gymnasium.make("CartPole-v1")))
 
 
 class TestOpenTasks:

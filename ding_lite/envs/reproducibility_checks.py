@@ -1,4 +1,4 @@
-"""Replay checks: whether environments come back to their observations and rewards when their episodes are replayed."""
+"""Reproducibility checks: whether environments come back to their observations and rewards when their episodes are replayed."""
 
 from __future__ import annotations
 

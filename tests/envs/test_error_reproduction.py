@@ -14,7 +14,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from ding_lite.engine import load_checkpoint, save_checkpoint
-from ding_lite.envs import EnvDataError, EnvLocation, ReplayError, make_envs, replay_error, save_env_error
+from ding_lite.envs import EnvDataError, EnvLocation, NotReproducibleError, make_envs, reproduce_env_error, save_env_error
 from ding_lite.envs.episode_seeds import episode_seed
 from ding_lite.envs.vector_adapters import VectorEnvAdapter
 
@@ -152,7 +152,7 @@ def test_a_file_replays_the_same_error_with_the_same_actions(space, tmp_path):
     path = save_env_error(error, tmp_path)
 
     with pytest.raises(OSError, match="the state is") as again:
-        replay_error(path, make)
+        reproduce_env_error(path, make)
     assert again.value.args == error.args
     one, other = error.env_location, again.value.env_location
     assert (one.env, one.episode, one.step, one.seed, repr(one.actions)) == (
@@ -162,7 +162,7 @@ def test_a_file_replays_the_same_error_with_the_same_actions(space, tmp_path):
 
 def test_an_error_of_a_reset_is_replayed(tmp_path):
     path = save_env_error(error_of(make_envs(partial(BrokenReset, "second"), 1, seed=3)), tmp_path)
-    where = replay_error(path, BrokenReset)  # of another kind, so that there is no error
+    where = reproduce_env_error(path, BrokenReset)  # of another kind, so that there is no error
     assert (where.episode, where.step) == (1, None)
 
 
@@ -208,7 +208,7 @@ def restarted():
 def test_an_error_of_a_column_of_infos_is_replayed(tmp_path):
     error = fault_of(make_envs(Telling, 2, seed=3, info_columns=("forces", "speed")), records=True)
     with pytest.raises(EnvDataError, match=r"'speed' is array.*, expected a number, as in the first step") as again:
-        replay_error(save_env_error(error, tmp_path), restarted)
+        reproduce_env_error(save_env_error(error, tmp_path), restarted)
 
     assert again.value.args == error.args
     one, other = error.env_location, again.value.env_location
@@ -219,7 +219,7 @@ def test_the_columns_of_infos_are_not_checked_in_a_replay_of_another_error(tmp_p
     envs = make_envs(partial(Telling, fault=True), 2, seed=3, info_columns=("forces", "spede"))
     path = save_env_error(fault_of(envs, records=False), tmp_path)
     assert load_checkpoint(path)["info_columns"] is None
-    assert replay_error(path, restarted).step == 2  # of another kind, so that there is no error
+    assert reproduce_env_error(path, restarted).step == 2  # of another kind, so that there is no error
 
 
 def test_files_of_earlier_versions_without_columns_are_replayed(tmp_path):
@@ -228,7 +228,7 @@ def test_files_of_earlier_versions_without_columns_are_replayed(tmp_path):
     del saved["info_columns"]
     save_checkpoint(saved, path)
     with pytest.raises(OSError, match="the state is"):
-        replay_error(path, Sim)
+        reproduce_env_error(path, Sim)
 
 
 def test_other_errors_are_not_saved(tmp_path):
@@ -241,17 +241,17 @@ def test_without_an_import_path_the_note_names_the_call(tmp_path):
     path = save_env_error(error, tmp_path)
     note = error.__notes__[-1]
     assert "because it is made by 'test_without_an_import_path_the_note_names_the_call.<locals>.<lambda>'" in note
-    assert f"replay_error({str(path)!r}, make_env)" in note
-    with pytest.raises(ReplayError, match="cannot be replayed without the script"):
-        replay_error(path)
+    assert f"reproduce_env_error({str(path)!r}, make_env)" in note
+    with pytest.raises(NotReproducibleError, match="cannot be reproduced without the script"):
+        reproduce_env_error(path)
     with pytest.raises(OSError, match="the state is"):
-        replay_error(path, Sim)
+        reproduce_env_error(path, Sim)
 
 
 def test_a_file_of_something_else_is_refused(tmp_path):
     path = save_checkpoint({"model": {}}, tmp_path / "final.pt")
     with pytest.raises(ValueError, match="is not an episode of save_env_error"):
-        replay_error(path)
+        reproduce_env_error(path)
 
 
 def test_a_folder_that_cannot_be_written_is_a_warning(tmp_path):

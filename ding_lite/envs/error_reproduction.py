@@ -1,4 +1,4 @@
-"""Replays of errors: the episode up to an error of an environment as a file, and replaying it."""
+"""Error reproduction: the episode up to an error of an environment as a file, and replaying it until the error is raised."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from ding_lite.envs.recipes import made_from, recipe_of
 _KEYS = {"name", "env", "run_seed", "episode", "start", "actions", "steps", "recipe", "search_path"}
 
 
-class ReplayError(ValueError):
-    """A file of `save_env_error` that cannot be replayed here."""
+class NotReproducibleError(ValueError):
+    """The error of a file of `save_env_error` cannot be reproduced here."""
 
 
 def save_env_error(error: BaseException, folder: str | os.PathLike[str] = ".") -> Path | None:
-    """Write the episode up to an error of an environment to `folder`/env_error.pt, and note on the error how to replay it.
+    """Write the episode up to an error of an environment to `folder`/env_error.pt, and note on the error how to reproduce it.
 
     The file is plain data: how the environment is made, the seed of the episode, and its actions. A failure to write is a
     warning.
@@ -50,14 +50,14 @@ def save_env_error(error: BaseException, folder: str | os.PathLike[str] = ".") -
         warnings.warn(f"the episode up to the error is not saved to {path}: {problem}", stacklevel=2)
         return None
     if isinstance(where.recipe, str):
-        call = f"from ding_lite.envs import replay_error; replay_error({str(path)!r}, make_env)"
+        call = f"from ding_lite.envs import reproduce_env_error; reproduce_env_error({str(path)!r}, make_env)"
         add_note(error, f"To replay the episode up to this error in your script, because {where.recipe}: {call}")
     else:
         add_note(error, f"To replay the episode up to this error: python -m ding_lite replay {shlex.quote(str(path))}")
     return path
 
 
-def replay_error(path: str | os.PathLike[str], make_env: Callable[[], Any] | None = None) -> EnvLocation:
+def reproduce_env_error(path: str | os.PathLike[str], make_env: Callable[[], Any] | None = None) -> EnvLocation:
     """Replay the episode of a file of `save_env_error`, with the same checks: the same error is raised again.
 
     The modules that the file names are imported, so that it may execute any code: replay only files that you trust.
@@ -71,7 +71,7 @@ def replay_error(path: str | os.PathLike[str], make_env: Callable[[], Any] | Non
 
     Raises:
         CheckpointError: not a file of `save_env_error`.
-        ReplayError: the file does not name an environment that can be imported here: pass `make_env`.
+        NotReproducibleError: the file does not name an environment that can be imported here: pass `make_env`.
         Exception: the error of the environment.
     """
     saved = arrays(load_checkpoint(path))
@@ -80,15 +80,15 @@ def replay_error(path: str | os.PathLike[str], make_env: Callable[[], Any] | Non
     recipe = saved["recipe"]
     if make_env is None:
         if isinstance(recipe, str):
-            raise ReplayError(
-                f"{path} cannot be replayed without the script that wrote it, because {recipe}: call "
-                f"replay_error({str(path)!r}, make_env) there, with a function that returns a new environment."
+            raise NotReproducibleError(
+                f"the error of {path} cannot be reproduced without the script that wrote it, because {recipe}: call "
+                f"reproduce_env_error({str(path)!r}, make_env) there, with a function that returns a new environment."
             )
         sys.path += [folder for folder in saved["search_path"] if folder not in sys.path]
         try:
             make_env = made_from(recipe)
         except (ImportError, AttributeError) as error:
-            raise ReplayError(f"the environment of {path} cannot be made here: {error}. Pass make_env.") from error
+            raise NotReproducibleError(f"the environment of {path} cannot be made here: {error}. Pass make_env.") from error
     index, number, steps = saved["env"], saved["episode"], saved["steps"]
     envs = LocalVectorEnv([make_env], saved["run_seed"], index)
     changes = EnvChanges.of(saved.get("changes"))  # files of earlier versions have none
@@ -141,3 +141,7 @@ def _rows(actions: Any, steps: int) -> Iterator[Any]:
     """The actions of each step, as for one environment."""
     for step in range(steps):
         yield map_leaves(lambda leaf, at=step: leaf[at : at + 1], actions)
+
+
+ReplayError = NotReproducibleError  # its name in earlier versions
+replay_error = reproduce_env_error  # its name in earlier versions
