@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ding_lite.contexts import OnlineRLContext
-from ding_lite.data import Episodes, Order, Trajectories, Tree, tree
+from ding_lite.data import Episodes, RolloutOrder, Trajectories, Tree, tree
 from ding_lite.data.lists import episodes_from_list, rollout_from_list, stack_transitions
 from ding_lite.data.trees import has_leaf, map_leaves
 
@@ -20,7 +20,7 @@ COLLECTED_TERMS: Any = {"reads": ("trajectories",), "may_read": ("episodes",)}
 REWRITE_TERMS: Any = {**COLLECTED_TERMS, "writes": ("trajectories",), "may_write": ("episodes",)}
 """Contract terms for a middleware that calls `rewrite`."""
 
-_ORDERS: Sequence[Order] = ("whole", "pieces", "none")
+_ORDERS: Sequence[RolloutOrder] = ("whole", "pieces", "none")
 """How much of the order of its steps a list of transitions has lost."""
 _FIXES = {
     "pieces": "each step of all environments. Put it before the middleware that leaves some out, or mask their rewards instead",
@@ -32,7 +32,9 @@ _FIXES = {
 }
 
 
-def collected_data(ctx: OnlineRLContext, who: str, wants: Order = "none", needs: Sequence[str] = ()) -> Trajectories | Episodes:
+def collected_data(
+    ctx: OnlineRLContext, who: str, wants: RolloutOrder = "none", needs: Sequence[str] = ()
+) -> Trajectories | Episodes:
     """This iteration's rollout, or its whole episodes if these were collected instead; empty episodes for an empty list.
 
     Args:
@@ -79,7 +81,7 @@ def require_columns(found: Trajectories | Episodes, who: str, names: Sequence[st
         )
 
 
-def rollout_of(found: Any, who: str, wants: Order = "none") -> Trajectories:
+def rollout_of(found: Any, who: str, wants: RolloutOrder = "none") -> Trajectories:
     """The value of ctx.trajectories as a rollout; see `collected_data`."""
     if isinstance(found, Trajectories):
         rollout = found
@@ -124,7 +126,7 @@ def rewrite(
     ctx: OnlineRLContext,
     who: str,
     change: Callable[[Trajectories], Trajectories],
-    wants: Order = "none",
+    wants: RolloutOrder = "none",
     needs: Sequence[str] = (),
 ) -> None:
     """Change the collected data: the rollout, or all episodes in sequence as a rollout of one environment.

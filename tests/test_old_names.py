@@ -59,6 +59,7 @@ OLD_NAMES = [
     ("rollout", "make_agent_worker", "make_multi_agent_worker"),
     ("envs", "ReplayError", "NotReproducibleError"),
     ("envs", "replay_error", "reproduce_env_error"),
+    ("data", "Order", "RolloutOrder"),
 ]
 
 

@@ -14,7 +14,8 @@ from ding_lite.data.minibatches import minibatches
 from ding_lite.data.mixtures import Buffers, sampler
 from ding_lite.data.prioritized_replay import PrioritizedReplayBuffer
 from ding_lite.data.replay import ReplayBuffer
-from ding_lite.data.rollouts import Order, RolloutArrays, Trajectories
+from ding_lite.data.rollouts import Order as Order
+from ding_lite.data.rollouts import RolloutArrays, RolloutOrder, Trajectories
 from ding_lite.data.rollouts import RolloutBuffer as RolloutBuffer
 from ding_lite.data.trees import Tree, flatten, nested, tree, with_leaves
 
@@ -29,10 +30,10 @@ __all__ = [
     "GoalSelection",
     "HindsightSampler",
     "LeafSpec",
-    "Order",
     "PrioritizedReplayBuffer",
     "ReplayBuffer",
     "RolloutArrays",
+    "RolloutOrder",
     "Spec",
     "Trajectories",
     "Tree",

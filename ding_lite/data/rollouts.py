@@ -15,7 +15,8 @@ from ding_lite.data.column_names import FLAGS, VALID
 from ding_lite.data.foreign_columns import ADVICE, RENAMED
 from ding_lite.data.trees import Tree, flatten, holds_objects, map_leaves, merge_leading_dims, nested, view
 
-Order: TypeAlias = Literal["whole", "pieces", "none"]
+RolloutOrder: TypeAlias = Literal["whole", "pieces", "none"]
+"""What is known about the order of the rows of a rollout; see `Trajectories.order`."""
 
 
 class RolloutArrays:
@@ -267,7 +268,7 @@ class Trajectories(TreeSequence):
         if len(lead) < 2:
             raise ValueError("Trajectories() got no columns: give at least one array [T, B, ...].")
         self.num_steps, self.num_envs = int(lead[0]), int(lead[1])
-        self.order: Order = "whole"
+        self.order: RolloutOrder = "whole"
         """What is known about the order of the rows: "whole" rollouts, "pieces" of consecutive steps, or "none" for single
         transitions [1, N]. See `rollout_from_list`."""
         self.valid = None if valid is None else as_flags("Trajectories()", "valid", np.asarray(valid), lead)
@@ -414,3 +415,4 @@ def _writable(column: Any) -> Any:
 
 
 RolloutBuffer = RolloutArrays  # its name in earlier versions
+Order = RolloutOrder  # its name in earlier versions
