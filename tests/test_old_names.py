@@ -88,5 +88,12 @@ def test_states_of_runs_know_the_new_names_of_environments():
     assert with_new_names(state, own_names=["AgentVectorEnv"])["parts"] == parts, "a class of a script"
 
 
+def test_tracing_is_for_compiled_steps_alone_and_can_still_be_imported():
+    functional = importlib.import_module("ding_lite.functional")
+
+    assert callable(functional.tracing)
+    assert "tracing" not in functional.__all__
+
+
 def test_a_run_still_gives_its_verdict():
     assert RunConfig.verdict is RunConfig.report_and_exit_code

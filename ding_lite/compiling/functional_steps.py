@@ -32,7 +32,7 @@ from ding_lite.compiling.tracing import Draw, Meta, NotCompiledError, Trace, ref
 from ding_lite.compiling.value_guards import AnyGuard, is_plain, parts_of
 from ding_lite.data import Tree, flatten, nested
 from ding_lite.data.trees import map_leaves
-from ding_lite.functional import tracing
+from ding_lite.functional.traces import tracing
 from ding_lite.policy_check import NonFiniteError, with_stats
 from ding_lite.policy_check.policy_restoring import RestorablePolicy, restoring_state
 from ding_lite.policy_state import networks_of

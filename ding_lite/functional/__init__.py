@@ -40,7 +40,8 @@ from ding_lite.functional.priorities import importance_weight, sequence_priority
 from ding_lite.functional.rescaling import rescale_value, unrescale_value
 from ding_lite.functional.returns import NStep, discounted_return, nstep_return
 from ding_lite.functional.schedules import decayed_value, piecewise_linear
-from ding_lite.functional.traces import is_traced, tracing
+from ding_lite.functional.traces import is_traced
+from ding_lite.functional.traces import tracing as tracing
 from ding_lite.functional.updates import polyak_
 
 __all__ = [
@@ -86,7 +87,6 @@ __all__ = [
     "squashed_gaussian_log_prob",
     "squashed_gaussian_sample",
     "temperature_loss",
-    "tracing",
     "unrescale_value",
     "unsquash",
     "vtrace",
