@@ -24,7 +24,7 @@ _TIME = "time"
 def for_policy(name: str, middleware: Callable[[Any], Any]) -> ForPolicy:
     """Run a middleware on the context of one policy, `ctx.parts[name]`.
 
-    Its gradient steps are counted in ctx.train_iter, which is also the train_iter that the middleware sees. Its metrics are
+    The gradient steps of the middleware are counted in ctx.train_iter, and it sees this counter as train_iter. Its metrics are
     logged under the policy's name: learn/policy_loss becomes learn/NAME/policy_loss. For several middleware, use
     `for_policy(name, task.serial(first, second))`.
 
@@ -35,7 +35,7 @@ def for_policy(name: str, middleware: Callable[[Any], Any]) -> ForPolicy:
 
     Args:
         name: name of the policy.
-        middleware: any middleware, also one with a second half.
+        middleware: any middleware, including one with a second half.
 
     Raises:
         ValueError: the middleware writes ctx.collect_kwargs; or, in an iteration, the policy does not exist.

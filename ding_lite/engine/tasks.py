@@ -152,9 +152,9 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
                 at once. So the same script goes on as if the run had never ended. None begins a new run.
             new_episodes: with `resume`, whether to begin new episodes in environments that cannot be restored, instead of
                 raising an error. The run is then not the same as the unbroken one.
-            watchdog_s: seconds after which a run is ended in which no middleware begins or returns, also in `begin_run` and
-                `end_run`: the stacks of all threads and the name of what hangs are printed, and the program ends with status
-                75. A group of `task.serial` or `task.parallel`, or a nested task, counts as one middleware. None for no limit.
+            watchdog_s: the run is ended if no middleware begins or returns for this many seconds, in `begin_run` and `end_run`
+                too: the stacks of all threads and the name of what hangs are printed, and the program ends with status 75. A
+                group of `task.serial` or `task.parallel`, or a nested task, counts as one middleware. None for no limit.
             memory_share: a run that uses more than this share of the memory of the machine, or of its cgroup, is ended between
                 two iterations, saved if the pipeline has a CkptSaver, and raises a MemoryError that names its largest objects.
                 None for no limit.

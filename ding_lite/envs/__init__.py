@@ -27,7 +27,7 @@ from ding_lite.envs.multi_agent import MultiAgentVectorEnv
 from ding_lite.envs.partial_observations import OnlyElements as OnlyElements
 from ding_lite.envs.partial_observations import PartialObservation
 from ding_lite.envs.spaces import SpaceError
-from ding_lite.envs.vector_steps import RunningEpisode, Step
+from ding_lite.envs.step_interfaces import RunningEpisode, Step
 from ding_lite.envs.worker_envs import SplitVectorEnv
 from ding_lite.processes import WorkerDied, WorkerError, WorkerHangs
 

@@ -17,7 +17,7 @@ from ding_lite.envs.changes import ChangeableEnvs
 from ding_lite.envs.episode_starts import EpisodeResult
 from ding_lite.envs.saved_states import require_episodes, require_returns, require_rows, require_unbegun
 from ding_lite.envs.spaces import SpaceError, hidden_difference, same_layout
-from ding_lite.envs.vector_steps import Step
+from ding_lite.envs.step_interfaces import Step
 
 AgentSpaces = tuple[gymnasium.Space[Any], gymnasium.Space[Any]]
 """Observation space and action space of an agent."""

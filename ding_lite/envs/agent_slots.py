@@ -13,10 +13,11 @@ from ding_lite.data import allocate, flatten
 from ding_lite.data.trees import map_leaves
 from ding_lite.envs.bounds import BoxBounds
 from ding_lite.envs.env_data_checks import EnvDataError, require_in_range
+from ding_lite.envs.final_observations import final_obs
 from ding_lite.envs.reproducibility_checks import ON_SEEDS
-from ding_lite.envs.results import are_flags, final_obs, require_flags, to_rewards, write_obs
+from ding_lite.envs.results import are_flags, require_flags, to_rewards, write_obs
 from ding_lite.envs.spaces import integer_bounds, is_scalar, space_spec, splitter, subspaces, to_gymnasium
-from ding_lite.envs.vector_steps import RunningEpisode, Step
+from ding_lite.envs.step_interfaces import RunningEpisode, Step
 
 
 class AgentStepResult(NamedTuple):

@@ -25,15 +25,16 @@ from ding_lite.envs.env_data_checks import EnvDataError, require_in_range, shown
 from ding_lite.envs.episode_starts import EpisodeResult, EpisodeStarts, described
 from ding_lite.envs.error_locations import EnvLocation, ErrorLocation, with_location
 from ding_lite.envs.factories import EnvFactory, close_all, made_alike, made_by
+from ding_lite.envs.final_observations import final_obs
 from ding_lite.envs.info_columns import InfoColumns
 from ding_lite.envs.infos import info_of_step, own_info
 from ding_lite.envs.recipes import recipe_of
 from ding_lite.envs.reproducibility_checks import require_same_obs, require_same_return, sum_of, warn_of_other_envs
-from ding_lite.envs.results import Results, checked, final_obs, write_obs
+from ding_lite.envs.results import Results, checked, write_obs
 from ding_lite.envs.saved_states import ENV_KEYS, only_piece_of, require_action, require_env_state
 from ding_lite.envs.spaces import integer_bounds, is_scalar, splitter, to_gymnasium
+from ding_lite.envs.step_interfaces import RunningEpisode, Step
 from ding_lite.envs.vector_bases import SameStepVectorEnv, Traits
-from ding_lite.envs.vector_steps import RunningEpisode, Step
 
 
 class LocalVectorEnv(SameStepVectorEnv):

@@ -25,9 +25,9 @@ from ding_lite.envs.info_columns import names_of
 from ding_lite.envs.infos import MeanInfo
 from ding_lite.envs.local_vectors import LocalVectorEnv
 from ding_lite.envs.pieces import Backend, WorkerSettings, sizes_and_hosts
+from ding_lite.envs.step_interfaces import Stepper
 from ding_lite.envs.vector_adapters import VectorEnvAdapter
 from ding_lite.envs.vector_bases import SameStepVectorEnv
-from ding_lite.envs.vector_steps import Stepper
 from ding_lite.envs.worker_envs import SplitVectorEnv
 
 _STEPPER = "_ding_lite_stepper"

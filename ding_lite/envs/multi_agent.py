@@ -28,7 +28,7 @@ from ding_lite.envs.names import made_as, name_of_envs
 from ding_lite.envs.recipes import recipe_of
 from ding_lite.envs.reproducibility_checks import warn_of_other_envs
 from ding_lite.envs.saved_states import only_piece_of
-from ding_lite.envs.vector_steps import RunningEpisode
+from ding_lite.envs.step_interfaces import RunningEpisode
 from ding_lite.metrics.sums import mean_of
 
 AgentEnvFactory = Callable[..., Any]

@@ -12,7 +12,7 @@ import numpy as np
 
 from ding_lite.data import LeafSpec, Spec
 from ding_lite.data.trees import map_leaves
-from ding_lite.envs.env_data_checks import EnvDataError, is_number, require_finite, require_in_range, shown, to_element, to_leaf
+from ding_lite.envs.env_data_checks import EnvDataError, is_number, require_finite, shown, to_element, to_leaf
 
 
 class Results(NamedTuple):
@@ -153,24 +153,6 @@ def write_obs(obs: Sequence[Any], out: Any, space: gymnasium.Space[Any], spec: S
             nested = to_element(space, one, spec, f"environment {first + index}, obs", first + index)
             map_leaves(lambda column, leaf, row=index: column.__setitem__(row, leaf), out, nested)
     require_finite(out, "obs", first)
-
-
-def final_obs(obs: Any, index: int, space: gymnasium.Space[Any], spec: Spec, bounds: Any = None, what: str = "obs") -> Any:
-    """The last observation of an episode of environment `index`, nested, checked and copied.
-
-    A copy, because an environment may write its next episode's first observation into the same array.
-    """
-    if isinstance(spec, LeafSpec):
-        fits = type(obs) is np.ndarray and obs.shape == spec.shape and obs.dtype == spec.dtype
-        leaf = (obs if fits else to_leaf(obs, spec, f"environment {index}, {what}", index)).copy()
-        require_finite(leaf[None], what, first=index)
-        require_in_range(leaf[None], bounds, what, first=index)
-        return leaf
-    checked = to_element(space, obs, spec, f"environment {index}, {what}", index)
-    copied = map_leaves(lambda leaf: np.array(leaf)[None], checked)
-    require_finite(copied, what, first=index)
-    require_in_range(copied, bounds, what, first=index)
-    return map_leaves(lambda leaf: leaf[0, ...], copied)
 
 
 def _all_in(allowed: frozenset[bool], flags: tuple[Any, ...]) -> bool:

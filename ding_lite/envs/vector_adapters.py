@@ -9,7 +9,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
 
 from ding_lite.basics import seed_of
 from ding_lite.data import LeafSpec, flatten
@@ -26,14 +26,13 @@ from ding_lite.envs.env_data_checks import (
 )
 from ding_lite.envs.episode_starts import EpisodeResult
 from ding_lite.envs.error_locations import EnvLocation, ErrorLocation, with_location
+from ding_lite.envs.final_observations import FINAL_KEYS, FinalObservations
 from ding_lite.envs.info_columns import InfoColumns, names_of
 from ding_lite.envs.infos import own_info
 from ding_lite.envs.names import name_of_envs
-from ding_lite.envs.results import final_obs, to_rewards
+from ding_lite.envs.results import to_rewards
 from ding_lite.envs.spaces import SpaceError, integer_bounds, space_spec, to_gymnasium, to_nested
-from ding_lite.envs.vector_steps import RunningEpisode, Step
-
-_FINAL = ("final_obs", "final_observation", "final_info")
+from ding_lite.envs.step_interfaces import RunningEpisode, Step
 
 
 class VectorEnvAdapter:
@@ -61,6 +60,7 @@ class VectorEnvAdapter:
         self.action_space = env.action_space
         self._obs_spec, self._bounds = space_spec(env.single_observation_space), integer_bounds(env.single_observation_space)
         self._boxes = BoxBounds([env.single_observation_space] * env.num_envs)
+        self._finals = FinalObservations(env, mode, self._obs_spec, self._bounds, self._boxes)
         self._batch_spec = map_leaves(lambda leaf: LeafSpec((self.num_envs, *leaf.shape), leaf.dtype), self._obs_spec)
         self._shape, self._all = (self.num_envs,), np.ones(self.num_envs, np.bool_)
         flat: Any = self._batch_spec if isinstance(self._batch_spec, LeafSpec) else (None, None)
@@ -74,7 +74,6 @@ class VectorEnvAdapter:
         self._seed: int | None = None
         self._resets: np.ndarray[Any, Any] | None = None
         self._next = 0
-        self._lent: list[tuple[Any, Any]] = []
         self.current: Any = None
         self.last: tuple[Any, np.ndarray[Any, Any]] | None = None
         self.stepped_by: Any = None
@@ -171,8 +170,7 @@ class VectorEnvAdapter:
                 f"{self.env} returned reward {reward.shape}, terminated {terminated.shape}, truncated {truncated.shape}, "
                 f"expected {self._shape} for each: correct the environment."
             )
-        if self._lent:
-            self._check_lent()
+        self._finals.require_kept()
         valid = None
         self._returns += reward
         if self._resetting is not None:
@@ -197,7 +195,11 @@ class VectorEnvAdapter:
             if self.mode is AutoresetMode.DISABLED:  # the reset may change in place what the step returned
                 reward, terminated, infos = reward.copy(), terminated.copy(), own_info(infos)
                 self._raw_infos = [(infos, self._all)]
-            finals = self._finals(ended, indices, infos, out)
+            finals = self._finals.of(indices, infos, out, self.current, self._where)
+            if self.mode is AutoresetMode.NEXT_STEP:
+                self._resetting = ended
+            elif self.mode is AutoresetMode.DISABLED:
+                self._reset(ended, indices, out)
             finished = self._finish(indices, infos)
         self._finished = finished
         self.current, self._ended, self.last, self.stepped_by = out, ended, None, None
@@ -293,7 +295,7 @@ class VectorEnvAdapter:
         """The info of each current observation."""
         latest = [next(infos for infos, mask in reversed(self._raw_infos) if mask[index]) for index in range(self.num_envs)]
         return [
-            {name: value for name, value in _info_of(infos, index, self.num_envs).items() if name not in _FINAL}
+            {name: value for name, value in _info_of(infos, index, self.num_envs).items() if name not in FINAL_KEYS}
             for index, infos in enumerate(latest)
         ]
 
@@ -360,112 +362,17 @@ class VectorEnvAdapter:
         """[B] bool: whether the next step is only a reset, which ignores its action; None if all are False."""
         return self._resetting
 
-    def _finals(self, ended: np.ndarray[Any, Any], indices: list[int], infos: dict[str, Any], out: Any) -> dict[int, Any]:
-        if self.mode is not AutoresetMode.SAME_STEP:
-            self._refuse_reset_in_same_step(indices, infos, out)
-        if self.mode is AutoresetMode.NEXT_STEP:
-            self._resetting = ended
-            return {}
-        if self.mode is AutoresetMode.DISABLED:
-            finals = {index: map_leaves(lambda column, row=index: np.copy(column[row]), out) for index in indices}
-            self._resets, self._next = ended, 1
-            try:
-                # gymnasium pops the key: a new dict each time
-                obs, begun = self.env.reset(options={"reset_mask": ended.copy()})
-            except (Exception, SystemExit) as error:  # noqa: BLE001  user code; raised below
-                who = f"{self.env}, of its environments {shown(indices, 200)},"
-                raise with_location(error, ErrorLocation(who, self._episode(None)))  # noqa: B904  mostly it is the same error
-            self._raw_infos.append((begun, ended))
-            self._write(obs, out)
-            return finals
-        found = infos.get("final_obs", infos.get("final_observation"))
-        if found is None:
-            raise EnvDataError(
-                f"{self.env} has autoreset mode SAME_STEP, but its infos have no 'final_obs' in the step that ends an "
-                "episode: add it, or set another autoreset_mode in its metadata."
-            )
-        finals = {}
-        for index in indices:
-            finals[index] = final_obs(
-                found[index], index, self.single_observation_space, self._obs_spec, self._bounds, "final obs"
-            )
-            self._boxes.check_row(index, finals[index], self._where)
-            lent = to_nested(self.single_observation_space, found[index])
-            if self._may_be_overwritten(index, lent):
-                self._refuse_overwritten(index, finals[index], out)
-                self._lent.append((lent, map_leaves(np.array, lent)))
-        return finals
-
-    def _refuse_reset_in_same_step(self, indices: list[int], infos: dict[str, Any], out: Any) -> None:
-        """Raise an error if the infos hold another final observation than the step returned: then it returned one of a reset.
-
-        Without it, the first step of each episode would be left out, or each episode would be reset twice, and the last step
-        would have a wrong next observation. An environment may well give the observation that it returned there.
-        """
-        key = next((name for name in _FINAL[:2] if isinstance(infos, dict) and infos.get(name) is not None), None)
-        if key is None:
-            return
-        found, mask = infos[key], infos.get(f"_{key}")
-        for index in indices:
-            if mask is not None and not mask[index]:
-                continue
-            try:
-                final = found[index]
-                if final is None:
-                    continue
-                leaves = flatten(to_nested(self.single_observation_space, final))
-                is_returned = all(np.array_equal(leaf, dict(flatten(out))[path][index]) for path, leaf in leaves)
-            except (SpaceError, KeyError, IndexError, TypeError):  # no such observation at all
-                is_returned = False
-            if not is_returned:
-                raise EnvDataError(
-                    f"environment {index} of {self.env} has autoreset mode {self.mode.name}, but in the step that ends its "
-                    f"episode, the infos have {key!r}, which is not the observation that the step returned. So it was reset in "
-                    "the same step: set env.metadata['autoreset_mode'] = AutoresetMode.SAME_STEP.",
-                    index,
-                )
-
-    def _may_be_overwritten(self, index: int, lent: Any) -> bool:
-        """Whether the reset in the last step may have written into the arrays of the final observation.
-
-        A SyncVectorEnv still has the observations as its environments returned them, so that this is known. In others, such as
-        those with workers, only the values can be compared.
-        """
-        returned = getattr(self.env, "_env_obs", None) if type(self.env) is SyncVectorEnv else None
-        if not isinstance(returned, list):
-            return True
-        began = dict(flatten(to_nested(self.single_observation_space, returned[index])))
-        return any(_share_memory(leaf, began[path]) for path, leaf in flatten(lent))
-
-    def _refuse_overwritten(self, index: int, final: Any, out: Any) -> None:
-        """Raise an error if the environment writes every observation into the same arrays, which overwrites the final one.
-
-        Then all arrays of the final observation are those of the first observation of the next episode. One that differs shows
-        that it is not so; a part that is equal may be the same in both. Of an environment that overwrites only some parts,
-        `_check_lent` finds this in the next step, if the arrays were not copied by then. Numbers without dimensions say
-        nothing, because they are not written in place.
-
-        Also raised if an episode really ends in the first observation of the next one, because both look the same, unless
-        `_may_be_overwritten` knows better.
-        """
-        began, before = dict(flatten(out)), dict(flatten(self.current))
-        arrays = [(path, leaf) for path, leaf in flatten(final) if leaf.ndim and leaf.size]
-        are_as_reset = all(np.array_equal(leaf, began[path][index]) for path, leaf in arrays)
-        if are_as_reset and any(not np.array_equal(leaf, before[path][index]) for path, leaf in arrays):
-            raise EnvDataError(self._overwritten(f"environment {index}"), index)
-
-    def _check_lent(self) -> None:
-        for lent, copy in self._lent:
-            if any(not np.array_equal(one, dict(flatten(copy))[path]) for path, one in flatten(lent)):  # of the same dtype
-                raise EnvDataError(self._overwritten("an environment"))
-        self._lent.clear()
-
-    def _overwritten(self, who: str) -> str:
-        return (
-            f"{who} of {self.env} seems to end in the first observation of its next episode: it writes all observations into "
-            "one array, which overwrites the final one. Return a new array each step, take another autoreset_mode, or use "
-            "make_envs()."
-        )
+    def _reset(self, ended: np.ndarray[Any, Any], indices: list[int], out: Any) -> None:
+        """Reset the environments whose episode ended, and write their observations to `out`."""
+        self._resets, self._next = ended, 1
+        try:
+            # gymnasium pops the key: a new dict each time
+            obs, begun = self.env.reset(options={"reset_mask": ended.copy()})
+        except (Exception, SystemExit) as error:  # noqa: BLE001  user code; raised below
+            who = f"{self.env}, of its environments {shown(indices, 200)},"
+            raise with_location(error, ErrorLocation(who, self._episode(None)))  # noqa: B904  mostly it is the same error
+        self._raw_infos.append((begun, ended))
+        self._write(obs, out)
 
     def _finish(self, indices: list[int], infos: dict[str, Any]) -> list[EpisodeResult]:
         last = infos.get("final_info", infos)
@@ -527,12 +434,6 @@ def _resets_twice(env: Any) -> bool:
     return isinstance(base, AsyncVectorEnv) and not getattr(base, "shared_memory", True)
 
 
-def _share_memory(one: Any, other: Any) -> bool:
-    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
-        return np.may_share_memory(one, other)
-    return one is other and isinstance(one, (list, bytearray))  # numbers are not written in place
-
-
 def _info_of(infos: Any, index: int, count: int) -> dict[str, Any]:
     """The info of one environment from a vector environment's infos: the columns whose mask includes it, also nested ones.
 
@@ -546,7 +447,7 @@ def _info_of(infos: Any, index: int, count: int) -> dict[str, Any]:
         return {}
     found: dict[str, Any] = {}
     for key, value in infos.items():
-        is_nested = isinstance(value, dict) and key not in _FINAL
+        is_nested = isinstance(value, dict) and key not in FINAL_KEYS
         if key.startswith("_") or not (is_nested or isinstance(value, np.ndarray)):
             continue
         if f"_{key}" in infos and not infos[f"_{key}"][index]:

@@ -17,7 +17,7 @@ from ding_lite.envs.changes import ChangeableEnvs
 from ding_lite.envs.foreign_names import ATTRIBUTES
 from ding_lite.envs.names import made_as
 from ding_lite.envs.spaces import space_spec, to_gymnasium, to_nested
-from ding_lite.envs.vector_steps import Step
+from ding_lite.envs.step_interfaces import Step
 
 
 class Traits(NamedTuple):

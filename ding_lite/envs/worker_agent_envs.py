@@ -22,7 +22,7 @@ from ding_lite.envs.multi_agent import AgentEnvFactory, MultiAgentVectorEnv
 from ding_lite.envs.pieces import ENV, MakeHost, Pieces, len_of
 from ding_lite.envs.recipes import recipe_of
 from ding_lite.envs.reproducibility_checks import warn_of_other_envs
-from ding_lite.envs.vector_steps import RunningEpisode, Step
+from ding_lite.envs.step_interfaces import RunningEpisode, Step
 from ding_lite.processes import Copied, gather_results, release_hosts
 
 

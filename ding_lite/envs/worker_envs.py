@@ -22,8 +22,8 @@ from ding_lite.envs.recipes import recipe_of
 from ding_lite.envs.reproducibility_checks import warn_of_other_envs
 from ding_lite.envs.saved_states import ENV_KEYS, require_env_state
 from ding_lite.envs.spaces import SpaceError, hidden_difference, same_layout
+from ding_lite.envs.step_interfaces import RunningEpisode, Step
 from ding_lite.envs.vector_bases import SameStepVectorEnv, Traits
-from ding_lite.envs.vector_steps import RunningEpisode, Step
 from ding_lite.processes import Copied, release_hosts
 
 

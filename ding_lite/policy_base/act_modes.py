@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FunctionType
@@ -14,7 +13,6 @@ import torch
 from torch import Tensor
 
 from ding_lite.basics import add_note, foreign_attributes
-from ding_lite.basics.blocks import block
 from ding_lite.basics.comparisons import same_values
 from ding_lite.data import Tree, to_device
 from ding_lite.engine.manual_control import running_task
@@ -22,19 +20,16 @@ from ding_lite.envs import SpaceError, action_masks
 from ding_lite.envs.arrays import actions_to_arrays, clipper, describe_shapes, to_arrays, to_tensors
 from ding_lite.envs.spaces import hidden_difference, same_layout, same_space, space_spec
 from ding_lite.metrics import MetricsLogger
+from ding_lite.policy_base.acting_weights import ActingWeights, PolicyWithWeights
 from ding_lite.policy_base.config_sections import PolicyConfig
 from ding_lite.policy_base.foreign_hooks import MODE_ATTRIBUTES
 from ding_lite.policy_base.learn_modes import LearnMode
-from ding_lite.policy_base.weights import WeightsSnapshot
 from ding_lite.policy_check import HookReads, code_of_acting, may_be_wrong, misfit_of, own_object
 from ding_lite.policy_state import StateDictError
 
 
-class ActingPolicy(Protocol):
+class ActingPolicy(PolicyWithWeights, Protocol):
     """The interface that `ActMode` needs from its policy, and from the acting copy of the policy."""
-
-    version: int
-    """Version of the weights."""
 
     @property
     def cfg(self) -> PolicyConfig:
@@ -116,15 +111,6 @@ class ActingPolicy(Protocol):
     def with_values(self, batch: Tree, /) -> Tree:
         """A rollout with the critic's values."""
 
-    def snapshot(self) -> WeightsSnapshot:
-        """A copy of the weights."""
-
-    def copy_weights(self, other: Any, /) -> None:
-        """Load the weights of a policy or of a snapshot."""
-
-    def get_weights(self) -> dict[str, Any]:
-        """A copy of the weights, as plain data."""
-
     def make_generators(self, role: str, index: int = 0) -> None:
         """Create random generators from the seed."""
 
@@ -139,10 +125,10 @@ class ActingPolicy(Protocol):
 
 
 @foreign_attributes(MODE_ATTRIBUTES)
-class ActMode:
+class ActMode(ActingWeights):
     """A mode that acts with its own copy of the policy. `forward` first loads the newest weights into the copy.
 
-    If iterations overlap, the engine chooses the weights instead (`load_snapshot`).
+    If iterations overlap, the engine chooses the weights instead: see `ActingWeights`.
 
     Args:
         policy: the policy that this is a mode of.
@@ -150,19 +136,11 @@ class ActMode:
     """
 
     role: str
-    explore: bool
+    actor: ActingPolicy
+    _policy: ActingPolicy
 
     def __init__(self, policy: ActingPolicy, actor: ActingPolicy | None = None) -> None:
-        self._policy = policy
-        self.actor = policy.actor(self.role) if actor is None else actor
-        self._given: WeightsSnapshot | None = None
-        self._held: WeightsSnapshot | None = None
-        """The weights of a block of `acting_with`."""
-        self._copied: ActingPolicy | WeightsSnapshot | None = policy
-        """What the weights of the acting copy are from; None if it is to be copied again."""
-        self._acted_elsewhere: WeightsSnapshot | None = None
-        """The weights with which worker copies acted last, if the acting copy has not acted or been renewed since."""
-        self._has_acted = False
+        super().__init__(policy, policy.actor(self.role) if actor is None else actor)
         self._remote: Any = None
         self._loaded: list[Any] = []  # random states of worker copies that do not exist yet
         self.env_action = clipper(policy.action_space)
@@ -222,16 +200,6 @@ class ActMode:
                 raise
         return action, state, outputs
 
-    def current(self) -> Any:
-        """The acting copy, with the weights that `forward` acts with. Do not change it."""
-        weights, actor = self._held or self._given or self._policy, self.actor
-        # After load_state_dict() of the policy, other weights may have the version of earlier ones.
-        if actor.version != weights.version or weights is not self._copied:
-            actor.copy_weights(weights)
-            self._copied = weights
-        self._has_acted, self._acted_elsewhere = True, None
-        return actor
-
     def _require_fitting(self, obs: Any, error: Exception | None) -> None:
         """Raise ObservationError if the observations do not fit the space; `error` is its cause, if there is one."""
         found = misfit_of(type(self._policy).__name__, self._policy.observation_space, obs)
@@ -272,11 +240,6 @@ class ActMode:
 
     leader = learner
 
-    @property
-    def usual_name(self) -> str:
-        """Code for it in messages."""
-        return "policy.collect_mode" if self.explore else "policy.eval_mode"
-
     def code_in_use(self, lane: str) -> Iterator[tuple[Any, Sequence[FunctionType]]]:
         """The functions of the script that a middleware runs in this process by using it, each with the object whose methods
         they are: the hooks that act, and the networks of the acting copy."""
@@ -285,45 +248,6 @@ class ActMode:
     def dry_run(self) -> None:
         """Run the policy on a dummy batch, the first time that this is called; see `Policy.dry_run`."""
         self._policy.dry_run()
-
-    def load_snapshot(self, snapshot: WeightsSnapshot | None) -> None:
-        """Act with these weights from now on; None acts with the newest weights again."""
-        self._given = snapshot
-
-    @block
-    def acting_with(self, weights: WeightsSnapshot) -> Iterator[None]:
-        """A block in which it acts with these weights, even if other snapshots are loaded in between."""
-        before, self._held = self._held, weights
-        try:
-            yield
-        finally:
-            self._held = before
-            if self._copied is weights:
-                self._copied = None  # so that these weights can be freed
-
-    def renew(self) -> None:
-        """Copy the weights of the policy to the acting copy, also if the version is the same."""
-        self.actor.copy_weights(self._policy)
-        self._copied, self._acted_elsewhere = self._policy, None
-
-    def snapshot(self) -> WeightsSnapshot:
-        """The weights of this iteration, also in a block of `acting_with`."""
-        return self._given or self._policy.snapshot()
-
-    @property
-    def acting_snapshot(self) -> WeightsSnapshot:
-        """The weights that the next `forward` acts with."""
-        return self._held or self.snapshot()
-
-    @property
-    def version(self) -> int:
-        """Version of the weights in the acting copy: those of the last `forward`."""
-        return self.actor.version
-
-    @property
-    def is_led(self) -> bool:
-        """Whether a snapshot is loaded, so that it does not act with the newest weights."""
-        return self._given is not None
 
     @property
     def is_elsewhere(self) -> bool:
@@ -396,25 +320,6 @@ class ActMode:
     def cfg(self) -> PolicyConfig:
         """The policy's configuration."""
         return self._policy.cfg
-
-    def get_weights(self) -> dict[str, Any]:
-        """A copy of the weights with which it acted last, here or in workers. Warns if it has never acted, and the policy has
-        learned since."""
-        if not self._has_acted and self.actor.version != (self._held or self._given or self._policy).version:
-            warnings.warn(
-                f"{self.usual_name}.get_weights() gives the weights with which this mode acted last, but it has never acted, "
-                f"and {type(self._policy).__name__} has learned since: act through {self.usual_name}, or use "
-                "policy.get_weights().",
-                stacklevel=2,
-            )
-        if self._acted_elsewhere is not None:
-            self.actor.copy_weights(self._acted_elsewhere)
-            self._copied = self._acted_elsewhere = None
-        return self.actor.get_weights()
-
-    def note_acting(self, weights: WeightsSnapshot) -> None:
-        """Note that worker copies act with these weights."""
-        self._has_acted, self._acted_elsewhere = True, weights
 
     def bind_remote(
         self,

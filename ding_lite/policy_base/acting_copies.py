@@ -1,7 +1,7 @@
 """Acting copies: the copies of a policy that collect and evaluate, in this process and in workers.
 
-`acting_copy` makes one. `ActMode.current` (`act_modes.py`) loads new weights into it. Workers get weights with a request, if
-the weights have changed since the previous one.
+`acting_copy` makes one. `ActingWeights.current` (`acting_weights.py`) loads new weights into it. Workers get weights with a
+request, if the weights have changed since the previous one.
 """
 
 from __future__ import annotations

@@ -20,8 +20,8 @@ from ding_lite.envs import INFO, EpisodeResult, LocalVectorEnv, action_masks, st
 from ding_lite.envs.episode_seeds import episode_seed
 from ding_lite.envs.saved_states import only_piece_of
 from ding_lite.envs.spaces import column_limits, space_spec
+from ding_lite.envs.step_interfaces import Step
 from ding_lite.envs.vector_adapters import VectorEnvAdapter
-from ding_lite.envs.vector_steps import Step
 from ding_lite.metrics import MetricsLogger
 from ding_lite.policy import ActMode, EvalMode
 from ding_lite.rollout.evaluation import EpisodeBudget, EpisodeUnit, play_episodes

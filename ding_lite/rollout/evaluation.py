@@ -14,7 +14,7 @@ from ding_lite.data import Spec, allocate
 from ding_lite.engine import WorkCancelled
 from ding_lite.envs import EpisodeResult
 from ding_lite.envs.names import name_of_envs
-from ding_lite.envs.vector_steps import Step, Stepper
+from ding_lite.envs.step_interfaces import Step, Stepper
 
 _MOST_STEPS = 1_000_000
 _MANY_STEPS = 100_000  # of an episode, before a warning

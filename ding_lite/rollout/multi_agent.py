@@ -18,7 +18,7 @@ from ding_lite.envs import INFO, AgentSlots, EpisodeResult, SpaceError, action_m
 from ding_lite.envs.agent_bases import MultiAgentVectorBase
 from ding_lite.envs.saved_states import only_piece_of
 from ding_lite.envs.spaces import column_limits
-from ding_lite.envs.vector_steps import Step
+from ding_lite.envs.step_interfaces import Step
 from ding_lite.metrics import MetricsLogger
 from ding_lite.policy import ActMode
 from ding_lite.rollout.collection import first_steps

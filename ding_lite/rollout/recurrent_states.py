@@ -15,7 +15,7 @@ from ding_lite.data.column_arrays import to_objects
 from ding_lite.data.trees import map_leaves
 from ding_lite.envs import AgentSlots
 from ding_lite.envs.spaces import space_spec
-from ding_lite.envs.vector_steps import Stepper
+from ding_lite.envs.step_interfaces import Stepper
 from ding_lite.policy import ActMode
 from ding_lite.policy_check import own_object, state_like_before
 

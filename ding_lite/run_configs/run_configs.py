@@ -63,10 +63,9 @@ class RunConfig(Config):
     """Folder of the run, for metrics, configuration and checkpoints."""
 
     seed: int = seed_field(0)
-    """Random seed of the run, from 0 to 2**63 - 1. Setting it also sets policy.seed, and so does `dataclasses.replace`, except
-    for a policy.seed that was set to another value, or that a policy section of its own has. As after any
-    `dataclasses.replace`, both configurations share the policy section, until their seeds differ: then the one whose seed was
-    changed has a copy."""
+    """Random seed of the run, from 0 to 2**63 - 1. Setting it also sets policy.seed. `dataclasses.replace` does so too, unless
+    policy.seed was set to another value, here or in a new policy section that is passed. As after any `dataclasses.replace`,
+    both configurations share the policy section until their seeds differ; then the one whose seed was changed gets a copy."""
 
     max_step: int = ranged_field(100_000, low=1)
     """Maximum number of iterations."""

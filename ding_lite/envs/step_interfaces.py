@@ -1,4 +1,4 @@
-"""The result of one step of B environments."""
+"""The interface of objects that step B environments, `Stepper`, and what it returns: `Step` and `RunningEpisode`."""
 
 from __future__ import annotations
 
