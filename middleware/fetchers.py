@@ -253,7 +253,7 @@ def _priority_in(output: Any) -> Any:
 
 
 def onpolicy_data_fetcher(cfg: RunConfig) -> Callable[[OnlineRLContext], None]:
-    """Learn from the collected data directly, for policies that compute returns themselves, for example in `postprocess`.
+    """Use the collected data as the training batch, for policies that compute returns themselves, for example in `postprocess`.
 
     Reads:
         ctx.episodes, or ctx.trajectories if no whole episodes were collected.

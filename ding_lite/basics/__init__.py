@@ -27,7 +27,8 @@ from ding_lite.basics.files import (
 from ding_lite.basics.foreign_names import foreign_arguments, foreign_attributes, foreign_names, refuse_foreign_modules
 from ding_lite.basics.messages import add_note, did_you_mean, printable, require_extra, warn_caller
 from ding_lite.basics.nesting import unflatten
-from ding_lite.basics.row_files import RowsInPieces
+from ding_lite.basics.row_files import NumberedRows
+from ding_lite.basics.row_files import RowsInPieces as RowsInPieces
 from ding_lite.basics.run_copies import RunCopy
 from ding_lite.basics.run_downloads import downloaded_run, restored_run
 from ding_lite.basics.run_files import RunFiles
@@ -45,7 +46,7 @@ __all__ = [
     "ConfigError",
     "EnduringStream",
     "FolderInUseError",
-    "RowsInPieces",
+    "NumberedRows",
     "RunCopy",
     "RunFiles",
     "RunLock",

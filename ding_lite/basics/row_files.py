@@ -21,8 +21,9 @@ _IMMUTABLE = {str, int, float, bool, complex, type(None)}
 
 
 @dataclass(frozen=True, eq=False)
-class RowsInPieces:
-    """The rows of a replay buffer in its state, instead of copies of all rows. It is valid until the buffer changes.
+class NumberedRows:
+    """Stands for the rows of a replay buffer in the state of the buffer, so that only new rows are copied and written. It is
+    valid until the buffer changes.
 
     Rows are numbered in the order in which they were pushed; row n is at position n % capacity of the columns.
     """
@@ -37,6 +38,9 @@ class RowsInPieces:
     row_bytes: int
     copy: Callable[[int, int], Any]
     """Copies of the rows from the first number up to the second: tensors and flat lists of objects by name."""
+
+
+RowsInPieces = NumberedRows  # its name in earlier versions
 
 
 class RowFiles:
@@ -58,13 +62,13 @@ class RowFiles:
         """Write new rows to files.
 
         Returns:
-            The state with None instead of each `RowsInPieces`, and what `load` needs to restore these.
+            The state with None instead of each `NumberedRows`, and what `load` needs to restore these.
 
         Raises:
             TypeError: a row holds something other than plain data.
             WriteError: a file cannot be written.
         """
-        found: dict[tuple[Any, ...], RowsInPieces] = {}
+        found: dict[tuple[Any, ...], NumberedRows] = {}
         rest = _without_rows(state, (), found)
         return rest, [self._saved(path, rows) for path, rows in found.items()]
 
@@ -77,7 +81,7 @@ class RowFiles:
         Raises:
             TypeError, WriteError: as `save`.
         """
-        found: dict[tuple[Any, ...], RowsInPieces] = {}
+        found: dict[tuple[Any, ...], NumberedRows] = {}
         _without_rows(state, (), found)
         left = {path: self._new_bytes(path, rows) for path, rows in found.items()}
         for path in sorted(left, key=left.__getitem__, reverse=True) if sum(left.values()) > _LARGEST else ():
@@ -85,17 +89,17 @@ class RowFiles:
                 return sum({**left, path: self._new_bytes(path, found[path])}.values())
         return 0
 
-    def _new_bytes(self, path: tuple[Any, ...], rows: RowsInPieces) -> int:
+    def _new_bytes(self, path: tuple[Any, ...], rows: NumberedRows) -> int:
         """The size of the rows that are in no file yet; 0 if they are too few for one."""
         size = (rows.stop - self._begin_of(path, rows)) * rows.row_bytes
         return size if size >= _SMALLEST else 0
 
-    def _begin_of(self, path: tuple[Any, ...], rows: RowsInPieces) -> int:
+    def _begin_of(self, path: tuple[Any, ...], rows: NumberedRows) -> int:
         """The first row that is in no file yet."""
         files = self._files_of(path, rows)
         return int(files[-1]["stop"]) if files else rows.first
 
-    def _saved(self, path: tuple[Any, ...], rows: RowsInPieces) -> dict[str, Any]:
+    def _saved(self, path: tuple[Any, ...], rows: NumberedRows) -> dict[str, Any]:
         while self._has_written(path, rows):
             pass
         begin = self._begin_of(path, rows)
@@ -110,13 +114,13 @@ class RowFiles:
             "types": list(types_of(rest)),
         }
 
-    def _files_of(self, path: tuple[Any, ...], rows: RowsInPieces) -> list[dict[str, Any]]:
+    def _files_of(self, path: tuple[Any, ...], rows: NumberedRows) -> list[dict[str, Any]]:
         """The files with the oldest of these rows."""
         version, files = self._written.get(path, (None, []))
         held = [file for file in files if file["stop"] > rows.first] if version is rows.version else []
         return list(takewhile(self._is_there, held))
 
-    def _has_written(self, path: tuple[Any, ...], rows: RowsInPieces) -> bool:
+    def _has_written(self, path: tuple[Any, ...], rows: NumberedRows) -> bool:
         """Write the next file of these rows, if there are enough for one; whether it has."""
         begin = self._begin_of(path, rows)
         if not self._new_bytes(path, rows):
@@ -220,9 +224,9 @@ def read_verified(path: Path, digest: str | None, source: str) -> dict[str, Any]
     return load_checkpoint(path)
 
 
-def _without_rows(state: Any, path: tuple[Any, ...], found: dict[tuple[Any, ...], RowsInPieces]) -> Any:
+def _without_rows(state: Any, path: tuple[Any, ...], found: dict[tuple[Any, ...], NumberedRows]) -> Any:
     """The state with None instead of rows, which are added to `found` by their place."""
-    if isinstance(state, RowsInPieces):
+    if isinstance(state, NumberedRows):
         found[path] = state
         return None
     if not isinstance(state, Mapping) or len(path) == _DEEPEST:

@@ -55,7 +55,7 @@ class RunFiles:
 
         Args:
             state: plain data, or scalars and arrays of numpy, which `load` returns as such. In place of the columns of a replay
-                buffer, `RowsInPieces`, of which only new rows are written.
+                buffer, `NumberedRows`, of which only new rows are written.
             done: number of iterations.
 
         Raises:

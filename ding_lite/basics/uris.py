@@ -123,7 +123,7 @@ def at_place(uri: str, place: str) -> str:
 
 
 def without_place(uri: str, place: str) -> str | None:
-    """The URI of the folder in which this one has the name `place`; None if it has another one.
+    """The URI without `place` at its end, such as the storage of a run; None if it does not end with `place`.
 
     Example:
         >>> without_place("s3://bucket/all/runs/my%20dqn", "runs/my dqn")

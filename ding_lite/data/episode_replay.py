@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias, get_args
 import numpy as np
 import torch
 
-from ding_lite.basics import RowsInPieces, foreign_arguments
+from ding_lite.basics import NumberedRows, foreign_arguments
 from ding_lite.data.column_arrays import Spec
 from ding_lite.data.episodes import Episodes
 from ding_lite.data.foreign_names import ARGUMENTS, PUSH_ARGUMENTS
@@ -260,7 +260,7 @@ class EpisodeReplayBuffer(ReplayBuffer):
 
     def _state(self, columns: Any) -> dict[str, Any]:
         places: Any = None
-        if isinstance(columns, RowsInPieces):
+        if isinstance(columns, NumberedRows):
             places = dataclasses.replace(columns, row_bytes=20, copy=self._places)
         elif columns is not None:
             places = self._places_at(np.arange(self._size))

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from ding_lite.basics import RowsInPieces, unflatten
+from ding_lite.basics import NumberedRows, unflatten
 from ding_lite.data.column_arrays import LeafSpec, Spec, as_array, available_bytes, spec_bytes
 from ding_lite.data.state_checks import require_integer, state_error
 from ding_lite.data.trees import Path, flatten
@@ -145,10 +145,10 @@ class FramePool:
         return torch.from_numpy(self.frames[np.arange(first, stop) % self.room])
 
     def saved(self, in_pieces: bool) -> Any:
-        """The frames in use, frame n at position n % count; as `RowsInPieces` for a saver that writes only new frames."""
+        """The frames in use, frame n at position n % count; as `NumberedRows` for a saver that writes only new frames."""
         count = self.stop - self.first
         if in_pieces:
-            return RowsInPieces(self.version, self.first, self.stop, count, self.frame_bytes, self.copies)
+            return NumberedRows(self.version, self.first, self.stop, count, self.frame_bytes, self.copies)
         frames = np.empty((count, *self.shape), self.dtype)
         numbers = np.arange(self.first, self.stop)
         if count:
@@ -277,7 +277,7 @@ class SharedFrames:
         """The part of the buffer's state beside the numbers of each transition.
 
         Args:
-            in_pieces: the frames as `RowsInPieces`.
+            in_pieces: the frames as `NumberedRows`.
         """
         framed = [[list(path), self.pools.index(column.pool)] for path, column in self.columns.items()]
         frames = {f"frames_{place}": pool.saved(in_pieces) for place, pool in enumerate(self.pools)}

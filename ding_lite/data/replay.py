@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple, SupportsIndex, TypeAlias
 import numpy as np
 import torch
 
-from ding_lite.basics import RowsInPieces, base_state, foreign_arguments, foreign_attributes, seed_of, unflatten, warn_caller
+from ding_lite.basics import NumberedRows, base_state, foreign_arguments, foreign_attributes, seed_of, unflatten, warn_caller
 from ding_lite.basics.messages import with_article
 from ding_lite.data.column_arrays import (
     Spec,
@@ -370,18 +370,18 @@ class ReplayBuffer:
         return self._state(None if columns is None else map_leaves(lambda column: _saved(column[: self._size].copy()), columns))
 
     def state_in_pieces(self) -> dict[str, Any]:
-        """The same state for a saver that writes only new transitions: `columns` are `RowsInPieces`.
+        """The same state for a saver that writes only new transitions: `columns` are `NumberedRows`.
 
         The state of an empty buffer is as in `state_dict`, and so is that of a subclass which overrides `state_dict`.
         """
         if not self._size or type(self).state_dict is not ReplayBuffer.state_dict:
             return self.state_dict()
         first, size = self._pushed - self._size, row_bytes(self._spec) if self.share_frames else self.bytes_per_transition
-        return self._state(RowsInPieces(self._version, first, self._pushed, self.capacity, size, self._rows))
+        return self._state(NumberedRows(self._version, first, self._pushed, self.capacity, size, self._rows))
 
     def _state(self, columns: Any) -> dict[str, Any]:
         """The state with these columns."""
-        frames = {} if self._frames is None else self._frames.state(isinstance(columns, RowsInPieces))
+        frames = {} if self._frames is None else self._frames.state(isinstance(columns, NumberedRows))
         leaves = () if self._columns is None else flatten(self._columns)
         shapes = [[list(path), list(column.shape[1:])] for path, column in leaves if column.dtype.hasobject]
         return {

@@ -4,7 +4,7 @@ Within an iteration a value is not late. From one iteration to the next, a step 
 writes the field, or is on the lane of its last writer or a later one. A step that only reads the field on an earlier lane sees
 the value of `1 + max_lag` iterations before, which is `max_lag` iterations later than in a synchronous run. So the collector
 acts with weights that are exactly that old, however fast the threads are. `_connect_ends` in `plans.py` limits how many
-iterations are in progress.
+iterations are in progress. A step that is ahead waits in `edges.py`.
 """
 
 from __future__ import annotations

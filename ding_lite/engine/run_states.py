@@ -176,7 +176,7 @@ class RunStateMixin:
         after `run`, or in a function passed to `between_iterations`.
 
         Args:
-            in_pieces: whether replay buffers give `RowsInPieces` instead of copies of all their rows, for `RunFiles.save`.
+            in_pieces: whether replay buffers give `NumberedRows` instead of copies of all their rows, for `RunFiles.save`.
 
         Raises:
             RuntimeError: an iteration is running.

@@ -14,7 +14,7 @@ from ding_lite.basics import did_you_mean, foreign_attributes, plain, unflatten
 from ding_lite.basics.messages import describe_error
 from ding_lite.metrics.deprecated_settings import ABSENT, current_settings, warn_deprecated
 from ding_lite.metrics.kinds import DEFAULT_STATS_CLS_LOOKUP
-from ding_lite.metrics.merging import describe, matched, require_one_owner
+from ding_lite.metrics.matching import describe, matched, require_one_owner
 from ding_lite.metrics.paths import RATE, Key, Path, StatsTree, joined, no_key, path_of, rate_of
 from ding_lite.metrics.stats_base import StatsBase, at_once
 from ding_lite.metrics.throughputs import Throughput

@@ -14,7 +14,7 @@ from torch import Tensor
 from ding_lite.basics import ranged_field
 from ding_lite.data import Tree
 from ding_lite.functional import gaussian_log_prob
-from ding_lite.policy_base import Policy, next_step
+from ding_lite.policy_base import Policy, live_from_next_step
 from ding_lite.policy_parts import (
     AdvantageWeightedMixin,
     BoxLearnConfig,
@@ -33,7 +33,7 @@ from ding_lite.run_configs import OfflinePendulumRunConfig
 class AWACLearnConfig(BoxLearnConfig):
     """Learning."""
 
-    live_settings = next_step("awac_lambda", "max_weight")
+    live_settings = live_from_next_step("awac_lambda", "max_weight")
 
     batch_size: int = ranged_field(256, low=1, high=10_000_000)
     """Transitions per gradient step."""

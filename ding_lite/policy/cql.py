@@ -20,10 +20,10 @@ from ding_lite.functional import squashed_gaussian_log_prob, squashed_gaussian_s
 from ding_lite.nn import masked
 from ding_lite.policy.dqn import DQNPolicy, DQNPolicyConfig
 from ding_lite.policy.sac import SACLearnConfig, SACPolicy, SACPolicyConfig
-from ding_lite.policy_base import next_step
+from ding_lite.policy_base import live_from_next_step
 from ding_lite.policy_parts import (
-    FOR_RECORDED_ACTIONS,
-    FOR_RECORDED_BOX_ACTIONS,
+    OFFLINE_POLICIES_FOR_BOX_ACTIONS,
+    OFFLINE_POLICIES_FOR_DISCRETE_ACTIONS,
     OfflineModelConfig,
     OffPolicyLearnConfig,
     row_weight,
@@ -35,7 +35,7 @@ from ding_lite.run_configs import OfflinePendulumRunConfig, OfflineRunConfig
 class DiscreteCQLLearnConfig(OffPolicyLearnConfig):
     """Learning."""
 
-    live_settings = next_step("min_q_weight")
+    live_settings = live_from_next_step("min_q_weight")
 
     batch_size: int = ranged_field(256, low=1, high=10_000_000)
     """Transitions per gradient step."""
@@ -68,7 +68,7 @@ class DiscreteCQLPolicy(DQNPolicy):
 
     config_type = DiscreteCQLPolicyConfig
     cfg: DiscreteCQLPolicyConfig
-    for_other_actions = FOR_RECORDED_BOX_ACTIONS
+    for_other_actions = OFFLINE_POLICIES_FOR_BOX_ACTIONS
 
     def loss(self, batch: Tree) -> tuple[Tensor, dict[str, Any]]:
         """The Huber loss of Q-learning, and the penalty.
@@ -105,7 +105,7 @@ class CQLLearnConfig(SACLearnConfig):
         "with_q_entropy": "it is the opposite of policy.learn.deterministic_backup.",
     }
 
-    live_settings = next_step("min_q_weight", "num_actions", "deterministic_backup", "bc_steps")
+    live_settings = live_from_next_step("min_q_weight", "num_actions", "deterministic_backup", "bc_steps")
     fixed_settings = dict.fromkeys(("lagrange_thresh",), "with it, the model has one more parameter: start a new run.")
 
     batch_size: int = ranged_field(256, low=1, high=10_000_000)
@@ -167,7 +167,7 @@ class CQLPolicy(SACPolicy):
 
     config_type = CQLPolicyConfig
     cfg: CQLPolicyConfig
-    for_other_actions = FOR_RECORDED_ACTIONS
+    for_other_actions = OFFLINE_POLICIES_FOR_DISCRETE_ACTIONS
 
     def make_model(self) -> Any:
         """Make the networks of SAC and, with a threshold, the logarithm of the weight of the penalty."""

@@ -16,7 +16,7 @@ from ding_lite.basics import ranged_field
 from ding_lite.data import Tree
 from ding_lite.functional import q_target
 from ding_lite.nn import make_q_network, masked
-from ding_lite.policy_base import ModelConfig, Policy, next_step
+from ding_lite.policy_base import ModelConfig, Policy, live_from_next_step
 from ding_lite.policy_parts import (
     EpsilonGreedyMixin,
     LearningRateScheduleMixin,
@@ -40,7 +40,7 @@ class DQNModelConfig(ModelConfig):
 class DQNPolicyConfig(ValueBasedConfig):
     """DQN and its variants."""
 
-    live_settings = next_step("double")
+    live_settings = live_from_next_step("double")
 
     double: bool = True
     """Double Q-learning: the online network chooses the next action, the target network evaluates it."""

@@ -24,7 +24,7 @@ from ding_lite.policy_base import (
     OnPolicyCollectConfig,
     OnPolicyConfig,
     Policy,
-    next_step,
+    live_from_next_step,
 )
 from ding_lite.policy_parts import (
     ActorCriticMixin,
@@ -45,7 +45,7 @@ class IMPALALearnConfig(MultiEpochLearnConfig):
     foreign: ClassVar[Mapping[str, str]] = {
         "replay_buffer_num_slots": "the number of kept rollouts is policy.learn.replay_slots."
     }
-    live_settings = next_step("vtrace", "rho_clip", "c_clip")
+    live_settings = live_from_next_step("vtrace", "rho_clip", "c_clip")
     fixed_settings = dict.fromkeys(
         ("replay_proportion", "replay_slots"), "the replay of rollouts is made with it: start a new run."
     )

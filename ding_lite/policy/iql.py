@@ -20,10 +20,10 @@ from ding_lite.envs import SpaceError
 from ding_lite.functional import expectile_loss, gaussian_log_prob, weighted_mean
 from ding_lite.functional.log_probs import as_index
 from ding_lite.nn import action_distribution, make_q_ensemble, make_state_value
-from ding_lite.policy_base import Policy, next_step
+from ding_lite.policy_base import Policy, live_from_next_step
 from ding_lite.policy_check import require_members, require_output
 from ding_lite.policy_parts import (
-    FOR_RECORDED_BOX_ACTIONS,
+    OFFLINE_POLICIES_FOR_BOX_ACTIONS,
     AdvantageWeightedMixin,
     BoxLearnConfig,
     BoxPolicyConfig,
@@ -49,7 +49,7 @@ else:
 class IQLLearnConfig(BoxLearnConfig):
     """Learning."""
 
-    live_settings = next_step("expectile", "beta", "max_weight")
+    live_settings = live_from_next_step("expectile", "beta", "max_weight")
 
     batch_size: int = ranged_field(256, low=1, high=10_000_000)
     """Transitions per gradient step."""
@@ -249,7 +249,7 @@ class DiscreteIQLPolicy(IQLLearning, ParamGroupsMixin, TargetNetworkMixin, Learn
         super().check_spaces()
         if not isinstance(self.action_space, spaces.Discrete):
             raise SpaceError(
-                f"DiscreteIQLPolicy wants Discrete actions, got {self.action_space}: use {FOR_RECORDED_BOX_ACTIONS}."
+                f"DiscreteIQLPolicy wants Discrete actions, got {self.action_space}: use {OFFLINE_POLICIES_FOR_BOX_ACTIONS}."
             )
 
     def make_model(self) -> Any:

@@ -17,7 +17,7 @@ from ding_lite.data import Tree, minibatches
 from ding_lite.data.trees import has_leaf
 from ding_lite.functional import ppo_policy_loss, ppo_value_loss
 from ding_lite.nn import get_action_mask, masked
-from ding_lite.policy_base import MultiEpochLearnConfig, OnPolicyConfig, Policy, next_step
+from ding_lite.policy_base import MultiEpochLearnConfig, OnPolicyConfig, Policy, live_from_next_step
 from ding_lite.policy_parts import (
     ActorCriticMixin,
     KLCoeffMixin,
@@ -33,7 +33,7 @@ from ding_lite.run_configs import AtariEnvConfig, EnvConfig, OnPolicyRunConfig, 
 class PPOLearnConfig(MultiEpochLearnConfig):
     """Learning from a rollout."""
 
-    live_settings = dict.fromkeys(("unroll_len",), "the next rollout") | next_step(
+    live_settings = dict.fromkeys(("unroll_len",), "the next rollout") | live_from_next_step(
         "clip_ratio", "value_clip", "kl_coeff", "kl_target", "target_kl"
     )
 

@@ -17,7 +17,7 @@ from ding_lite.data.trees import first_leaf
 from ding_lite.functional import gather_atoms, quantile_midpoints
 from ding_lite.nn import make_atom_network, masked
 from ding_lite.policy.dqn import DQNModelConfig, DQNPolicyConfig
-from ding_lite.policy_base import Policy, next_step
+from ding_lite.policy_base import Policy, live_from_next_step
 from ding_lite.policy_check import require_output
 from ding_lite.policy_parts import EpsilonGreedyMixin, LearningRateScheduleMixin, TargetNetworkMixin, quantile_regression
 from ding_lite.run_configs import RunConfig
@@ -35,7 +35,7 @@ class QRDQNModelConfig(DQNModelConfig):
 class QRDQNPolicyConfig(DQNPolicyConfig):
     """QR-DQN."""
 
-    live_settings = next_step("kappa")
+    live_settings = live_from_next_step("kappa")
 
     kappa: float = ranged_field(1.0, low=0)
     """Threshold of the Huber loss between quadratic and linear, in units of return; 0 for the linear loss."""

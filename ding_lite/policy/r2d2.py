@@ -20,7 +20,7 @@ from ding_lite.data import Tree
 from ding_lite.data.trees import first_leaf, map_leaves, with_leaves
 from ding_lite.functional import nstep_return, q_target, rescale_value, sequence_priority, unrescale_value
 from ding_lite.nn import make_recurrent_q_network, masked
-from ding_lite.policy_base import CollectConfig, EvalConfig, EvaluatorConfig, ModelConfig, Policy, next_step
+from ding_lite.policy_base import CollectConfig, EvalConfig, EvaluatorConfig, ModelConfig, Policy, live_from_next_step
 from ding_lite.policy_check import map_columns, require_members, require_output
 from ding_lite.policy_parts import (
     EpsConfig,
@@ -58,7 +58,7 @@ class R2D2ModelConfig(ModelConfig):
 class R2D2LearnConfig(OffPolicyLearnConfig):
     """Learning from replayed sequences."""
 
-    live_settings = next_step("priority_eta", "rescale_eps")
+    live_settings = live_from_next_step("priority_eta", "rescale_eps")
     fixed_settings = dict.fromkeys(
         ("burn_in", "unroll_len"), "the sequences in the replay buffer have this length: start a new run."
     )

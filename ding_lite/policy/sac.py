@@ -18,7 +18,7 @@ from ding_lite.basics import ranged_field
 from ding_lite.data import Tree
 from ding_lite.functional import temperature_loss
 from ding_lite.nn import BoundedActorCritic
-from ding_lite.policy_base import Policy, next_step
+from ding_lite.policy_base import Policy, live_from_next_step
 from ding_lite.policy_parts import (
     BoxActionMixin,
     BoxLearnConfig,
@@ -35,7 +35,7 @@ from ding_lite.run_configs import EnvConfig, PendulumRunConfig, mujoco_envs
 class SACLearnConfig(BoxLearnConfig):
     """Learning."""
 
-    live_settings = next_step("learning_rate_alpha", "target_entropy")
+    live_settings = live_from_next_step("learning_rate_alpha", "target_entropy")
     fixed_settings = dict.fromkeys(
         ("alpha", "auto_alpha"), "the temperature is a parameter of the model: change learn.target_entropy, or start a new run."
     )

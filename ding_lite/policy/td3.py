@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ding_lite.basics import ranged_field
 from ding_lite.data import Tree
-from ding_lite.policy_base import Policy, next_step
+from ding_lite.policy_base import Policy, live_from_next_step
 from ding_lite.policy_parts import (
     BoxLearnConfig,
     BoxPolicyConfig,
@@ -30,7 +30,7 @@ from ding_lite.run_configs import EnvConfig, PendulumRunConfig, mujoco_envs
 class TD3LearnConfig(BoxLearnConfig):
     """Learning."""
 
-    live_settings = next_step("actor_update_freq", "target_noise", "target_noise_clip")
+    live_settings = live_from_next_step("actor_update_freq", "target_noise", "target_noise_clip")
 
     target_update_freq: int = ranged_field(2, low=1)
     """Gradient steps between two updates of the target networks."""

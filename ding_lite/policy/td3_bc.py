@@ -13,8 +13,8 @@ from ding_lite.basics import ranged_field
 from ding_lite.data import Tree
 from ding_lite.functional import weighted_mean
 from ding_lite.policy.td3 import TD3LearnConfig, TD3Policy, TD3PolicyConfig
-from ding_lite.policy_base import next_step
-from ding_lite.policy_parts import FOR_RECORDED_ACTIONS, OfflineModelConfig, row_weight
+from ding_lite.policy_base import live_from_next_step
+from ding_lite.policy_parts import OFFLINE_POLICIES_FOR_DISCRETE_ACTIONS, OfflineModelConfig, row_weight
 from ding_lite.run_configs import OfflinePendulumRunConfig
 
 
@@ -32,7 +32,7 @@ class TD3BCModelConfig(OfflineModelConfig):
 class TD3BCLearnConfig(TD3LearnConfig):
     """Learning."""
 
-    live_settings = next_step("bc_alpha")
+    live_settings = live_from_next_step("bc_alpha")
 
     batch_size: int = ranged_field(256, low=1, high=10_000_000)
     """Transitions per gradient step."""
@@ -71,7 +71,7 @@ class TD3BCPolicy(TD3Policy):
 
     config_type = TD3BCPolicyConfig
     cfg: TD3BCPolicyConfig
-    for_other_actions = FOR_RECORDED_ACTIONS
+    for_other_actions = OFFLINE_POLICIES_FOR_DISCRETE_ACTIONS
 
     def actor_loss(self, batch: Tree) -> Tensor:
         """The loss of the actor: its negated value by the first critic, and its distance from the actions of the data.

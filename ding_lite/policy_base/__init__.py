@@ -19,9 +19,10 @@ from ding_lite.policy_base.config_sections import (
     OnPolicyLearnConfig,
     PolicyConfig,
     PolicyGradientConfig,
-    next_step,
+    live_from_next_step,
 )
 from ding_lite.policy_base.config_sections import EpochsLearnConfig as EpochsLearnConfig
+from ding_lite.policy_base.config_sections import next_step as next_step
 from ding_lite.policy_base.device_names import available_device
 from ding_lite.policy_base.hooks import set_up_by_hooks
 from ding_lite.policy_base.learn_modes import LearnMode
@@ -58,7 +59,7 @@ __all__ = [
     "clip_gradients",
     "configured_optimizer",
     "live_changes",
-    "next_step",
+    "live_from_next_step",
     "set_up_by_hooks",
     "settings_of",
     "values_of",

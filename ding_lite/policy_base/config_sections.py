@@ -67,9 +67,12 @@ _OF_RUNS: Mapping[str, str] = {
 """Settings of RLlib and Stable-Baselines3 that are not those of a policy here."""
 
 
-def next_step(*names: str) -> dict[str, str]:
-    """`live_settings` for settings that are read in each gradient step."""
+def live_from_next_step(*names: str) -> dict[str, str]:
+    """`live_settings` for settings that are read in each gradient step: a change counts from the next one."""
     return dict.fromkeys(names, _NEXT_STEP)
+
+
+next_step = live_from_next_step  # its name in earlier versions
 
 
 @dataclasses.dataclass
@@ -140,7 +143,7 @@ class LearnConfig(RLlibNamed):
         **offline_settings.DISTINCT,
     }
     di_engine: ClassVar[Mapping[str, str]] = {**di_engine_settings.LEARN, **offline_settings.SHORT}
-    live_settings = dict.fromkeys(("batch_size",), _NEXT_BATCH) | next_step(
+    live_settings = dict.fromkeys(("batch_size",), _NEXT_BATCH) | live_from_next_step(
         "learning_rate", "lr_schedule", "optimizer_eps", "rmsprop_decay", "grad_clip_norm"
     )
     fixed_settings: ClassVar[Mapping[str, str]] = {
@@ -311,7 +314,7 @@ class OnPolicyLearnConfig(LearnConfig):
         "vf_coef": "the weight of the critic's loss is policy.learn.value_weight.",
         "vf_clip_param": "PPO has policy.learn.value_clip, which limits the change of the value instead of its squared error.",
     }
-    live_settings = next_step("entropy_weight", "entropy_schedule", "value_weight")
+    live_settings = live_from_next_step("entropy_weight", "entropy_schedule", "value_weight")
 
     entropy_weight: float = ranged_field(0.0, low=0)
     """Weight of the entropy bonus."""
@@ -330,7 +333,7 @@ class OnPolicyLearnConfig(LearnConfig):
 class ActorCriticLearnConfig(OnPolicyLearnConfig):
     """Learning an actor, and usually a critic, from a rollout."""
 
-    live_settings = next_step("adv_norm")
+    live_settings = live_from_next_step("adv_norm")
     fixed_settings: ClassVar[Mapping[str, str]] = {
         "batch_size": "it has no effect, because each gradient step learns from a whole rollout: PPO has minibatches."
     }

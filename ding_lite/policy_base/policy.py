@@ -57,7 +57,7 @@ from ding_lite.policy_check import (
     require_mapping,
     require_methods,
     require_model,
-    require_no_memory,
+    require_no_recurrent_state,
     require_optimizer,
     require_real,
     try_out,
@@ -206,7 +206,7 @@ class Policy(PolicyState):
         if model is not None:
             require_model(f"{kind}(model=...)", model, is_given=True)
             if type(self).get_initial_state is Hooks.get_initial_state:
-                require_no_memory(self, model)
+                require_no_recurrent_state(self, model)
         self.given_model = None if model is None else f"{type(model).__module__}:{type(model).__qualname__}"
         """The class of the argument `model`, as module:name; None if the policy has made its networks."""
         with seeded(self.seed), explained_size(kind, observation_space, action_space):  # also for networks that hooks add

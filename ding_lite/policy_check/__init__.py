@@ -9,7 +9,8 @@ from ding_lite.policy_check.columns import STANDARD, ColumnError, HookReads, des
 from ding_lite.policy_check.dry_run import dummy_elements, try_out
 from ding_lite.policy_check.finite_numbers import LossError as LossError
 from ding_lite.policy_check.finite_numbers import NonFiniteError, are_finite, loss_error, require_finite
-from ding_lite.policy_check.given_models import require_members, require_no_memory, require_output
+from ding_lite.policy_check.given_models import require_members, require_no_recurrent_state, require_output
+from ding_lite.policy_check.given_models import require_no_memory as require_no_memory
 from ding_lite.policy_check.hook_names import require_declarations, require_methods
 from ding_lite.policy_check.hook_results import (
     HookError,
@@ -66,7 +67,7 @@ __all__ = [
     "require_members",
     "require_methods",
     "require_model",
-    "require_no_memory",
+    "require_no_recurrent_state",
     "require_optimizer",
     "require_output",
     "require_real",

@@ -47,7 +47,7 @@ def require_members(policy: object, model: nn.Module, members: Mapping[str, str]
             )
 
 
-def require_no_memory(policy: Any, model: nn.Module) -> None:
+def require_no_recurrent_state(policy: Any, model: nn.Module) -> None:
     """Check that a model has no recurrent state if the policy does not use one.
 
     Args:
@@ -68,6 +68,9 @@ def require_no_memory(policy: Any, model: nn.Module) -> None:
             "act and learn without it: use PPOPolicy or IMPALAPolicy, or R2D2Policy for Q-values, which support such networks; "
             "or a network without memory."
         )
+
+
+require_no_memory = require_no_recurrent_state  # its name in earlier versions
 
 
 def _is_empty(initial_state: Any) -> bool:

@@ -7,8 +7,9 @@ from ding_lite.policy_parts.actor_critics import ActorCriticLearning as ActorCri
 from ding_lite.policy_parts.actor_critics import ActorCriticMixin, mean_stats
 from ding_lite.policy_parts.advantage_weighting import AdvantageWeightedActing as AdvantageWeightedActing
 from ding_lite.policy_parts.advantage_weighting import AdvantageWeightedMixin, advantage_weighted_loss, limited_share
+from ding_lite.policy_parts.box_actions import FOR_RECORDED_ACTIONS as FOR_RECORDED_ACTIONS
 from ding_lite.policy_parts.box_actions import (
-    FOR_RECORDED_ACTIONS,
+    OFFLINE_POLICIES_FOR_DISCRETE_ACTIONS,
     BoxActionMixin,
     BoxCollectConfig,
     BoxLearnConfig,
@@ -28,7 +29,8 @@ from ding_lite.policy_parts.coefficient_schedules import (
     is_in_use,
 )
 from ding_lite.policy_parts.coefficient_schedules import ScheduledLearningRate as ScheduledLearningRate
-from ding_lite.policy_parts.epsilon_greedy import FOR_RECORDED_BOX_ACTIONS, EpsilonGreedy, EpsilonGreedyMixin
+from ding_lite.policy_parts.epsilon_greedy import FOR_RECORDED_BOX_ACTIONS as FOR_RECORDED_BOX_ACTIONS
+from ding_lite.policy_parts.epsilon_greedy import OFFLINE_POLICIES_FOR_BOX_ACTIONS, EpsilonGreedy, EpsilonGreedyMixin
 from ding_lite.policy_parts.epsilon_greedy import EpsilonGreedyActing as EpsilonGreedyActing
 from ding_lite.policy_parts.epsilon_greedy import GreedyActing as GreedyActing
 from ding_lite.policy_parts.param_groups import ParamGroupsMixin
@@ -63,8 +65,8 @@ from ding_lite.policy_parts.target_network import TargetNetworkMixin
 from ding_lite.policy_parts.value_network import ValueNetworkMixin
 
 __all__ = [
-    "FOR_RECORDED_ACTIONS",
-    "FOR_RECORDED_BOX_ACTIONS",
+    "OFFLINE_POLICIES_FOR_BOX_ACTIONS",
+    "OFFLINE_POLICIES_FOR_DISCRETE_ACTIONS",
     "ActorCriticMixin",
     "AdvantageWeightedMixin",
     "BoxActionMixin",

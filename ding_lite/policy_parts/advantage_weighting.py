@@ -12,7 +12,7 @@ from torch import Tensor
 from ding_lite.data import Tree
 from ding_lite.functional import advantage_weight, weighted_mean
 from ding_lite.nn import GaussianActor
-from ding_lite.policy_parts.box_actions import FOR_RECORDED_ACTIONS, BoxActionMixin
+from ding_lite.policy_parts.box_actions import OFFLINE_POLICIES_FOR_DISCRETE_ACTIONS, BoxActionMixin
 from ding_lite.policy_parts.replay_losses import row_weight
 
 
@@ -24,7 +24,7 @@ class AdvantageWeightedMixin(BoxActionMixin):
 
     stochastic = True
     squashed = False
-    for_other_actions = FOR_RECORDED_ACTIONS
+    for_other_actions = OFFLINE_POLICIES_FOR_DISCRETE_ACTIONS
 
     def compute_actions(
         self, obs: Any, state: Sequence[Any] = (), *, explore: bool = True, **kwargs: Any

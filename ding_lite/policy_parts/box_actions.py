@@ -18,7 +18,7 @@ from ding_lite.data.trees import first_leaf
 from ding_lite.envs import SpaceError
 from ding_lite.functional import q_target, weighted_mean
 from ding_lite.nn import ActionBounds, BoundedActorCritic, make_bounded_actor_critic
-from ding_lite.policy_base import CollectConfig, next_step
+from ding_lite.policy_base import CollectConfig, live_from_next_step
 from ding_lite.policy_check import HookError, require_members, require_output
 from ding_lite.policy_parts.param_groups import ParamGroupsMixin
 from ding_lite.policy_parts.replay_configs import OffPolicyConfig, OffPolicyLearnConfig
@@ -29,7 +29,7 @@ from ding_lite.policy_parts.replay_losses import bootstrap_discount, row_weight
 class BoxLearnConfig(OffPolicyLearnConfig):
     """Learning an actor and critics from replayed transitions."""
 
-    live_settings = next_step("learning_rate_actor")
+    live_settings = live_from_next_step("learning_rate_actor")
 
     batch_size: int = ranged_field(128, low=1, high=10_000_000)
     """Transitions per gradient step."""
@@ -79,11 +79,13 @@ class BoxPolicyConfig(OffPolicyConfig):
     """Collection."""
 
 
-FOR_RECORDED_ACTIONS = (
+OFFLINE_POLICIES_FOR_DISCRETE_ACTIONS = (
     "BCPolicy or DecisionTransformerPolicy, which support all spaces, or, for Discrete actions, DiscreteIQLPolicy or "
     "DiscreteCQLPolicy"
 )
-"""`BoxActionMixin.for_other_actions` of policies that learn from datasets."""
+"""What `BoxActionMixin.for_other_actions` of a policy that learns from datasets advises."""
+
+FOR_RECORDED_ACTIONS = OFFLINE_POLICIES_FOR_DISCRETE_ACTIONS  # its name in earlier versions
 
 
 class BoxActionMixin(ParamGroupsMixin):

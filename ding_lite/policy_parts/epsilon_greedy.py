@@ -126,11 +126,13 @@ def _no_probability(eps: Any) -> str:
     return f"eps is {eps!r:.80}, expected a probability, a number in [0, 1], or -1 for no exploration."
 
 
-FOR_RECORDED_BOX_ACTIONS = (
+OFFLINE_POLICIES_FOR_BOX_ACTIONS = (
     "BCPolicy or DecisionTransformerPolicy, which support all spaces, or, for Box actions, IQLPolicy, AWACPolicy, CQLPolicy or "
     "TD3BCPolicy"
 )
-"""`EpsilonGreedyMixin.for_other_actions` of policies that learn from datasets."""
+"""What `EpsilonGreedyMixin.for_other_actions` of a policy that learns from datasets advises."""
+
+FOR_RECORDED_BOX_ACTIONS = OFFLINE_POLICIES_FOR_BOX_ACTIONS  # its name in earlier versions
 
 
 class EpsilonGreedyMixin(Base):

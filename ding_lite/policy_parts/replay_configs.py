@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 from ding_lite.basics import Config, di_engine_settings, ranged_field
-from ding_lite.policy_base import LearnConfig, ModelConfig, PolicyConfig, next_step
+from ding_lite.policy_base import LearnConfig, ModelConfig, PolicyConfig, live_from_next_step
 
 _TARGET = "the target network is updated every policy.learn.target_update_freq gradient steps."
 _EPSILON = "epsilon is policy.other.eps, with start, end and decay, the latter in environment steps."
@@ -22,7 +22,7 @@ class OffPolicyLearnConfig(LearnConfig):
         **dict.fromkeys(("target_network_update_freq", "target_update_interval"), _TARGET),
         "gradient_steps": "the gradient steps after each collection are policy.learn.update_per_collect.",
     }
-    live_settings = dict.fromkeys(("update_per_collect", "learning_starts"), "the next iteration") | next_step(
+    live_settings = dict.fromkeys(("update_per_collect", "learning_starts"), "the next iteration") | live_from_next_step(
         "target_update_freq", "target_update_theta"
     )
 
@@ -83,7 +83,7 @@ class OffPolicyConfig(PolicyConfig):
 
     sums_rewards: ClassVar[bool] = False
     """Whether the policy itself sums the rewards of `nstep` steps, from those of single steps in the replay buffer."""
-    live_settings = next_step("discount_factor")
+    live_settings = live_from_next_step("discount_factor")
     fixed_settings = dict.fromkeys(("nstep",), "the rewards in the replay buffer are sums of so many steps: start a new run.")
 
     discount_factor: float = ranged_field(0.99, low=0, high=1)

@@ -21,7 +21,7 @@ from file_faults import overwrite
 from ding_lite.basics import (
     CheckpointError,
     FolderInUseError,
-    RowsInPieces,
+    NumberedRows,
     RunCopy,
     RunFiles,
     RunLock,
@@ -57,7 +57,7 @@ class Run:
         self.version = object()
 
     def save(self, done):
-        rows = RowsInPieces(self.version, max(0, 20 * done - 70), 20 * done, 70, 8, lambda a, b: {"n": torch.arange(a, b)})
+        rows = NumberedRows(self.version, max(0, 20 * done - 70), 20 * done, 70, 8, lambda a, b: {"n": torch.arange(a, b)})
         self.files.save({"done": done, "parts": {"buffer": {"rows": rows}}}, done)
         (self.folder / "ckpt").mkdir(exist_ok=True)
         (self.folder / f"ckpt/iteration_{done}.pt").write_bytes(b"%d" % done)

@@ -17,7 +17,7 @@ import torch
 from file_faults import Faults, overwrite
 from states import Armed, same
 
-from ding_lite.basics import CheckpointError, RowsInPieces, RunFiles, WriteError, remove_leftovers, row_files, save_checkpoint
+from ding_lite.basics import CheckpointError, NumberedRows, RunFiles, WriteError, remove_leftovers, row_files, save_checkpoint
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +47,7 @@ class Ring:
         return {"number": torch.tensor(numbers, dtype=torch.int64), "more": {"text": [f"n{number}" for number in numbers]}}
 
     def in_pieces(self):
-        rows = RowsInPieces(self.version, self.first, self.stop, self.capacity, 8, self.rows)
+        rows = NumberedRows(self.version, self.first, self.stop, self.capacity, 8, self.rows)
         return {"parts": {"ring": {"columns": rows, "stop": self.stop}}, "done": self.stop}
 
     def whole(self):
@@ -151,7 +151,7 @@ class TestWhatIsNew:
         held = [[0] for _ in range(100)]
 
         def state():
-            rows = RowsInPieces("version", 0, 100, 100, 8, lambda first, stop: {"x": held[first:stop]})
+            rows = NumberedRows("version", 0, 100, 100, 8, lambda first, stop: {"x": held[first:stop]})
             return {"parts": {"ring": {"columns": rows}}}
 
         files = RunFiles(tmp_path)

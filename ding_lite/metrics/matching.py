@@ -1,4 +1,4 @@
-"""Merging: collect the statistics of several components by name, and check that they match."""
+"""Matching: collect the statistics of several components by name, and check that they match."""
 
 from __future__ import annotations
 
