@@ -1,4 +1,4 @@
-"""MultiAgentWorker: each row holds what its agent saw, did and earned, whoever leaves early, comes late, or shares a policy."""
+"""MultiAgentWorker: each row holds what its agent observed, did and earned; agents leave, join late, or share a policy."""
 
 import copy
 
